@@ -1,0 +1,136 @@
+//! The gateway's configuration: a TOML file, checked and resolved before anything listens.
+//!
+//! An absent limit is off, and so is `"0s"`; `preset = "recommended"` fills in what the file
+//! leaves out. Whatever is wrong is one error that names the key and its place in the file,
+//! because a limit that was silently ignored is found out at 3 a.m.
+
+use std::fmt;
+use std::fs;
+use std::num::{NonZeroU64, NonZeroUsize};
+use std::path::Path;
+use std::time::Duration;
+
+use http::Uri;
+use serde::Deserialize;
+
+mod error;
+mod file;
+mod limit;
+mod resolve;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use error::ConfigError;
+
+/// A configuration in which every value is usable as it stands.
+#[derive(Debug, Clone)]
+pub(crate) struct Config {
+    /// Limits of a run.
+    pub(crate) run: RunLimits,
+    /// Limits of one attempt.
+    pub(crate) attempt: AttemptLimits,
+    /// How many frames the pump holds for a slow reader.
+    pub(crate) pump_frames: NonZeroUsize,
+    /// What a caller of the control routes must present, if anything.
+    pub(crate) control_token: Option<Secret>,
+    /// The model that serves, and where to reach it.
+    pub(crate) candidate: Candidate,
+}
+
+/// `[run]`; `None` is off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct RunLimits {
+    /// Ends a run in which no step completes for this long.
+    pub(crate) step_timeout: Option<Duration>,
+    /// Ends a run at this age, whatever it does.
+    pub(crate) max_turn_time: Option<Duration>,
+    /// The run's total: as `max_turn_time`, under the caller's name for it.
+    pub(crate) timeout: Option<Duration>,
+}
+
+/// `[attempt]`; `None` is off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct AttemptLimits {
+    /// Ends an attempt that is silent for this long.
+    pub(crate) step_timeout: Option<Duration>,
+    /// The window before the first content, which for a unary answer is the whole wait.
+    pub(crate) first_token_timeout: Option<Duration>,
+    /// Ends an attempt at this age.
+    pub(crate) max_time: Option<Duration>,
+}
+
+/// One entry of `[[candidates]]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    /// What callers and logs call it.
+    pub(crate) name: String,
+    /// The model that its upstream is asked for.
+    pub(crate) model: String,
+    /// An absolute URL without query or trailing slash, which ends before the operation.
+    pub(crate) base_url: Uri,
+    /// Which API it speaks.
+    pub(crate) dialect: Dialect,
+    /// What is sent as its credential, if anything.
+    pub(crate) api_key: Option<Secret>,
+    /// Tokens that it takes, if known.
+    pub(crate) context_window: Option<NonZeroU64>,
+    /// Whether its `x-terminal-reason` counts, and it is told our run id.
+    pub(crate) trusted: bool,
+}
+
+/// Which API a candidate speaks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Dialect {
+    /// Whatever it is sent.
+    #[default]
+    Any,
+    /// OpenAI chat, Responses and embeddings.
+    OpenAi,
+    /// Anthropic messages.
+    Anthropic,
+}
+
+/// A value that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Config {
+    /// Reads and resolves the file at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or for the first thing in it that is wrong.
+    pub(crate) fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        let path = path.as_ref();
+        let name = path.display().to_string();
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text, &name),
+            Err(error) => Err(ConfigError::unreadable(&name, error)),
+        }
+    }
+
+    /// Resolves the TOML document `text`; errors call it `source_name`.
+    ///
+    /// # Errors
+    ///
+    /// For the first thing that is wrong.
+    pub(crate) fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
+        resolve::config(text, |variable| std::env::var(variable).ok())
+            .map_err(|problem| ConfigError::new(text, source_name, problem))
+    }
+}
+
+impl Secret {
+    /// The value itself, to be sent and not kept.
+    #[must_use]
+    pub(crate) fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("[hidden]")
+    }
+}

@@ -1,0 +1,114 @@
+//! The file as it is written: every key that a gateway's file may hold.
+//!
+//! Keys of later versions are known, so that they are refused by name and not as typing errors.
+
+use std::num::NonZeroU64;
+
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use toml::{Spanned, Value};
+
+use super::Dialect;
+
+/// A key of a later version: its place, and nothing of its value.
+pub(super) type Later = Option<Spanned<IgnoredAny>>;
+
+/// A limit, read later so that an error can name its key.
+pub(super) type Time = Option<Spanned<Value>>;
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct File {
+    pub(super) preset: Option<Spanned<String>>,
+    #[serde(default)]
+    pub(super) run: Run,
+    #[serde(default)]
+    pub(super) attempt: Attempt,
+    #[serde(default)]
+    pub(super) disconnect: Disconnect,
+    #[serde(default)]
+    pub(super) control: Control,
+    #[serde(default)]
+    pub(super) candidates: Vec<Spanned<Candidate>>,
+    retry: Later,
+    auth: Later,
+    stop: Later,
+    agents: Later,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Run {
+    pub(super) step_timeout: Time,
+    pub(super) max_turn_time: Time,
+    pub(super) timeout: Time,
+    max_turns: Later,
+    idle: Later,
+    idle_breaker: Later,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Attempt {
+    pub(super) step_timeout: Time,
+    pub(super) first_token_timeout: Time,
+    pub(super) max_time: Time,
+    hold: Later,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Disconnect {
+    pub(super) policy: Option<Spanned<Policy>>,
+    pub(super) pump_frames: Option<Spanned<Value>>,
+    drain_limit: Later,
+    caller_deadline: Later,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Policy {
+    Cancel,
+    Drain,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Control {
+    pub(super) token_env: Option<Spanned<String>>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Candidate {
+    pub(super) name: Option<String>,
+    pub(super) model: Spanned<String>,
+    pub(super) base_url: Spanned<String>,
+    #[serde(default)]
+    pub(super) dialect: Dialect,
+    pub(super) api_key_env: Option<Spanned<String>>,
+    pub(super) context_window: Option<NonZeroU64>,
+    #[serde(default)]
+    pub(super) trusted: bool,
+}
+
+impl File {
+    /// The keys that this version knows but does not serve.
+    pub(super) fn later(&self) -> [(&'static str, &Later); 10] {
+        [
+            ("[retry]", &self.retry),
+            ("[auth]", &self.auth),
+            ("[stop]", &self.stop),
+            ("[agents]", &self.agents),
+            ("run.max_turns", &self.run.max_turns),
+            ("run.idle", &self.run.idle),
+            ("run.idle_breaker", &self.run.idle_breaker),
+            ("attempt.hold", &self.attempt.hold),
+            ("disconnect.drain_limit", &self.disconnect.drain_limit),
+            (
+                "disconnect.caller_deadline",
+                &self.disconnect.caller_deadline,
+            ),
+        ]
+    }
+}

@@ -1,0 +1,399 @@
+use std::error::Error;
+use std::path::Path;
+use std::time::Duration;
+
+use super::error::ConfigError;
+use super::{AttemptLimits, Config, Dialect, RunLimits, limit, resolve};
+
+const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
+
+/// Resolves `head` and one good candidate after it, with one variable in the environment.
+fn with_candidate(head: &str) -> Result<Config, ConfigError> {
+    parse(&format!("{head}\n{CANDIDATE}"))
+}
+
+fn parse(text: &str) -> Result<Config, ConfigError> {
+    let env = |variable: &str| match variable {
+        "KEY" => Some("sk-secret".to_owned()),
+        "EMPTY" => Some(String::new()),
+        "TWO_LINES" => Some("sk-\nsecret".to_owned()),
+        _ => None,
+    };
+    resolve::config(text, env).map_err(|problem| ConfigError::new(text, "gateway.toml", problem))
+}
+
+#[track_caller]
+fn message(result: Result<Config, ConfigError>) -> String {
+    result.unwrap_err().to_string()
+}
+
+fn base_url(url: &str) -> Result<Config, ConfigError> {
+    parse(&format!(
+        "[[candidates]]\nmodel = \"m\"\nbase_url = \"{url}\"\n"
+    ))
+}
+
+#[test]
+fn absent_limits_are_off() {
+    let config = with_candidate("").unwrap();
+
+    assert_eq!(config.run, RunLimits::default());
+    assert_eq!(config.attempt, AttemptLimits::default());
+    assert_eq!(config.pump_frames.get(), 32);
+    assert_eq!(config.control_token, None);
+}
+
+#[test]
+fn a_full_file_is_read() {
+    let config = parse(
+        r#"
+        [run]
+        step_timeout = "5m"
+        max_turn_time = "30m"
+        timeout = "1h"
+        [attempt]
+        step_timeout = "1500ms"
+        first_token_timeout = "60s"
+        max_time = "10m"
+        [disconnect]
+        policy = "cancel"
+        pump_frames = 8
+        [control]
+        token_env = "KEY"
+        [[candidates]]
+        name = "main"
+        model = "m"
+        base_url = "https://host:8443/v1"
+        dialect = "anthropic"
+        api_key_env = "KEY"
+        context_window = 200000
+        trusted = true
+        "#,
+    )
+    .unwrap();
+
+    assert_eq!(config.run.step_timeout, Some(Duration::from_secs(300)));
+    assert_eq!(config.run.max_turn_time, Some(Duration::from_secs(1800)));
+    assert_eq!(config.run.timeout, Some(Duration::from_secs(3600)));
+    assert_eq!(
+        config.attempt.step_timeout,
+        Some(Duration::from_millis(1500))
+    );
+    assert_eq!(
+        config.attempt.first_token_timeout,
+        Some(Duration::from_secs(60))
+    );
+    assert_eq!(config.attempt.max_time, Some(Duration::from_secs(600)));
+    assert_eq!(config.pump_frames.get(), 8);
+    assert_eq!(config.control_token.unwrap().expose(), "sk-secret");
+    assert_eq!(config.candidate.name, "main");
+    assert_eq!(config.candidate.model, "m");
+    assert_eq!(config.candidate.base_url, "https://host:8443/v1");
+    assert_eq!(config.candidate.dialect, Dialect::Anthropic);
+    assert_eq!(config.candidate.api_key.unwrap().expose(), "sk-secret");
+    assert_eq!(config.candidate.context_window.unwrap().get(), 200_000);
+    assert!(config.candidate.trusted);
+}
+
+#[test]
+fn a_candidate_is_named_after_its_model() {
+    let candidate = with_candidate("").unwrap().candidate;
+
+    assert_eq!(candidate.name, "m");
+    assert_eq!(candidate.dialect, Dialect::Any);
+    assert_eq!(candidate.api_key, None);
+    assert_eq!(candidate.context_window, None);
+    assert!(!candidate.trusted);
+}
+
+#[test]
+fn the_preset_fills_in_what_is_absent() {
+    let config =
+        with_candidate("preset = \"recommended\"\n[attempt]\nstep_timeout = \"7s\"").unwrap();
+
+    assert_eq!(config.run.step_timeout, Some(Duration::from_secs(300)));
+    assert_eq!(config.run.max_turn_time, None);
+    assert_eq!(config.attempt.step_timeout, Some(Duration::from_secs(7)));
+    assert_eq!(
+        config.attempt.first_token_timeout,
+        Some(Duration::from_secs(240))
+    );
+    assert_eq!(config.attempt.max_time, None);
+}
+
+#[test]
+fn zero_switches_a_preset_limit_off() {
+    let config = with_candidate("preset = \"recommended\"\n[run]\nstep_timeout = \"0s\"").unwrap();
+
+    assert_eq!(config.run.step_timeout, None);
+}
+
+#[test]
+fn long_limits_are_cut_to_thirty_days() {
+    for long in ["31days", "1000years", "99999999999999999999999s"] {
+        let config = with_candidate(&format!("[run]\ntimeout = \"{long}\"")).unwrap();
+
+        assert_eq!(config.run.timeout, Some(limit::LONGEST), "{long}");
+    }
+}
+
+#[test]
+fn an_unknown_key_is_named_with_its_place() {
+    let top = message(parse(&format!("colour = 1\n{CANDIDATE}")));
+    let nested = message(with_candidate("[run]\nstep_timout = \"5s\""));
+    let table = message(with_candidate("[runs]\n"));
+    let of_candidate = message(parse(&format!("{CANDIDATE}key = \"k\"\n")));
+
+    assert!(
+        top.starts_with("gateway.toml:1:1: unknown key `colour`"),
+        "{top}"
+    );
+    assert!(
+        nested.starts_with("gateway.toml:2:1: unknown key `step_timout`"),
+        "{nested}"
+    );
+    assert!(
+        table.starts_with("gateway.toml:1:2: unknown key `runs`"),
+        "{table}"
+    );
+    assert!(
+        of_candidate.starts_with("gateway.toml:4:1: unknown key `key`"),
+        "{of_candidate}"
+    );
+}
+
+#[test]
+fn keys_of_later_versions_are_not_unknown() {
+    let keys = [
+        ("[retry]\nbase_delay = \"1s\"", "[retry]"),
+        ("[auth]\nkeys_env = \"KEYS\"", "[auth]"),
+        ("[stop]\nphrases = [\"/stop\"]", "[stop]"),
+        ("[agents.coder]\nmax_turns = 50", "[agents]"),
+        ("[run]\nmax_turns = 30", "run.max_turns"),
+        ("[run]\nidle = \"30m\"", "run.idle"),
+        ("[run]\nidle_breaker = 3", "run.idle_breaker"),
+        ("[attempt]\nhold = \"1s\"", "attempt.hold"),
+        (
+            "[disconnect]\ndrain_limit = \"1s\"",
+            "disconnect.drain_limit",
+        ),
+        (
+            "[disconnect]\ncaller_deadline = true",
+            "disconnect.caller_deadline",
+        ),
+    ];
+    for (text, key) in keys {
+        let message = message(with_candidate(text));
+
+        assert!(
+            message.ends_with(&format!(": {key} is not supported by this version yet")),
+            "{message}"
+        );
+        assert!(message.starts_with("gateway.toml:"), "{message}");
+    }
+}
+
+#[test]
+fn wrong_durations_name_key_and_value() {
+    let negative = message(with_candidate("[run]\nstep_timeout = \"-5s\""));
+    let word = message(with_candidate("[run]\nmax_turn_time = \"soon\""));
+    let unitless = message(with_candidate("[attempt]\nmax_time = \"60\""));
+    let integer = message(with_candidate("[attempt]\nfirst_token_timeout = 60"));
+    let empty = message(with_candidate("[run]\ntimeout = \"\""));
+    let too_fine = message(with_candidate("[run]\ntimeout = \"0.5ns\""));
+
+    assert_eq!(
+        negative,
+        "gateway.toml:2:16: run.step_timeout = \"-5s\" is negative: write \"0s\" to switch the limit off"
+    );
+    assert!(
+        word.starts_with("gateway.toml:2:17: run.max_turn_time = \"soon\" is not a duration"),
+        "{word}"
+    );
+    assert!(
+        unitless.starts_with("gateway.toml:2:12: attempt.max_time = \"60\" is not a duration"),
+        "{unitless}"
+    );
+    assert!(
+        integer.contains("attempt.first_token_timeout = 60 is not a duration"),
+        "{integer}"
+    );
+    assert!(
+        empty.contains("run.timeout = \"\" is not a duration"),
+        "{empty}"
+    );
+    assert!(
+        too_fine.contains("run.timeout = \"0.5ns\" is not a duration"),
+        "{too_fine}"
+    );
+}
+
+#[test]
+fn exactly_one_candidate_is_served() {
+    let none = message(parse(""));
+    let two = message(with_candidate(CANDIDATE));
+
+    assert_eq!(
+        none,
+        "gateway.toml: no candidate: add one [[candidates]] with `model` and `base_url`"
+    );
+    assert_eq!(
+        two,
+        "gateway.toml:5:1: 2 candidates, but this version serves one only"
+    );
+}
+
+#[test]
+fn a_candidate_needs_model_and_base_url() {
+    let no_model = message(parse("[[candidates]]\nbase_url = \"http://h/v1\"\n"));
+    let empty_model = message(parse(
+        "[[candidates]]\nmodel = \"\"\nbase_url = \"http://h/v1\"\n",
+    ));
+    let no_url = message(parse("[[candidates]]\nmodel = \"m\"\n"));
+
+    assert!(no_model.contains("missing key `model`"), "{no_model}");
+    assert!(
+        empty_model.contains("candidates.model is empty"),
+        "{empty_model}"
+    );
+    assert!(no_url.contains("missing key `base_url`"), "{no_url}");
+}
+
+#[test]
+fn a_base_url_is_absolute_http() {
+    let wrong = [
+        "",
+        "/v1",
+        "host/v1",
+        "host:80",
+        "ftp://host/v1",
+        "http://",
+        "http:///v1",
+        "http://host:99999/v1",
+        "http://host/v1?key=1",
+        "http://host/v1#top",
+        "http://a b/v1",
+    ];
+    for url in wrong {
+        let message = message(base_url(url));
+
+        assert!(
+            message.starts_with(&format!(
+                "gateway.toml:3:12: candidates.base_url = \"{url}\" "
+            )),
+            "{message}"
+        );
+    }
+}
+
+#[test]
+fn a_password_in_a_base_url_is_refused_unseen() {
+    let message = message(base_url("http://me:hunter2@host/v1"));
+
+    assert!(message.contains("must not hold credentials"), "{message}");
+    assert!(!message.contains("hunter2"), "{message}");
+}
+
+#[test]
+fn a_trailing_slash_is_dropped() {
+    for (url, resolved) in [
+        ("http://h/v1/", "http://h/v1"),
+        ("http://[::1]:8/", "http://[::1]:8/"),
+    ] {
+        let config = base_url(url).unwrap();
+
+        assert_eq!(config.candidate.base_url, resolved);
+    }
+}
+
+#[test]
+fn a_missing_variable_is_named_with_its_owner() {
+    let key = message(parse(&format!(
+        "{CANDIDATE}name = \"main\"\napi_key_env = \"NOT_SET\"\n"
+    )));
+    let empty = message(parse(&format!("{CANDIDATE}api_key_env = \"EMPTY\"\n")));
+    let token = message(with_candidate("[control]\ntoken_env = \"NOT_SET\""));
+
+    assert_eq!(
+        key,
+        "gateway.toml:5:15: the environment variable NOT_SET of candidate \"main\" is not set"
+    );
+    assert_eq!(
+        empty,
+        "gateway.toml:4:15: the environment variable EMPTY of candidate \"m\" is empty"
+    );
+    assert_eq!(
+        token,
+        "gateway.toml:2:13: the environment variable NOT_SET of [control] is not set"
+    );
+}
+
+#[test]
+fn secrets_are_never_printed() {
+    let config = parse(&format!("{CANDIDATE}api_key_env = \"KEY\"\n")).unwrap();
+    let error = message(parse(&format!("{CANDIDATE}api_key_env = \"TWO_LINES\"\n")));
+
+    let printed = format!("{config:?}");
+
+    assert!(printed.contains("[hidden]"), "{printed}");
+    assert!(!printed.contains("sk-"), "{printed}");
+    assert!(
+        error.contains("no header may carry") && !error.contains("sk-"),
+        "{error}"
+    );
+}
+
+#[test]
+fn other_wrong_values_are_refused() {
+    let preset = message(with_candidate("preset = \"fast\""));
+    let frames = message(with_candidate("[disconnect]\npump_frames = 0"));
+    let negative = message(with_candidate("[disconnect]\npump_frames = -1"));
+    let text = message(with_candidate("[disconnect]\npump_frames = \"8\""));
+    let no_table = message(parse("disconnect = 3"));
+    let drain = message(with_candidate("[disconnect]\npolicy = \"drain\""));
+    let policy = message(with_candidate("[disconnect]\npolicy = \"wait\""));
+    let dialect = message(parse(&format!("{CANDIDATE}dialect = \"gemini\"\n")));
+    let syntax = message(parse("[run\n"));
+
+    assert_eq!(
+        preset,
+        "gateway.toml:1:10: unknown preset \"fast\": the only one is \"recommended\""
+    );
+    assert_eq!(
+        frames,
+        "gateway.toml:2:15: disconnect.pump_frames = 0 is not from 1 to 65536"
+    );
+    assert!(
+        negative.contains("disconnect.pump_frames = -1 is not"),
+        "{negative}"
+    );
+    assert!(
+        text.contains("disconnect.pump_frames = \"8\" is not"),
+        "{text}"
+    );
+    assert!(
+        no_table.starts_with("gateway.toml:1:14: invalid type: integer `3`, expected a table"),
+        "{no_table}"
+    );
+    assert!(
+        drain.contains("disconnect.policy = \"drain\" is not available in this version yet"),
+        "{drain}"
+    );
+    assert!(
+        policy.starts_with("gateway.toml:2:10: unknown variant `wait`"),
+        "{policy}"
+    );
+    assert!(
+        dialect.starts_with("gateway.toml:4:11: unknown variant `gemini`"),
+        "{dialect}"
+    );
+    assert!(syntax.starts_with("gateway.toml:1:"), "{syntax}");
+}
+
+#[test]
+fn a_file_that_cannot_be_read_keeps_the_cause() {
+    let error = Config::load(Path::new("no/such/gateway.toml")).unwrap_err();
+
+    assert_eq!(error.to_string(), "no/such/gateway.toml: cannot be read");
+    assert!(error.source().is_some());
+}

@@ -1,0 +1,159 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::{BodyExt, Full, Limited};
+use serde::de::IgnoredAny;
+use tower::Service;
+use tower_agent::{
+    BoxError, Run,
+    adapter::reqwest::{ReqwestBody, ReqwestService},
+    sse::Dialect,
+    terminal_response::InvalidRequest,
+};
+
+use crate::config::{Candidate, Config};
+
+/// The largest request body, in bytes.
+const MAX_BODY: usize = 32 * 1024 * 1024;
+
+/// Headers of one connection, which are never handed on.
+const HOP_BY_HOP: [&str; 8] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// Headers of the caller that a candidate must not see.
+const PRIVATE: [&str; 8] = [
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "x-goog-api-key",
+    "cookie",
+    "host",
+    "x-run-id",
+    "x-session-id",
+];
+
+/// Sends a request to the candidate, body and model unchanged.
+#[derive(Clone, Debug)]
+pub(crate) struct Forward {
+    client: ReqwestService,
+    candidate: Arc<Candidate>,
+}
+
+impl Forward {
+    pub(crate) fn new(config: &Config) -> Result<Self, BoxError> {
+        Ok(Self {
+            client: ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?,
+            candidate: Arc::new(config.candidate.clone()),
+        })
+    }
+}
+
+impl Service<Request<Body>> for Forward {
+    type Response = Response<ReqwestBody>;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Service::<Request<Full<Bytes>>>::poll_ready(&mut self.client, cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let candidate = Arc::clone(&self.candidate);
+        // The clone that stays has not been asked whether it is ready.
+        let next = self.client.clone();
+        let mut client = std::mem::replace(&mut self.client, next);
+        Box::pin(async move {
+            let (mut parts, body) = request.into_parts();
+            // Up front: an unread body would hide that the caller has left.
+            let body = Limited::new(body, MAX_BODY).collect().await?.to_bytes();
+            if parts.method == Method::POST {
+                let json: Result<IgnoredAny, _> = serde_json::from_slice(&body);
+                json.map_err(|error| {
+                    InvalidRequest::new(format!("the request body is not JSON: {error}"))
+                })?;
+            }
+            let dialect = Dialect::from_path(parts.uri.path());
+            parts.uri = target(&candidate.base_url, &parts.uri)?;
+            let run = parts.extensions.get::<Run>();
+            parts.headers = outgoing(&parts.headers, &candidate, dialect, run)?;
+            let mut answer = client
+                .call(Request::from_parts(parts, Full::new(body)))
+                .await?;
+            for name in HOP_BY_HOP {
+                answer.headers_mut().remove(name);
+            }
+            Ok(answer)
+        })
+    }
+}
+
+/// The candidate's base URL, the operation, and the caller's query.
+fn target(base: &Uri, asked: &Uri) -> Result<Uri, BoxError> {
+    let path = asked.path();
+    let operation = path.strip_prefix("/v1").unwrap_or(path);
+    let query = asked
+        .query()
+        .map_or_else(String::new, |query| format!("?{query}"));
+    let base = base.to_string();
+    Ok(format!("{}{operation}{query}", base.trim_end_matches('/')).parse()?)
+}
+
+fn outgoing(
+    incoming: &HeaderMap,
+    candidate: &Candidate,
+    dialect: Dialect,
+    run: Option<&Run>,
+) -> Result<HeaderMap, BoxError> {
+    // Whatever `connection` names is of this hop too.
+    let named: Vec<HeaderName> = incoming
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    let mut headers = incoming.clone();
+    for name in &named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP.into_iter().chain(PRIVATE) {
+        headers.remove(name);
+    }
+    // The transport counts the body itself.
+    headers.remove(header::CONTENT_LENGTH);
+    headers.insert(
+        header::ACCEPT_ENCODING,
+        HeaderValue::from_static("identity"),
+    );
+    if let Some(key) = &candidate.api_key {
+        let (name, value) = match dialect {
+            Dialect::Anthropic => (
+                HeaderName::from_static("x-api-key"),
+                key.expose().to_owned(),
+            ),
+            _ => (header::AUTHORIZATION, format!("Bearer {}", key.expose())),
+        };
+        let mut value = HeaderValue::try_from(value)?;
+        value.set_sensitive(true);
+        headers.insert(name, value);
+    }
+    if let (true, Some(run)) = (candidate.trusted, run) {
+        headers.insert("x-run-id", HeaderValue::try_from(run.id().to_string())?);
+    }
+    Ok(headers)
+}

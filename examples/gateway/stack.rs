@@ -1,0 +1,54 @@
+use std::time::Duration;
+
+use axum::body::Body;
+use http::{Request, Response};
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower_agent::{
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RunLayer, RunRegistry, Scope,
+    StepTimeoutLayer, TerminalResponseLayer,
+};
+
+use crate::{
+    config::{AttemptLimits, Config},
+    forward::Forward,
+};
+
+/// The whole gateway as one service.
+pub(crate) type Gateway =
+    BoxCloneSyncService<Request<Body>, Response<Body>, std::convert::Infallible>;
+
+/// Longer than any limit that a configuration can set.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway, BoxError> {
+    let Config { run, attempt, .. } = config;
+    let stack = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(registry))
+        .layer(PumpLayer::new(config.pump_frames.get()))
+        .layer(ClientDisconnectLayer::new())
+        .layer(
+            ceiling(run.max_turn_time)
+                .timeout(run.timeout)
+                .scope(Scope::Run),
+        )
+        .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
+        .layer(ceiling(attempt.max_time))
+        .layer(step_timeout(attempt))
+        .service(Forward::new(config)?);
+    Ok(BoxCloneSyncService::new(
+        stack.map_response(|answer| answer.map(Body::new)),
+    ))
+}
+
+const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {
+    HardCeilingLayer::optional(limit)
+}
+
+const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
+    match (limits.step_timeout, limits.first_token_timeout) {
+        (Some(step), Some(first)) => StepTimeoutLayer::new(step).first(first),
+        (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
+        (step, None) => StepTimeoutLayer::optional(step),
+    }
+}

@@ -1,0 +1,100 @@
+//! OpenAI chat completions.
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::request::{Answer, CREATED};
+use super::sse::{Events, data};
+
+/// The answer of a call that does not stream.
+pub(super) fn whole(answer: &Answer<'_>) -> Value {
+    json!({
+        "id": id(answer),
+        "object": "chat.completion",
+        "created": CREATED,
+        "model": answer.model,
+        "choices": [{
+            "index": 0,
+            "message": {
+                "role": "assistant",
+                "content": answer.text(),
+                "refusal": null,
+                "annotations": [],
+            },
+            "logprobs": null,
+            "finish_reason": "stop",
+        }],
+        "usage": usage(answer),
+        "service_tier": "default",
+        "system_fingerprint": "fp_sim",
+    })
+}
+
+/// The answer as a stream.
+pub(super) fn events(answer: &Answer<'_>) -> Events {
+    let step = |delta: Value, finish_reason: Option<&str>| {
+        let choice = json!({
+            "index": 0,
+            "delta": delta,
+            "logprobs": null,
+            "finish_reason": finish_reason,
+        });
+        data(&chunk(answer, json!([choice]), Value::Null))
+    };
+
+    let mut closing = vec![step(json!({}), Some("stop"))];
+    if answer.include_usage {
+        closing.push(data(&chunk(answer, json!([]), usage(answer))));
+    }
+    closing.push(Bytes::from_static(b"data: [DONE]\n\n"));
+
+    let role = json!({"role": "assistant", "content": "", "refusal": null});
+    Events {
+        prelude: vec![step(role, None)],
+        opening: Vec::new(),
+        deltas: answer
+            .deltas
+            .iter()
+            .map(|text| step(json!({"content": text}), None))
+            .collect(),
+        closing,
+        life: Bytes::from_static(b": ping\n\n"),
+    }
+}
+
+fn chunk(answer: &Answer<'_>, choices: Value, usage: Value) -> Value {
+    let mut chunk = json!({
+        "id": id(answer),
+        "object": "chat.completion.chunk",
+        "created": CREATED,
+        "model": answer.model,
+        "service_tier": "default",
+        "system_fingerprint": "fp_sim",
+        "choices": choices,
+    });
+    // As the real one: asked for usage, every chunk has the key, null but in the last.
+    if answer.include_usage {
+        chunk["usage"] = usage;
+    }
+    chunk
+}
+
+fn id(answer: &Answer<'_>) -> String {
+    format!("chatcmpl-sim{}", answer.serial)
+}
+
+fn usage(answer: &Answer<'_>) -> Value {
+    let (input, output) = (Answer::INPUT_TOKENS, answer.output_tokens());
+    json!({
+        "prompt_tokens": input,
+        "completion_tokens": output,
+        "total_tokens": input + output,
+        "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": 0,
+            "rejected_prediction_tokens": 0,
+        },
+    })
+}

@@ -1,0 +1,72 @@
+//! A simulated LLM upstream that speaks the OpenAI and Anthropic dialects.
+//!
+//! It lets the gateway run without a key or a network, and fails on demand: the request's `model`
+//! chooses how the answer goes wrong (see [`behaviour`]). `GET /stats` tells how many requests
+//! arrived and how many were dropped before their answer was complete, which is how a test sees
+//! that upstream work was released.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use axum::serve::ListenerExt;
+use tokio::net::TcpListener;
+
+pub(crate) mod behaviour;
+mod chat;
+mod embeddings;
+mod error;
+mod messages;
+mod request;
+mod responses;
+mod routes;
+mod script;
+mod sse;
+mod stats;
+
+pub(crate) use routes::router;
+
+/// How long the simulated models take; tests shrink these.
+#[derive(Debug, Clone)]
+pub(crate) struct Delays {
+    /// Between two deltas of a quick stream. Default 10 ms.
+    pub(crate) gap: Duration,
+    /// Between two deltas of [`behaviour::SLOW`]. Default 1 s.
+    pub(crate) slow_gap: Duration,
+    /// Before the head of a unary answer of [`behaviour::SLOW`]. Default 3 s.
+    pub(crate) slow_answer: Duration,
+    /// Between two signs of life of [`behaviour::PING`]. Default 500 ms.
+    pub(crate) ping_gap: Duration,
+}
+
+impl Default for Delays {
+    fn default() -> Self {
+        Self {
+            gap: Duration::from_millis(10),
+            slow_gap: Duration::from_secs(1),
+            slow_answer: Duration::from_secs(3),
+            ping_gap: Duration::from_millis(500),
+        }
+    }
+}
+
+/// Serves the upstream on a free loopback port, over HTTP/1.1 and HTTP/2 with prior knowledge,
+/// until the runtime shuts down.
+///
+/// # Errors
+///
+/// If no loopback port can be bound.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a server of its own, off the request path"
+)]
+pub(crate) async fn spawn(delays: Delays) -> io::Result<SocketAddr> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let addr = listener.local_addr()?;
+    // Deltas are small writes; with Nagle's algorithm they would arrive in clumps.
+    let listener = listener.tap_io(|stream| {
+        let _ = stream.set_nodelay(true);
+    });
+    tokio::spawn(async move { axum::serve(listener, router(delays)).await });
+    Ok(addr)
+}

@@ -1,0 +1,75 @@
+//! What the upstream reads of a request.
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::behaviour::Behaviour;
+
+/// The fields that matter here; everything else is accepted unread.
+#[derive(Debug, Deserialize)]
+pub(super) struct Request {
+    pub(super) model: String,
+    #[serde(default)]
+    pub(super) stream: bool,
+    #[serde(default)]
+    pub(super) stream_options: Option<StreamOptions>,
+    #[serde(default)]
+    pub(super) input: Value,
+}
+
+/// OpenAI's chat `stream_options`.
+#[derive(Debug, Deserialize)]
+pub(super) struct StreamOptions {
+    #[serde(default)]
+    pub(super) include_usage: bool,
+}
+
+/// Which API was called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Operation {
+    Chat,
+    Responses,
+    Messages,
+    CountTokens,
+    Embeddings,
+}
+
+/// One answer to be written in a dialect.
+#[derive(Debug)]
+pub(super) struct Answer<'a> {
+    /// Makes ids unique per server.
+    pub(super) serial: u64,
+    pub(super) model: &'a str,
+    pub(super) deltas: Vec<String>,
+    /// Whether a chat stream ends with its usage.
+    pub(super) include_usage: bool,
+}
+
+impl<'a> Answer<'a> {
+    pub(super) fn new(serial: u64, request: &'a Request, behaviour: Behaviour) -> Self {
+        Self {
+            serial,
+            model: &request.model,
+            deltas: behaviour.deltas(),
+            include_usage: request
+                .stream_options
+                .as_ref()
+                .is_some_and(|options| options.include_usage),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.deltas.concat()
+    }
+
+    /// Tokens of the prompt, the same for every request.
+    pub(super) const INPUT_TOKENS: usize = 9;
+
+    /// One token per delta.
+    pub(super) fn output_tokens(&self) -> usize {
+        self.deltas.len()
+    }
+}
+
+/// When the simulated world was made: Unix seconds, fixed so that answers repeat.
+pub(super) const CREATED: u64 = 1_760_000_000;

@@ -1,0 +1,158 @@
+//! The upstream's HTTP surface.
+
+use std::future;
+
+use axum::body::Body;
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, HeaderValue};
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::behaviour::{Behaviour, MODELS};
+use super::error::Refused;
+use super::request::{Answer, CREATED, Operation, Request};
+use super::script::Script;
+use super::stats::{Counts, Stats};
+use super::{Delays, chat, embeddings, messages, responses};
+
+/// The name in `GET /stats` of requests that name no simulated model.
+const REFUSED: &str = "(refused)";
+
+#[derive(Debug, Clone)]
+struct Upstream {
+    delays: Delays,
+    stats: Stats,
+}
+
+/// The upstream as a router, to be served by the caller.
+pub(crate) fn router(delays: Delays) -> Router {
+    let operation = |operation| {
+        post(move |State(upstream): State<Upstream>, body: Bytes| upstream.answer(operation, body))
+    };
+    Router::new()
+        .route("/v1/chat/completions", operation(Operation::Chat))
+        .route("/v1/responses", operation(Operation::Responses))
+        .route("/v1/messages", operation(Operation::Messages))
+        .route(
+            "/v1/messages/count_tokens",
+            operation(Operation::CountTokens),
+        )
+        .route("/v1/embeddings", operation(Operation::Embeddings))
+        .route("/v1/models", get(models))
+        .route("/stats", get(stats))
+        .layer(DefaultBodyLimit::disable())
+        .with_state(Upstream {
+            delays,
+            stats: Stats::default(),
+        })
+}
+
+async fn stats(State(upstream): State<Upstream>) -> Json<Counts> {
+    Json(upstream.stats.snapshot())
+}
+
+/// The list in the union of both dialects' shapes, so that every SDK parses it.
+async fn models() -> Json<Value> {
+    let data = MODELS.map(|model| {
+        json!({
+            "id": model,
+            "object": "model",
+            "created": CREATED,
+            "owned_by": "simulation",
+            "type": "model",
+            "display_name": model,
+            "created_at": "2025-10-09T08:53:20Z",
+        })
+    });
+    Json(json!({
+        "object": "list",
+        "data": data,
+        "has_more": false,
+        "first_id": MODELS.first(),
+        "last_id": MODELS.last(),
+    }))
+}
+
+impl Upstream {
+    async fn answer(self, operation: Operation, body: Bytes) -> Response {
+        match serde_json::from_slice(&body) {
+            Ok(request) => self.generate(operation, &request).await,
+            Err(error) => self.refuse(operation, &Refused::BadJson(error)),
+        }
+    }
+
+    async fn generate(self, operation: Operation, request: &Request) -> Response {
+        let Some((model, behaviour)) = Behaviour::of(&request.model) else {
+            return self.refuse(operation, &Refused::UnknownModel(request.model.clone()));
+        };
+        // From here on a caller that goes away drops this guard.
+        let open = self.stats.open(model);
+        if behaviour == Behaviour::StallHead {
+            future::pending::<()>().await;
+        }
+
+        let answer = Answer::new(open.serial, request, behaviour);
+        let events = match operation {
+            _ if !request.stream => None,
+            Operation::Chat => Some(chat::events(&answer)),
+            Operation::Responses => Some(responses::events(&answer)),
+            Operation::Messages => Some(messages::events(&answer)),
+            Operation::CountTokens | Operation::Embeddings => None,
+        };
+
+        let mut headers = head(operation, open.serial);
+        let script = if let Some(events) = events {
+            headers.insert(
+                CONTENT_TYPE,
+                HeaderValue::from_static("text/event-stream; charset=utf-8"),
+            );
+            headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            Script::stream(behaviour, events, &self.delays)
+        } else {
+            if behaviour == Behaviour::Slow {
+                sleep(self.delays.slow_answer).await;
+            }
+            let whole = Bytes::from(whole(operation, request, &answer).to_string());
+            headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            // The length promises what a stalling or cut answer does not deliver.
+            if behaviour != Behaviour::Ping {
+                headers.insert(CONTENT_LENGTH, whole.len().into());
+            }
+            Script::unary(behaviour, whole, &self.delays)
+        };
+        (headers, Body::new(script.body(open))).into_response()
+    }
+
+    fn refuse(&self, operation: Operation, refused: &Refused) -> Response {
+        self.stats.open(REFUSED).complete();
+        refused.respond(operation)
+    }
+}
+
+fn whole(operation: Operation, request: &Request, answer: &Answer<'_>) -> Value {
+    match operation {
+        Operation::Chat => chat::whole(answer),
+        Operation::Responses => responses::whole(answer),
+        Operation::Messages => messages::whole(answer),
+        Operation::CountTokens => messages::count(),
+        Operation::Embeddings => embeddings::whole(request),
+    }
+}
+
+/// The request id under the dialect's name.
+fn head(operation: Operation, serial: u64) -> HeaderMap {
+    let name = match operation {
+        Operation::Messages | Operation::CountTokens => HeaderName::from_static("request-id"),
+        _ => HeaderName::from_static("x-request-id"),
+    };
+    let mut headers = HeaderMap::new();
+    if let Ok(id) = format!("req_sim{serial}").parse() {
+        headers.insert(name, id);
+    }
+    headers
+}

@@ -1,0 +1,173 @@
+//! A response body that plays a script.
+
+use std::collections::VecDeque;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body::{Body, Frame};
+use tokio::time::{Sleep, sleep};
+
+use super::behaviour::Behaviour;
+use super::sse::Events;
+use super::{Delays, stats::Open};
+
+/// How many deltas a stream shows before it stalls or is cut.
+const FIRST_DELTAS: usize = 3;
+
+/// What a body sends, and how it ends.
+#[derive(Debug)]
+pub(super) struct Script {
+    steps: VecDeque<Step>,
+    ending: Ending,
+}
+
+#[derive(Debug)]
+enum Step {
+    Wait(Duration),
+    Send(Bytes),
+}
+
+#[derive(Debug)]
+enum Ending {
+    Clean,
+    Reset,
+    Silence,
+    Repeat { every: Duration, frame: Bytes },
+}
+
+/// Plays a [`Script`]; dropped before its end, it counts as released.
+#[derive(Debug)]
+pub(super) struct ScriptBody {
+    script: Script,
+    sleep: Option<Pin<Box<Sleep>>>,
+    open: Open,
+}
+
+impl Script {
+    /// The stream of a model that behaves as `behaviour`.
+    pub(super) fn stream(behaviour: Behaviour, events: Events, delays: &Delays) -> Self {
+        let gap = if behaviour == Behaviour::Slow {
+            delays.slow_gap
+        } else {
+            delays.gap
+        };
+        let deltas = match behaviour {
+            Behaviour::StallStream | Behaviour::Cut => FIRST_DELTAS,
+            Behaviour::Ping => 0,
+            _ => events.deltas.len(),
+        };
+
+        let mut steps: VecDeque<_> = events.prelude.into_iter().map(Step::Send).collect();
+        if deltas > 0 {
+            steps.extend(events.opening.into_iter().map(Step::Send));
+        }
+        for delta in events.deltas.into_iter().take(deltas) {
+            steps.extend([Step::Wait(gap), Step::Send(delta)]);
+        }
+        let ending = match behaviour {
+            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            Behaviour::Cut => Ending::Clean,
+            Behaviour::Ping => Ending::Repeat {
+                every: delays.ping_gap,
+                frame: events.life,
+            },
+            Behaviour::Healthy | Behaviour::Slow => {
+                steps.extend(events.closing.into_iter().map(Step::Send));
+                Ending::Clean
+            }
+        };
+        Self { steps, ending }
+    }
+
+    /// The unary answer of a model that behaves as `behaviour`.
+    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &Delays) -> Self {
+        let ending = match behaviour {
+            Behaviour::Healthy | Behaviour::Slow => Ending::Clean,
+            Behaviour::Cut => Ending::Reset,
+            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            // What some providers send while they think: blank lines before the JSON.
+            Behaviour::Ping => Ending::Repeat {
+                every: delays.ping_gap,
+                frame: Bytes::from_static(b"\n"),
+            },
+        };
+        let mut steps = VecDeque::new();
+        match behaviour {
+            Behaviour::Healthy | Behaviour::Slow => steps.push_back(Step::Send(body)),
+            Behaviour::Ping => {}
+            // The wait lets the server flush head and half before the end: an error in the same
+            // write would swallow both.
+            _ => steps.extend([
+                Step::Send(body.split_to(body.len() / 2)),
+                Step::Wait(delays.gap),
+            ]),
+        }
+        Self { steps, ending }
+    }
+
+    /// Plays the script; `open` is told when it is over.
+    pub(super) fn body(self, open: Open) -> ScriptBody {
+        ScriptBody {
+            script: self,
+            sleep: None,
+            open,
+        }
+    }
+}
+
+impl Body for ScriptBody {
+    type Data = Bytes;
+    type Error = io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<Frame<Bytes>>>> {
+        let this = &mut *self;
+        loop {
+            if let Some(timer) = &mut this.sleep {
+                ready!(timer.as_mut().poll(cx));
+                this.sleep = None;
+            }
+            match this.script.steps.pop_front() {
+                Some(Step::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
+                Some(Step::Send(bytes)) => {
+                    // A server may not ask again after the last frame.
+                    if this.is_end_stream() {
+                        this.open.complete();
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(bytes))));
+                }
+                None => match &this.script.ending {
+                    Ending::Clean => {
+                        this.open.complete();
+                        return Poll::Ready(None);
+                    }
+                    Ending::Reset => {
+                        this.script.ending = Ending::Clean;
+                        this.open.complete();
+                        let cut = io::Error::new(
+                            io::ErrorKind::ConnectionReset,
+                            "the simulated model cut the answer",
+                        );
+                        return Poll::Ready(Some(Err(cut)));
+                    }
+                    // Only a drop ends this.
+                    Ending::Silence => return Poll::Pending,
+                    Ending::Repeat { every, frame } => {
+                        this.script
+                            .steps
+                            .extend([Step::Wait(*every), Step::Send(frame.clone())]);
+                    }
+                },
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.script.steps.is_empty() && matches!(self.script.ending, Ending::Clean)
+    }
+}

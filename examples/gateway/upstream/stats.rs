@@ -1,0 +1,87 @@
+//! Counts requests, and those that were dropped before their answer was complete.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use serde::Serialize;
+
+/// What the upstream has seen; clones share it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Stats(Arc<Mutex<Counts>>);
+
+/// The counters as `GET /stats` shows them.
+#[derive(Debug, Clone, Default, Serialize)]
+pub(super) struct Counts {
+    #[serde(flatten)]
+    total: Count,
+    by_model: BTreeMap<&'static str, Count>,
+}
+
+#[derive(Debug, Clone, Default, Serialize)]
+struct Count {
+    /// Requests that arrived.
+    started: u64,
+    /// Requests whose answer is neither complete nor dropped.
+    open: u64,
+    /// Requests that were dropped before their answer was complete.
+    released: u64,
+}
+
+/// A request in flight. Dropping it before [`Open::complete`] counts as released.
+#[derive(Debug)]
+pub(super) struct Open {
+    stats: Stats,
+    model: &'static str,
+    /// Which request of this server this is, from 1.
+    pub(super) serial: u64,
+    complete: bool,
+}
+
+impl Stats {
+    /// Counts a request for `model` in.
+    pub(super) fn open(&self, model: &'static str) -> Open {
+        let mut counts = self.lock();
+        counts.count(model, |count| {
+            count.started += 1;
+            count.open += 1;
+        });
+        Open {
+            stats: self.clone(),
+            model,
+            serial: counts.total.started,
+            complete: false,
+        }
+    }
+
+    pub(super) fn snapshot(&self) -> Counts {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Counts {
+    fn count(&mut self, model: &'static str, apply: impl Fn(&mut Count)) {
+        apply(&mut self.total);
+        apply(self.by_model.entry(model).or_default());
+    }
+}
+
+impl Open {
+    /// The upstream said all it had to say; a drop from now on releases nothing.
+    pub(super) fn complete(&mut self) {
+        self.complete = true;
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let released = u64::from(!self.complete);
+        self.stats.lock().count(self.model, |count| {
+            count.open -= 1;
+            count.released += released;
+        });
+    }
+}

@@ -1,0 +1,193 @@
+//! A reqwest client as a Tower service.
+//!
+//! reqwest retries on its own under some protocols, follows redirects with the
+//! request's body, and drops a request's extensions. Under layers that count
+//! attempts all three are wrong: the first doubles calls that were stopped,
+//! the second sends a prompt to a host that nobody chose, the third loses the
+//! run. [`ReqwestService::new`] switches the first two off and puts the run on
+//! the answer again.
+//!
+//! It sets no timeout: one that fires inside cannot be told from the
+//! provider's own. A timeout that is on the builder already stays.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or the body drops the connection (HTTP/1) or resets the
+//! stream (HTTP/2).
+//!
+//! # Errors
+//!
+//! What the client reports is a
+//! [`TransportError`](crate::upstream::TransportError), without the URL, which
+//! may hold a secret; a request that could not be built is reqwest's error.
+//!
+//! # Examples
+//!
+//! ```
+//! use std::time::Duration;
+//! use bytes::Bytes;
+//! use http_body_util::Full;
+//! use tower::ServiceBuilder;
+//! use tower_agent::{StepTimeoutLayer, adapter::reqwest::ReqwestService};
+//!
+//! # fn main() -> Result<(), reqwest::Error> {
+//! let client = ServiceBuilder::new()
+//!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
+//!     .service(ReqwestService::new(reqwest::Client::builder())?);
+//! # let _ = tower::Service::<http::Request<Full<Bytes>>>::call(&mut client.clone(), http::Request::default());
+//! # Ok(())
+//! # }
+//! ```
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame, SizeHint};
+use pin_project_lite::pin_project;
+use reqwest::{Client, ClientBuilder};
+use tower_service::Service;
+
+use crate::{BoxError, run::Run, upstream::TransportError};
+
+/// A reqwest client as a service of `http` requests: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct ReqwestService {
+    client: Client,
+}
+
+impl ReqwestService {
+    /// Builds the client without retries and without redirects.
+    ///
+    /// # Errors
+    ///
+    /// As [`ClientBuilder::build`].
+    pub fn new(builder: ClientBuilder) -> Result<Self, reqwest::Error> {
+        let client = builder
+            .retry(reqwest::retry::never())
+            .redirect(reqwest::redirect::Policy::none())
+            .build()?;
+        Ok(Self { client })
+    }
+
+    /// Takes a client that is built already. It keeps its retry policy, its
+    /// redirects and its timeouts, and nobody can see them from here: upstream
+    /// calls may be repeated that no layer counts, and a timeout of its own
+    /// counts as a failure of the upstream.
+    #[must_use]
+    pub const fn from_client(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+type Execute = <Client as Service<reqwest::Request>>::Future;
+
+pin_project! {
+    /// The response future of [`ReqwestService`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ReqwestFuture {
+        #[pin]
+        state: State,
+        run: Option<Run>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[derive(Debug)]
+    enum State {
+        Executing { #[pin] execute: Execute },
+        Unbuilt { error: Option<reqwest::Error> },
+    }
+}
+
+pin_project! {
+    /// The response body of [`ReqwestService`].
+    #[derive(Debug)]
+    pub struct ReqwestBody {
+        #[pin]
+        inner: reqwest::Body,
+    }
+}
+
+impl<B> Service<Request<B>> for ReqwestService
+where
+    B: Body<Data = Bytes> + Send + Sync + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ReqwestBody>;
+    type Error = BoxError;
+    type Future = ReqwestFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Service::<reqwest::Request>::poll_ready(&mut self.client, cx).map_err(broken)
+    }
+
+    fn call(&mut self, request: Request<B>) -> ReqwestFuture {
+        // reqwest drops the extensions.
+        let run = request.extensions().get::<Run>().cloned();
+        let state = match reqwest::Request::try_from(request.map(reqwest::Body::wrap)) {
+            Ok(request) => State::Executing {
+                execute: self.client.call(request),
+            },
+            Err(error) => State::Unbuilt { error: Some(error) },
+        };
+        ReqwestFuture { state, run }
+    }
+}
+
+impl Future for ReqwestFuture {
+    type Output = Result<Response<ReqwestBody>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let answer = match this.state.project() {
+            StateProj::Executing { execute } => ready!(execute.poll(cx)),
+            StateProj::Unbuilt { error } => match error.take() {
+                Some(error) => Err(error),
+                None => panic!("a response future was polled after it was ready"),
+            },
+        };
+        Poll::Ready(answer.map_err(broken).map(|answer| {
+            let answer = Response::<reqwest::Body>::from(answer);
+            let mut answer = answer.map(|inner| ReqwestBody { inner });
+            if let Some(run) = this.run.take() {
+                answer.extensions_mut().insert(run);
+            }
+            answer
+        }))
+    }
+}
+
+impl Body for ReqwestBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        self.project().inner.poll_frame(cx).map_err(broken)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+fn broken(error: reqwest::Error) -> BoxError {
+    let error = error.without_url();
+    if error.is_builder() {
+        return error.into();
+    }
+    TransportError::new(error).into()
+}

@@ -1,0 +1,67 @@
+use http::{HeaderMap, StatusCode, header};
+
+use super::Judged;
+use crate::sse::{Dialect, Finish, Judge, Seen, Truncated};
+
+/// An event stream that this layer judges, and the marks it publishes.
+#[derive(Debug)]
+pub(crate) struct Stream {
+    judge: Judge,
+    judged: Judged,
+}
+
+impl Stream {
+    pub(crate) fn new(dialect: Dialect) -> Self {
+        Self {
+            judge: Judge::new(dialect),
+            judged: Judged::new(),
+        }
+    }
+
+    /// Whether an answer with this head is a stream of readable events.
+    pub(crate) fn is_events(status: StatusCode, headers: &HeaderMap) -> bool {
+        status.is_success() && is_event_stream(headers)
+    }
+
+    pub(crate) const fn judged(&self) -> &Judged {
+        &self.judged
+    }
+
+    pub(crate) fn push(&mut self, chunk: &[u8]) -> Seen {
+        let seen = self.judge.push(chunk);
+        self.judged.publish(&self.judge);
+        seen
+    }
+
+    pub(crate) const fn boundary(&self) -> u64 {
+        self.judge.boundary()
+    }
+
+    /// What a clean end means after what was seen.
+    ///
+    /// # Errors
+    ///
+    /// If the terminator is missing.
+    pub(crate) fn finish(&self) -> Result<(), Truncated> {
+        match self.judge.finish() {
+            Finish::Truncated => Err(Truncated::new(self.judge.position())),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let essence = b"text/event-stream";
+    let value = content_type.as_bytes();
+    let named = value.len() >= essence.len()
+        && value[..essence.len()].eq_ignore_ascii_case(essence)
+        && value
+            .get(essence.len())
+            .is_none_or(|b| matches!(b, b';' | b' ' | b'\t'));
+    let plain =
+        |encoding: &http::HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    named && headers.get(header::CONTENT_ENCODING).is_none_or(plain)
+}

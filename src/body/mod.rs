@@ -1,0 +1,41 @@
+//! What the layers wrap around an answer: a future until its head, then a body.
+//!
+//! All layers that act on a node share one wrapper; a [`Policy`] says what is
+//! measured. It ends early in the poll in which its node ends, drops the inner
+//! future or body in that same poll, and settles the node if it opened it.
+//!
+//! [`Judged`] is the part of it that outer layers see: each event of a stream
+//! is judged once, by the innermost layer, and the marks travel in the
+//! response's extensions.
+//!
+//! ```
+//! use tower_agent::body::Judged;
+//!
+//! fn usage<B>(response: &http::Response<B>) -> Option<tower_agent::sse::Usage> {
+//!     response.extensions().get::<Judged>()?.usage()
+//! }
+//! ```
+
+mod complete;
+mod entry;
+mod judged;
+mod judging;
+mod policy;
+mod supervised_body;
+mod supervised_future;
+mod supervision;
+mod tap;
+mod wrapped;
+
+pub use self::judged::Judged;
+
+pub(crate) use self::{
+    complete::Announced,
+    entry::Entry,
+    judging::Stream,
+    policy::Policy,
+    supervised_body::SupervisedBody,
+    supervised_future::SupervisedFuture,
+    tap::{Facts, Seen, Tap},
+    wrapped::wrapped,
+};

@@ -1,0 +1,64 @@
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::{Seen, Tap};
+use crate::{
+    BoxError,
+    run::{Run, TaskId},
+};
+
+/// What one layer measures, and on which node: the part in which the layers
+/// that act on a node differ. `found` is the node that the layer found.
+pub(crate) trait Policy {
+    /// Whether it must know what frames are, or whether a body is complete.
+    const READS: bool;
+
+    /// Whether it has clocks that a stream of ready frames must not starve.
+    const TIMED: bool = false;
+
+    /// Everything below is pending. Answers when the policy wants to be asked
+    /// again at the latest; ends nothing itself.
+    fn pending(
+        &mut self,
+        found: &Run,
+        tap: Option<&Tap>,
+        now: Duration,
+        task: TaskId,
+    ) -> Option<Duration> {
+        let _ = (found, tap, now, task);
+        None
+    }
+
+    /// A frame is handed on; `seen` is none if the policy does not read.
+    fn frame(&mut self, found: &Run, seen: Option<Seen>) {
+        let _ = (found, seen);
+    }
+
+    /// The inner service or body failed at `now`, while `found` lived.
+    fn failed(&mut self, found: &Run, now: Duration) {
+        let _ = (found, now);
+    }
+
+    /// The future or body is dropped before its end, the inner one still being
+    /// there.
+    fn dropped(&mut self, found: &Run) {
+        let _ = found;
+    }
+
+    /// The head of an answer is handed on.
+    fn head(&self, found: &Run, headers: &mut HeaderMap) {
+        let _ = (found, headers);
+    }
+
+    /// An error is handed on.
+    fn error(&self, found: &Run, error: BoxError) -> BoxError {
+        let _ = found;
+        error
+    }
+
+    /// It is over: gives back what the policy registered.
+    fn release(&mut self, found: &Run) {
+        let _ = found;
+    }
+}

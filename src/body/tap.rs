@@ -1,0 +1,171 @@
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+
+use super::{Announced, Judged, Stream};
+use crate::{
+    run::{ResetOn, Run, TerminalReason},
+    sse::{Dialect, Truncated},
+    upstream::FailureClass,
+};
+
+/// What a layer must remember of the request to read its answer.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Facts {
+    dialect: Dialect,
+    head: bool,
+}
+
+/// What a frame was for this layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seen {
+    /// A delta, or bytes of an answer that is no event stream.
+    Progress,
+    /// Bytes, but no progress: a ping, a prelude.
+    Life,
+}
+
+/// Reads along with a body: what was progress, whether it is complete, whether
+/// it failed.
+#[derive(Debug)]
+pub(crate) struct Tap {
+    mode: Mode,
+    passed: u64,
+    announced: Announced,
+    failed: Option<FailureClass>,
+    /// The strongest sign since it was last noted on the node.
+    unnoted: Option<ResetOn>,
+}
+
+#[derive(Debug)]
+enum Mode {
+    /// Every byte is progress.
+    Bytes,
+    /// The innermost layer that sees this stream.
+    Judging(Box<Stream>),
+    /// A layer further in judges it; `progressed` is its mark as last seen.
+    Following { judged: Judged, progressed: u64 },
+}
+
+impl Facts {
+    pub(crate) fn of<B>(request: &Request<B>) -> Self {
+        let dialect = match Dialect::from_path(request.uri().path()) {
+            Dialect::Any => request.extensions().get::<Dialect>().copied(),
+            known => Some(known),
+        };
+        Self {
+            dialect: dialect.unwrap_or_default(),
+            head: Announced::is_head(request.method()),
+        }
+    }
+}
+
+impl Tap {
+    /// Reads the head of an answer; the first layer to see a stream of events
+    /// marks it as judged.
+    pub(crate) fn new<B: Body>(facts: Facts, response: Response<B>) -> (Self, Response<B>) {
+        let (mut parts, body) = response.into_parts();
+        let announced = Announced::by(facts.head, &parts, &body);
+        let mode = if Stream::is_events(parts.status, &parts.headers) {
+            match parts.extensions.get::<Judged>() {
+                Some(judged) => Mode::Following {
+                    judged: judged.clone(),
+                    progressed: 0,
+                },
+                None => {
+                    let stream = Stream::new(facts.dialect);
+                    parts.extensions.insert(stream.judged().clone());
+                    Mode::Judging(Box::new(stream))
+                }
+            }
+        } else {
+            Mode::Bytes
+        };
+        let tap = Self {
+            mode,
+            passed: 0,
+            announced,
+            failed: FailureClass::from_status(parts.status),
+            unnoted: None,
+        };
+        (tap, Response::from_parts(parts, body))
+    }
+
+    pub(crate) fn frame(&mut self, frame: &Frame<Bytes>) -> Seen {
+        let Some(data) = frame.data_ref() else {
+            return Seen::Life;
+        };
+        self.passed += data.len() as u64;
+        let progress = match &mut self.mode {
+            Mode::Bytes => true,
+            Mode::Judging(stream) => stream.push(data).progress,
+            Mode::Following { judged, progressed } => {
+                let latest = judged.progressed();
+                std::mem::replace(progressed, latest) != latest
+            }
+        };
+        if progress {
+            self.unnoted = Some(ResetOn::Content);
+            Seen::Progress
+        } else {
+            self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
+            Seen::Life
+        }
+    }
+
+    /// Stores what was seen since the last call on the node and above it.
+    pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
+        if let Some(sign) = self.unnoted.take() {
+            run.node().record(sign, now);
+        }
+    }
+
+    fn judged(&self) -> Option<&Judged> {
+        match &self.mode {
+            Mode::Bytes => None,
+            Mode::Judging(stream) => Some(stream.judged()),
+            Mode::Following { judged, .. } => Some(judged),
+        }
+    }
+
+    /// Why the model stopped, as the upstream put it.
+    pub(crate) fn stop_reason(&self) -> Option<std::sync::Arc<str>> {
+        self.judged().and_then(Judged::stop_reason)
+    }
+
+    /// Whether any content was seen yet.
+    pub(crate) fn has_content(&self) -> bool {
+        self.judged()
+            .map_or(self.passed > 0, |judged| judged.commit().is_some())
+    }
+
+    /// Whether the stream ends here without its terminator, if it ends here.
+    /// Only the layer that judges it says so, and only once.
+    ///
+    /// # Errors
+    ///
+    /// If it does.
+    pub(crate) fn finish(&self) -> Result<(), Truncated> {
+        match &self.mode {
+            Mode::Judging(stream) => stream.finish(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether all that was announced, or the terminator, was handed on.
+    pub(crate) fn is_complete(&self) -> bool {
+        let terminator = self.judged().and_then(Judged::terminator);
+        terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
+    }
+
+    /// What a body that was handed on whole amounts to.
+    pub(crate) fn verdict(&self) -> TerminalReason {
+        let failure = self.judged().and_then(Judged::failure);
+        let class = failure.map(FailureClass::from_stream);
+        let cut = || self.finish().err().map(|_| FailureClass::Transport);
+        match class.or(self.failed).or_else(cut) {
+            Some(class) => TerminalReason::Failed(class),
+            None => TerminalReason::Completed,
+        }
+    }
+}

@@ -1,0 +1,56 @@
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::policy::DropPolicy;
+use crate::{
+    BoxError,
+    body::{Entry, SupervisedFuture, wrapped},
+    run::Scope,
+};
+
+/// The service of a [`ClientDisconnectLayer`](super::ClientDisconnectLayer).
+#[derive(Clone, Copy, Debug)]
+pub struct ClientDisconnect<S> {
+    inner: S,
+    scope: Scope,
+}
+
+impl<S> ClientDisconnect<S> {
+    pub(super) const fn new(inner: S, scope: Scope) -> Self {
+        Self { inner, scope }
+    }
+}
+
+wrapped! {
+    /// The response future of [`ClientDisconnect`].
+    pub struct ClientDisconnectFuture;
+    /// The response body of [`ClientDisconnect`]: the inner one, until its node ends.
+    pub struct ClientDisconnectBody;
+    policy DropPolicy;
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ClientDisconnect<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes>,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<ClientDisconnectBody<ResBody>>;
+    type Error = BoxError;
+    type Future = ClientDisconnectFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let entry = Entry::of(&mut request);
+        let policy = DropPolicy::new(entry.run.in_scope(self.scope));
+        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request)).into()
+    }
+}

@@ -1,0 +1,17 @@
+use std::error::Error;
+
+/// The error of layers, which hand on what comes from inside them.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// `error` and its sources, outermost first.
+pub(crate) fn chain<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        // An I/O error answers the source of what it wraps, and so hides it.
+        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+            Some(wrapped) => Some(wrapped as _),
+            None => error.source(),
+        }
+    })
+}

@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::{HardCeiling, policy::Totals};
+use crate::run::Scope;
+
+/// Ends a node at an absolute limit: see the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct HardCeilingLayer {
+    totals: Totals,
+    scope: Scope,
+}
+
+impl HardCeilingLayer {
+    /// At most `limit` from the node's opening.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero; use [`optional`](Self::optional) to leave it out.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Self {
+        Self::optional(Some(limit))
+    }
+
+    /// The same, or a layer that does nothing for `None`.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn optional(limit: Option<Duration>) -> Self {
+        if let Some(limit) = limit {
+            assert!(!limit.is_zero(), "a ceiling must be longer than zero");
+        }
+        Self {
+            totals: Totals {
+                ceiling: limit,
+                timeout: None,
+            },
+            scope: Scope::Found,
+        }
+    }
+
+    /// A second absolute clock, whose end is
+    /// [`CallerDeadline`](crate::TerminalReason::CallerDeadline); none by
+    /// default. It also works in a layer without a ceiling.
+    ///
+    /// # Panics
+    ///
+    /// If `total` is `Some` and zero.
+    #[must_use]
+    pub const fn timeout(mut self, total: Option<Duration>) -> Self {
+        if let Some(total) = total {
+            assert!(!total.is_zero(), "a timeout must be longer than zero");
+        }
+        self.totals.timeout = total;
+        self
+    }
+
+    /// Which node is measured, and ended. By default the one found.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+}
+
+impl<S> Layer<S> for HardCeilingLayer {
+    type Service = HardCeiling<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        HardCeiling::new(inner, self.totals, self.scope)
+    }
+}

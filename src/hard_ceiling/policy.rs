@@ -1,0 +1,62 @@
+use std::time::Duration;
+
+use http::Request;
+
+use crate::{
+    body::{Policy, Tap},
+    run::{Clock, Limits, Run, TaskId},
+};
+
+/// The limits of a layer, or of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Totals {
+    pub(super) ceiling: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+}
+
+/// Watches the absolute deadlines of one node.
+#[derive(Debug)]
+pub(crate) struct CeilingPolicy {
+    target: Run,
+}
+
+impl Totals {
+    pub(super) const fn is_empty(self) -> bool {
+        self.ceiling.is_none() && self.timeout.is_none()
+    }
+
+    /// With what the program set for this request in their place.
+    pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
+        if let Some(limits) = request.extensions().get::<Limits>() {
+            self.ceiling = limits.ceiling.or(self.ceiling);
+            self.timeout = limits.timeout.or(self.timeout);
+        }
+        self
+    }
+}
+
+impl CeilingPolicy {
+    pub(super) fn new(totals: Totals, target: Run) -> Self {
+        let node = target.node();
+        let limits = [
+            (Clock::Ceiling, totals.ceiling),
+            (Clock::Timeout, totals.timeout),
+        ];
+        for (clock, limit) in limits {
+            if let Some(limit) = limit {
+                node.clocks
+                    .tighten(clock, node.opened().saturating_add(limit));
+            }
+        }
+        Self { target }
+    }
+}
+
+impl Policy for CeilingPolicy {
+    const READS: bool = false;
+    const TIMED: bool = true;
+
+    fn pending(&mut self, _: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Duration> {
+        self.target.node().clocks.next()
+    }
+}

@@ -1,0 +1,61 @@
+//! Runs a call in a task of its own, so that its deadlines hold whatever the
+//! reader does.
+//!
+//! A server stops polling a body when the socket takes no more. A client that
+//! stops reading so freezes every clock inside the body, and holds the
+//! upstream connection for as long as it likes. The pump polls the call in a
+//! task and hands frames over through a bounded channel; while the channel is
+//! full, the task waits for room and for the end of its node together.
+//!
+//! # When the clock runs
+//!
+//! Absolute deadlines of the node and of what is above it always run. Step
+//! windows of layers inside do not run while the channel is full: nothing is
+//! waited for but the reader.
+//!
+//! # Same instant
+//!
+//! A frame that is handed over wins over a clock; a stored reason wins over
+//! frames that lie in the channel, which are dropped.
+//!
+//! # Order
+//!
+//! Inside of [`RunLayer`](crate::RunLayer), outside of the timed layers and of
+//! [`ClientDisconnectLayer`](crate::ClientDisconnectLayer), whose part it takes
+//! over. On servers only.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or an incomplete body stores
+//! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), unless a
+//! reason is stored, then aborts the task: the upstream is dropped within one
+//! turn of the scheduler. The tracing span of the caller is kept.
+//!
+//! # Panics
+//!
+//! The call panics outside of a tokio runtime. If the inner service panics,
+//! the caller gets [`PumpStopped`].
+//!
+//! # Examples
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//! use tower_agent::{HardCeilingLayer, PumpLayer, RunLayer, RunRegistry};
+//!
+//! let stack = ServiceBuilder::new()
+//!     .layer(RunLayer::new(RunRegistry::new()))
+//!     .layer(PumpLayer::new(32))
+//!     .layer(HardCeilingLayer::new(Duration::from_secs(600)));
+//! ```
+
+mod channel;
+mod layer;
+mod service;
+mod task;
+
+pub use self::{
+    channel::PumpStopped,
+    layer::PumpLayer,
+    service::{Pump, PumpBody, PumpFuture},
+};

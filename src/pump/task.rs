@@ -1,0 +1,117 @@
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::sync::{mpsc, oneshot};
+
+use super::channel::{Head, Hint, Outcome, Piece};
+use crate::{
+    BoxError,
+    run::{Drive, Run, Terminated, poll_until_end},
+};
+
+/// The writer's end of a pump.
+pub(super) struct Writer {
+    pub(super) run: Run,
+    pub(super) head: oneshot::Sender<Head>,
+    pub(super) frames: mpsc::Sender<Piece>,
+    pub(super) outcome: Outcome,
+}
+
+/// Waits with the timer and the waiter of the task.
+struct Waits {
+    run: Run,
+    drive: Drive,
+}
+
+impl Waits {
+    /// `None` once the node is over; the reader learns why from the node.
+    async fn until_end<F: Future>(&mut self, future: Pin<&mut F>) -> Option<F::Output> {
+        let mut future = future;
+        let waited = poll_fn(|cx| {
+            poll_until_end(&mut self.drive, &self.run, None, future.as_mut(), cx)
+                .map_err(drop::<Terminated>)
+        });
+        waited.await.ok()
+    }
+}
+
+impl Drop for Waits {
+    fn drop(&mut self) {
+        self.drive.release(&self.run);
+    }
+}
+
+/// Drives one call from its start to the end of its body.
+///
+/// Returning early, because the node is over or the reader is gone, drops the
+/// call or the body.
+pub(super) async fn pump<F, B, E>(call: F, writer: Writer)
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let Writer {
+        run,
+        head,
+        frames,
+        outcome,
+    } = writer;
+    let mut waits = Waits {
+        run,
+        drive: Drive::default(),
+    };
+    let answer = {
+        let call = async { call.await.map_err(Into::<BoxError>::into) };
+        waits.until_end(pin!(call)).await
+    };
+    let (parts, body) = match answer {
+        Some(Ok(answer)) => answer.into_parts(),
+        Some(Err(error)) => {
+            // A reader that is gone learns nothing; it has stored its reason.
+            let _ = head.send(Err(error));
+            return;
+        }
+        None => return,
+    };
+    let mut ended = body.is_end_stream();
+    let hint = Hint {
+        size: body.size_hint(),
+        ended,
+    };
+    if head.send(Ok(Response::from_parts(parts, hint))).is_err() {
+        return;
+    }
+    {
+        let mut body = pin!(body);
+        while !ended {
+            // Room first: no frame is taken that could not be handed over.
+            let Some(Ok(room)) = waits.until_end(pin!(frames.reserve())).await else {
+                return;
+            };
+            let frame = match waits.until_end(pin!(body.frame())).await {
+                Some(Some(Ok(frame))) => frame,
+                Some(Some(Err(error))) => {
+                    outcome.set(Err(error.into()));
+                    return;
+                }
+                Some(None) => break,
+                None => return,
+            };
+            ended = body.is_end_stream();
+            room.send(Piece { frame, last: ended });
+        }
+    }
+    outcome.set(Ok(()));
+    // The upstream is released. The reader's deadlines still hold until it has
+    // taken the rest.
+    let capacity = frames.max_capacity();
+    drop(waits.until_end(pin!(frames.reserve_many(capacity))).await);
+}

@@ -1,0 +1,109 @@
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::run::ResetOn;
+
+const NEVER: u64 = u64::MAX;
+
+/// An absolute clock of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Clock {
+    Ceiling,
+    Timeout,
+}
+
+/// The absolute deadlines of one node, in nanoseconds since the tree opened.
+#[derive(Debug)]
+pub(crate) struct Clocks {
+    ceiling: AtomicU64,
+    timeout: AtomicU64,
+}
+
+impl Clocks {
+    pub(crate) const fn new() -> Self {
+        Self {
+            ceiling: AtomicU64::new(NEVER),
+            timeout: AtomicU64::new(NEVER),
+        }
+    }
+
+    const fn cell(&self, clock: Clock) -> &AtomicU64 {
+        match clock {
+            Clock::Ceiling => &self.ceiling,
+            Clock::Timeout => &self.timeout,
+        }
+    }
+
+    /// Lowers the deadline to `at`; a later one than the stored is ignored.
+    pub(crate) fn tighten(&self, clock: Clock, at: Duration) {
+        let cell = self.cell(clock);
+        let at = nanos(at);
+        // Mostly it stands there already: a load is cheaper than an exchange.
+        if at < cell.load(Ordering::Acquire) {
+            cell.fetch_min(at, Ordering::AcqRel);
+        }
+    }
+
+    pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
+        duration(self.cell(clock).load(Ordering::Acquire))
+    }
+
+    /// The earlier of the two.
+    pub(crate) fn next(&self) -> Option<Duration> {
+        let ceiling = self.ceiling.load(Ordering::Acquire);
+        duration(ceiling.min(self.timeout.load(Ordering::Acquire)))
+    }
+}
+
+/// When a node last showed a sign of life, of work, or finished a step.
+#[derive(Debug)]
+pub(crate) struct Life {
+    instants: [AtomicU64; 3],
+}
+
+impl Life {
+    pub(crate) const fn new() -> Self {
+        Self {
+            instants: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
+        }
+    }
+
+    pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+        let cell = &self.instants[index(sign)];
+        let now = nanos(now);
+        // A delayed writer must not take back what a faster one stored.
+        if now > cell.load(Ordering::Acquire) {
+            cell.fetch_max(now, Ordering::AcqRel);
+        }
+    }
+
+    /// The latest sign that resets a window of this kind: a step is also
+    /// content, and content is also bytes. Zero if there was none.
+    pub(crate) fn last(&self, resets_on: ResetOn) -> Duration {
+        let signs = &self.instants[..=index(resets_on)];
+        let latest = signs.iter().map(|cell| cell.load(Ordering::Acquire)).max();
+        Duration::from_nanos(latest.unwrap_or(0))
+    }
+}
+
+const fn index(sign: ResetOn) -> usize {
+    match sign {
+        ResetOn::Step => 0,
+        ResetOn::Content => 1,
+        ResetOn::AnyByte => 2,
+    }
+}
+
+pub(super) fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).map_or(NEVER - 1, |nanos| nanos.min(NEVER - 1))
+}
+
+pub(super) const fn duration(nanos: u64) -> Option<Duration> {
+    if nanos == NEVER {
+        None
+    } else {
+        Some(Duration::from_nanos(nanos))
+    }
+}

@@ -1,0 +1,35 @@
+//! The decision core of a run: one node of the tree, its latch, its clocks.
+//!
+//! Nothing here reads a clock, touches a socket or knows a runtime: `now` is
+//! always a parameter, a [`Duration`](std::time::Duration) since the tree was
+//! opened, and waking is done through plain [`Waker`](std::task::Waker)s that
+//! the caller registered. That is what makes the rules testable against a
+//! model.
+//!
+//! # Invariants
+//!
+//! 1. A node has at most one [`End`], and it never changes. Whoever comes
+//!    later is kept in `also`.
+//! 2. The end is stored in the whole subtree before any waker is called.
+//! 3. A child that is opened under an ended node is ended from its birth.
+//! 4. Deadlines only tighten.
+//! 5. A node's end never reaches an ancestor.
+//!
+//! # Locks
+//!
+//! Each node has one mutex for what is cold (children, waiters, step windows).
+//! At most one of them is held at a time, and never while a waker or a hook
+//! runs, so there is no lock order to get wrong.
+
+mod clocks;
+mod end;
+mod node;
+mod waiters;
+mod window;
+
+pub(crate) use self::{
+    clocks::Clock,
+    end::End,
+    node::{Hook, Node},
+    window::{TaskId, Window},
+};

@@ -1,0 +1,82 @@
+use std::{
+    sync::atomic::{AtomicU64, AtomicUsize, Ordering},
+    task::Waker,
+    time::Duration,
+};
+
+use super::clocks::{Life, duration, nanos};
+use crate::run::ResetOn;
+
+/// One layer's step window on a node, shared by the layer, which says when it
+/// waits, and the node, which answers whether it has passed.
+#[derive(Debug)]
+pub(crate) struct Window {
+    resets_on: ResetOn,
+    length: AtomicU64,
+    /// Since when silence is counted: none while a frame is being handed on, a
+    /// reader is slow, or there is a pause.
+    since: AtomicU64,
+    /// The task that waits. Only this task can know that no frame lies ready,
+    /// so only a check from it may call the window passed.
+    task: [AtomicUsize; 2],
+}
+
+impl Window {
+    pub(crate) const fn new(resets_on: ResetOn) -> Self {
+        Self {
+            resets_on,
+            length: AtomicU64::new(0),
+            since: AtomicU64::new(u64::MAX),
+            task: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        }
+    }
+
+    /// Counts silence from `since` on.
+    pub(crate) fn run(&self, since: Duration, length: Duration, task: TaskId) {
+        self.set_task(task);
+        self.length.store(nanos(length), Ordering::Relaxed);
+        self.since.store(nanos(since), Ordering::Release);
+    }
+
+    pub(crate) fn set_task(&self, task: TaskId) {
+        self.task[0].store(task.0, Ordering::Relaxed);
+        self.task[1].store(task.1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn stop(&self) {
+        self.since.store(u64::MAX, Ordering::Release);
+    }
+
+    pub(super) fn length(&self) -> Duration {
+        Duration::from_nanos(self.length.load(Ordering::Relaxed))
+    }
+
+    /// Whether it has passed at `now`, as far as `task` can know.
+    pub(super) fn has_passed(&self, life: &Life, now: Duration, task: TaskId) -> bool {
+        let Some(since) = duration(self.since.load(Ordering::Acquire)) else {
+            return false;
+        };
+        let ours = TaskId(
+            self.task[0].load(Ordering::Relaxed),
+            self.task[1].load(Ordering::Relaxed),
+        ) == task;
+        let silent_since = since.max(life.last(self.resets_on));
+        ours && silent_since.saturating_add(self.length()) <= now
+    }
+}
+
+/// What `Waker::will_wake` compares, kept without a reference count: two
+/// addresses that are compared and never followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TaskId(usize, usize);
+
+impl TaskId {
+    pub(crate) const NONE: Self = Self(0, 0);
+
+    pub(crate) fn of(waker: &Waker) -> Self {
+        Self(
+            waker.data().addr(),
+            std::ptr::from_ref(waker.vtable()).addr(),
+        )
+    }
+}

@@ -1,0 +1,367 @@
+use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use tokio::time::Instant;
+
+use super::{
+    Ended, NodeKind, PauseGuard, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason,
+    Terminated, Tool,
+    core::{Node, TaskId},
+    drive::Turn,
+    info::Info,
+};
+
+/// A handle on one node of a run's tree: the run itself, a call, an attempt or
+/// a tool. Cheap to clone; all clones are the same node.
+///
+/// Layers look for it in a request's extensions, and act on the node they find.
+///
+/// ```
+/// use tower_agent::{Run, TerminalReason};
+///
+/// let run = Run::open();
+/// let child = run.child();
+///
+/// assert!(run.end(TerminalReason::Aborted));
+/// assert!(!run.end(TerminalReason::Shutdown), "the first reason stays");
+/// assert_eq!(child.terminal_reason(), Some(TerminalReason::Aborted));
+/// ```
+#[derive(Clone)]
+pub struct Run(Arc<Node<Info>>);
+
+impl Run {
+    /// Opens a run that nobody else knows. Its clock starts now.
+    ///
+    /// It ends by [`end`](Self::end) or by a limit that a layer set on it; a
+    /// finished answer does not end it.
+    #[must_use]
+    pub fn open() -> Self {
+        let number = fastrand::u64(..);
+        let info = Info::new(Instant::now(), number);
+        Self(Node::root(NodeKind::Run, number, info))
+    }
+
+    /// Opens a sub-agent's run below this one: it ends when this one ends, and
+    /// its own end leaves this one alone.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        self.open_below(NodeKind::Run)
+    }
+
+    /// Puts a call of this run into the request, for the layers that the
+    /// request will go through.
+    ///
+    /// The first of them settles the call. If none ever sees the request, the
+    /// call ends as [`Aborted`](TerminalReason::Aborted) when the last clone
+    /// of the request is dropped.
+    ///
+    /// If the run is over the call is over from its birth, and the first layer
+    /// answers so.
+    #[must_use]
+    pub fn attach<B>(&self, mut request: http::Request<B>) -> http::Request<B> {
+        // A deadline that has come is stored here; the call inherits it.
+        drop(self.check());
+        let call = self.open_below(NodeKind::Call);
+        call.0.payload.set_unclaimed();
+        call.0.enter();
+        request.extensions_mut().insert(Ticket::new(call.clone()));
+        request.extensions_mut().insert(call);
+        request
+    }
+
+    /// A tool of this run, by name: see [`Tool`].
+    pub fn tool(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> Tool {
+        Tool::new(self.clone(), name.into())
+    }
+
+    /// Ends the node and everything below it. Answers whether this reason won;
+    /// a later one is kept in [`Terminated::also`].
+    pub fn end(&self, reason: TerminalReason) -> bool {
+        self.0.end(reason, None, self.now()).is_ok()
+    }
+
+    /// Why this node is over: its own reason, or that of the nearest ended
+    /// ancestor. Reads what is stored, no clock.
+    #[must_use]
+    pub fn terminal_reason(&self) -> Option<TerminalReason> {
+        self.0.nearest_end().map(|end| end.reason.clone())
+    }
+
+    /// The same as an error, with what is known about the end.
+    #[must_use]
+    pub fn terminated(&self) -> Option<Terminated> {
+        self.0.nearest_end()?;
+        Some(self.to_terminated())
+    }
+
+    /// Compares the clocks from the run down to this node with the time, and
+    /// ends the outermost node whose deadline has come. Call it before you
+    /// start something that the layers do not see.
+    ///
+    /// # Errors
+    ///
+    /// If this node is over, from now or from before.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub fn check(&self) -> Result<(), Terminated> {
+        let checked = self.0.check(self.now(), TaskId::NONE);
+        checked.map_err(|_| self.to_terminated())
+    }
+
+    /// Resolves with the reason when the node ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future forgets the waiting and nothing else. It watches no
+    /// clock: a deadline is noticed by the layers and by [`check`](Self::check).
+    #[must_use]
+    pub fn ended(&self) -> Ended {
+        Ended::new(self.clone())
+    }
+
+    /// Resolves with the reason when the node has ended and no call, attempt
+    /// or tool at or below it is still being dropped.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future forgets the waiting and nothing else.
+    #[must_use]
+    pub fn settled(&self) -> Settled {
+        Settled::new(self.clone())
+    }
+
+    /// Stops the step windows at, above and below this node until the guard is
+    /// dropped: a person is asked, a queue is full, a backend restarts.
+    /// Ceilings go on.
+    #[must_use = "the pause ends when the guard is dropped"]
+    pub fn pause(&self) -> PauseGuard {
+        PauseGuard::new(self.clone())
+    }
+
+    /// A sign of life that is no progress: resets windows that
+    /// [`ResetOn::AnyByte`] resets, and no others.
+    pub fn heartbeat(&self) {
+        self.nearest()
+            .payload
+            .heartbeats
+            .fetch_add(1, Ordering::AcqRel);
+        self.0.record(ResetOn::AnyByte, self.now());
+    }
+
+    /// A sign of progress that no layer sees: resets every step window of this
+    /// node and of what is above it.
+    pub fn state_change(&self, state: impl Into<std::borrow::Cow<'static, str>>) {
+        self.step(Step::new(StepKind::StateChange).detail(state));
+    }
+
+    /// A step was done, or begun: resets every step window of this node and of
+    /// what is above it, and is what the message for people calls the last step.
+    pub fn step(&self, step: Step) {
+        self.note(step);
+        self.nearest()
+            .payload
+            .changes
+            .fetch_add(1, Ordering::AcqRel);
+        self.0.record(ResetOn::Step, self.now());
+    }
+
+    /// What kind of node this is.
+    #[must_use]
+    pub fn kind(&self) -> NodeKind {
+        self.0.kind()
+    }
+
+    /// The id of the nearest run; made up if it was given none.
+    #[must_use]
+    pub fn id(&self) -> RunId {
+        self.0.run_id()
+    }
+
+    /// The session of the nearest run, if it has one.
+    #[must_use]
+    pub fn session(&self) -> Option<Arc<str>> {
+        self.nearest().payload.identity()?.session.clone()
+    }
+
+    /// How long ago this node was opened; how long it lasted, if it has ended.
+    #[must_use]
+    pub fn elapsed(&self) -> Duration {
+        let until = self
+            .0
+            .nearest_end()
+            .map_or_else(|| self.now(), |end| end.at);
+        until.saturating_sub(self.0.opened())
+    }
+
+    /// The nearest node of kind Run, at or above this one.
+    #[must_use]
+    pub fn run(&self) -> Self {
+        let mut node = &self.0;
+        while let (true, Some(parent)) = (node.kind() != NodeKind::Run, node.parent()) {
+            node = parent;
+        }
+        Self(Arc::clone(node))
+    }
+
+    /// The node above this one.
+    #[must_use]
+    pub fn parent(&self) -> Option<Self> {
+        self.0.parent().map(|node| Self(Arc::clone(node)))
+    }
+
+    /// How many calls, attempts and tools are under way at or below this node.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.0.active()
+    }
+}
+
+impl Run {
+    /// Opens a run that is one call and completes with it.
+    pub(crate) fn open_single() -> Self {
+        let run = Self::open();
+        run.0.payload.set_single(true);
+        run
+    }
+
+    pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
+        let info = self.0.payload.for_child();
+        Self(self.0.child(kind, fastrand::u64(..), info, self.now()))
+    }
+
+    pub(crate) const fn node(&self) -> &Arc<Node<Info>> {
+        &self.0
+    }
+
+    /// The node that a layer of this scope acts on, if it found this one.
+    pub(crate) fn in_scope(&self, scope: Scope) -> Self {
+        match scope {
+            Scope::Found => self.clone(),
+            Scope::Run => self.run(),
+        }
+    }
+
+    pub(crate) fn nearest(&self) -> &Node<Info> {
+        self.0.nearest_run()
+    }
+
+    pub(crate) fn note(&self, step: Step) {
+        self.nearest().payload.set_step(step);
+    }
+
+    /// The core's clock.
+    pub(crate) fn now(&self) -> Duration {
+        self.at(Instant::now())
+    }
+
+    pub(crate) fn at(&self, instant: Instant) -> Duration {
+        instant.saturating_duration_since(self.0.payload.epoch)
+    }
+
+    /// A point of the core's clock as the runtime's; none if it is out of range.
+    pub(crate) fn instant(&self, at: Duration) -> Option<Instant> {
+        self.0.payload.epoch.checked_add(at)
+    }
+
+    /// [`check`](Self::check) on the way out of a pending poll.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub(crate) fn check_in(&self, turn: &Turn) -> Result<(), Terminated> {
+        let checked = self.0.check(self.at(turn.now()), turn.task());
+        checked.map_err(|_| self.to_terminated())
+    }
+
+    /// The end as an error; a node that is not over reads as aborted.
+    pub(crate) fn to_terminated(&self) -> Terminated {
+        Terminated::of(&self.0)
+    }
+
+    /// The opener's word, once its work was dropped: stored only if nothing
+    /// else was, and taken over by a run that is this one call.
+    pub(crate) fn settle(&self, reason: TerminalReason) {
+        let now = self.now();
+        let stored = self.0.settle(reason.clone(), now).is_ok();
+        if let Some(parent) = self.0.parent() {
+            if stored {
+                parent.record(ResetOn::Step, now);
+            }
+            if parent.payload.is_single() && parent.kind() == NodeKind::Run {
+                drop(parent.settle(self.terminal_reason().unwrap_or(reason), now));
+            }
+        }
+        self.0.leave();
+    }
+}
+
+impl Terminated {
+    pub(super) fn of(node: &Node<Info>) -> Self {
+        let end = node.nearest_end();
+        let origin = end.map_or_else(|| node.number(), |end| end.origin);
+        let mut path = std::iter::once(node).chain(node.ancestors());
+        let ended = path.find(|node| node.number() == origin);
+        Self {
+            reason: end.map_or(TerminalReason::Aborted, |end| end.reason.clone()),
+            run: node.run_id(),
+            kind: end.map_or_else(|| node.kind(), |end| end.kind),
+            elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
+            limit: end.and_then(|end| end.limit),
+            last_step: node.nearest_run().payload.step(),
+            also: ended.unwrap_or(node).also(),
+            tree: node.payload.tree,
+            origin,
+            source: None,
+        }
+    }
+
+    /// Whether it is the end of `run`, and not of a node below it or of
+    /// another tree.
+    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
+        let node = run.node();
+        self.tree == node.payload.tree
+            && node
+                .nearest_end()
+                .is_some_and(|end| end.origin == self.origin)
+    }
+
+    /// Whether it comes from the same tree.
+    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
+        self.tree == run.node().payload.tree
+    }
+}
+
+impl fmt::Debug for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Run")
+            .field("kind", &self.kind())
+            .field("id", &self.id())
+            .field("reason", &self.terminal_reason())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Settles an attached call that no layer ever saw.
+#[derive(Clone)]
+struct Ticket {
+    _last: Arc<Unclaimed>,
+}
+
+struct Unclaimed(Run);
+
+impl Ticket {
+    fn new(call: Run) -> Self {
+        Self {
+            _last: Arc::new(Unclaimed(call)),
+        }
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if self.0.0.payload.claim() {
+            self.0.settle(TerminalReason::Aborted);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+use std::sync::{
+    Arc, Mutex, OnceLock, PoisonError, Weak,
+    atomic::{AtomicBool, AtomicU64, Ordering},
+};
+
+use tokio::time::Instant;
+
+use super::{
+    NodeKind, RunId, Step,
+    core::{End, Hook, Node},
+    registry::Registration,
+};
+
+/// What a run hangs on each node of its tree.
+#[derive(Debug)]
+pub(crate) struct Info {
+    /// When the tree was opened: zero of the core's clock.
+    pub(crate) epoch: Instant,
+    /// The number of the root, by which a foreign tree's errors are told.
+    pub(crate) tree: u64,
+    /// Put into a request, and no layer has taken over its settling yet.
+    unclaimed: AtomicBool,
+    /// A run of one call, that ends as its call does.
+    single: AtomicBool,
+    pub(crate) heartbeats: AtomicU64,
+    pub(crate) changes: AtomicU64,
+    step: Mutex<Option<Step>>,
+    identity: OnceLock<Box<Identity>>,
+}
+
+/// The name of a registered run.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: RunId,
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) registration: Weak<dyn Registration>,
+    pub(crate) owner: u128,
+}
+
+impl Info {
+    pub(crate) fn new(epoch: Instant, tree: u64) -> Self {
+        Self {
+            epoch,
+            tree,
+            unclaimed: AtomicBool::new(false),
+            single: AtomicBool::new(false),
+            heartbeats: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            step: Mutex::new(None),
+            identity: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn for_child(&self) -> Self {
+        Self::new(self.epoch, self.tree)
+    }
+
+    pub(crate) fn set_unclaimed(&self) {
+        self.unclaimed.store(true, Ordering::Release);
+    }
+
+    /// Whether the caller is the first to ask, and so settles the node.
+    pub(crate) fn claim(&self) -> bool {
+        self.unclaimed.load(Ordering::Acquire) && self.unclaimed.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn set_single(&self, single: bool) {
+        self.single.store(single, Ordering::Release);
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.single.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn identify(&self, identity: Identity) -> bool {
+        self.identity.set(Box::new(identity)).is_ok()
+    }
+
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.get().map(|identity| &**identity)
+    }
+
+    /// Remembers what was done last. A step that says nothing about itself
+    /// leaves one that did.
+    pub(crate) fn set_step(&self, step: Step) {
+        let mut last = self.step.lock().unwrap_or_else(PoisonError::into_inner);
+        if step.has_detail() || last.as_ref().is_none_or(|last| !last.has_detail()) {
+            *last = Some(step);
+        }
+    }
+
+    pub(crate) fn step(&self) -> Option<Step> {
+        self.step
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Hook for Info {
+    fn ended(&self, node: &Node<Self>, end: &End) {
+        if node.kind() == NodeKind::Run {
+            tracing::debug!(
+                target: "tower_agent",
+                run = %node.run_id(),
+                reason = end.reason.as_str(),
+                elapsed = ?end.lasted,
+                "run ended"
+            );
+        }
+        let identity = self.identity();
+        if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
+            registration.ended(node);
+        }
+    }
+}
+
+impl Node<Info> {
+    /// The nearest node of kind Run, at or above this one.
+    pub(crate) fn nearest_run(&self) -> &Self {
+        let mut nodes = std::iter::once(self).chain(self.ancestors());
+        nodes
+            .find(|node| node.kind() == NodeKind::Run)
+            .unwrap_or(self)
+    }
+
+    pub(crate) fn run_id(&self) -> RunId {
+        let run = self.nearest_run();
+        let known = run.payload.identity().map(|identity| identity.id.clone());
+        known.unwrap_or_else(|| RunId::made(run.number()))
+    }
+}

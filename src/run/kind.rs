@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+/// What a node of the run tree stands for.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NodeKind {
+    /// An agent's run, or a sub-agent's.
+    Run,
+    /// One model call as its caller sees it, with all its attempts.
+    Call,
+    /// One try of a call.
+    Attempt,
+    /// One tool execution.
+    Tool,
+}
+
+/// Which node a layer acts on.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The node that the layer finds in the request.
+    #[default]
+    Found,
+    /// The nearest node of kind [`NodeKind::Run`] at or above it.
+    Run,
+}
+
+/// What resets a step window. Each also counts as those after it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ResetOn {
+    /// A call answered, a tool finished, a state changed.
+    Step,
+    /// A semantic delta of a stream; every byte of an answer that is not an
+    /// event stream.
+    #[default]
+    Content,
+    /// Any byte, pings and comments included.
+    AnyByte,
+}
+
+/// The program's own limits for one request, as a request extension: each
+/// that is set replaces what the layers were built with.
+///
+/// Values that come over the wire never end up here.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_agent::Limits;
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Limits {
+///     ceiling: Some(Duration::from_secs(3600)),
+///     ..Limits::default()
+/// });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    pub step: Option<Duration>,
+    /// Its window until the first content.
+    pub first: Option<Duration>,
+    /// The limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
+    pub ceiling: Option<Duration>,
+    /// Its total, [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
+    pub timeout: Option<Duration>,
+}

@@ -1,0 +1,18 @@
+use super::Run;
+
+/// Keeps step windows stopped while it lives: [`Run::pause`].
+#[derive(Debug)]
+pub struct PauseGuard(Run);
+
+impl PauseGuard {
+    pub(super) fn new(run: Run) -> Self {
+        run.node().pause();
+        Self(run)
+    }
+}
+
+impl Drop for PauseGuard {
+    fn drop(&mut self) {
+        self.0.node().resume();
+    }
+}

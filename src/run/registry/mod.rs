@@ -1,0 +1,257 @@
+//! Runs by id: opened once, found again, ended from outside, remembered for a
+//! while after their end.
+//!
+//! A run that spans many requests is one run only if every request finds the
+//! same node; and a run that was stopped stays stopped only if its id is
+//! remembered. An id whose run ended, but for `Completed`, is a *tombstone*:
+//! until it expires, [`RunRegistry::open`] answers the ended run, and every
+//! layer answers its stored reason without an upstream call.
+//!
+//! # What is counted
+//!
+//! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs
+//! are pinned; ended ones are kept for ten minutes, extended by each hit, and
+//! at most [`RunRegistry::ENDED`] of them. Idle ends and forgetting happen
+//! lazily, when the registry is used; no task runs for them.
+//!
+//! # Examples
+//!
+//! ```
+//! use tower_agent::{Owner, RunRegistry, TerminalReason};
+//!
+//! let registry = RunRegistry::new();
+//! let run = registry.open(Owner::default(), "nightly".parse()?);
+//!
+//! assert!(registry.abort(Owner::default(), &"nightly".parse()?));
+//! assert!(!registry.abort(Owner::default(), &"nightly".parse()?), "once");
+//!
+//! let again = registry.open(Owner::default(), "nightly".parse()?);
+//! assert_eq!(again.terminal_reason(), Some(TerminalReason::Aborted));
+//! # Ok::<_, tower_agent::InvalidRunId>(())
+//! ```
+
+mod entries;
+mod event;
+mod owner;
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::Duration,
+};
+
+use tokio::{sync::broadcast, time::Instant};
+
+pub use self::{
+    event::{RunEvent, RunEvents},
+    owner::Owner,
+};
+
+use self::entries::{Entries, Key};
+use super::{
+    NodeKind, Run, RunId, RunSnapshot, TerminalReason,
+    core::Node,
+    info::{Identity, Info},
+};
+
+/// Runs by owner and id. Cheap to clone; all clones are the same registry.
+#[derive(Clone, Debug)]
+pub struct RunRegistry {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    entries: Mutex<Entries>,
+    events: broadcast::Sender<RunEvent>,
+}
+
+/// What a node tells the registry that it is enrolled in.
+pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
+    fn ended(&self, node: &Node<Info>);
+}
+
+impl Default for RunRegistry {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl RunRegistry {
+    /// How many ended runs are remembered; beyond it the oldest are forgotten.
+    pub const ENDED: usize = 10_000;
+
+    /// How long an ended run is remembered after its last hit.
+    pub const REMEMBERED: Duration = Duration::from_secs(600);
+
+    /// How long a run that was given an id may have nothing in flight before
+    /// it counts as completed, unless [`RunLayer::idle`](crate::RunLayer::idle)
+    /// says otherwise.
+    pub const IDLE: Duration = Duration::from_secs(1800);
+
+    /// How many events an observer may be behind before it loses some.
+    pub const EVENTS: usize = 1024;
+
+    /// An empty registry.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                entries: Mutex::default(),
+                events: broadcast::Sender::new(Self::EVENTS),
+            }),
+        }
+    }
+
+    /// The owner's run of this id: the live one, else the tombstone, else a
+    /// new one. Check [`Run::terminal_reason`] before you work for it.
+    #[must_use]
+    pub fn open(&self, owner: Owner, id: RunId) -> Run {
+        self.open_with(owner, id, None, Self::IDLE)
+    }
+
+    /// The owner's run of this id, live or remembered.
+    #[must_use]
+    pub fn get(&self, owner: Owner, id: &RunId) -> Option<Run> {
+        self.tidy();
+        self.shared
+            .lock()
+            .get(&Key::new(owner, id.clone()), Instant::now())
+    }
+
+    /// The runs of this id, of all owners: for an operator.
+    #[must_use]
+    pub fn find(&self, id: &RunId) -> Vec<Run> {
+        self.tidy();
+        self.shared.lock().find(id)
+    }
+
+    /// All that live or are remembered, in no order.
+    #[must_use]
+    pub fn list(&self) -> Vec<RunSnapshot> {
+        self.tidy();
+        let runs = self.shared.lock().all();
+        runs.iter().map(Run::snapshot).collect()
+    }
+
+    /// Ends the owner's run of this id as aborted. Answers whether it was this
+    /// call that ended it; an unknown id, another owner's or an ended run's
+    /// answers false, and nothing is touched.
+    pub fn abort(&self, owner: Owner, id: &RunId) -> bool {
+        let run = self.get(owner, id);
+        run.is_some_and(|run| run.end(TerminalReason::Aborted))
+    }
+
+    /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one
+    /// end after which clients may try elsewhere. Answers how many it ended.
+    pub fn shutdown(&self) -> usize {
+        let runs = self.shared.lock().all();
+        runs.iter()
+            .filter(|run| run.end(TerminalReason::Shutdown))
+            .count()
+    }
+
+    /// What happens from now on. Each observer gets every event, or is told
+    /// how many it lost.
+    #[must_use]
+    pub fn subscribe(&self) -> RunEvents {
+        RunEvents::new(self.shared.events.subscribe())
+    }
+
+    pub(crate) fn open_with(
+        &self,
+        owner: Owner,
+        id: RunId,
+        session: Option<Arc<str>>,
+        idle: Duration,
+    ) -> Run {
+        self.tidy();
+        let now = Instant::now();
+        let key = Key::new(owner, id);
+        let run = {
+            let mut entries = self.shared.lock();
+            match entries.reusable(&key, now) {
+                Some(run) => return run,
+                None => {
+                    let run = Run::open();
+                    self.identify(&run, &key, session);
+                    entries.insert(key, run.clone(), Some(idle), now);
+                    run
+                }
+            }
+        };
+        tracing::debug!(target: "tower_agent", run = %run.id(), "run opened");
+        run
+    }
+
+    /// Enrols a run that has no name yet under this one, if that is free.
+    pub(crate) fn adopt(
+        &self,
+        run: &Run,
+        owner: Owner,
+        id: RunId,
+        session: Option<Arc<str>>,
+    ) -> bool {
+        if run.kind() != NodeKind::Run {
+            return false;
+        }
+        self.tidy();
+        let now = Instant::now();
+        let key = Key::new(owner, id);
+        let mut entries = self.shared.lock();
+        if entries.reusable(&key, now).is_some() || !self.identify(run, &key, session) {
+            return false;
+        }
+        entries.insert(key, run.clone(), None, now);
+        drop(entries);
+        // It may have ended before it had a name to be remembered by.
+        if run.terminal_reason().is_some() {
+            self.shared.ended(run.node());
+        }
+        true
+    }
+
+    fn identify(&self, run: &Run, key: &Key, session: Option<Arc<str>>) -> bool {
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        run.node().payload.identify(Identity {
+            id: key.id.clone(),
+            session,
+            registration: shared,
+            owner: key.owner,
+        })
+    }
+
+    /// Completes what has been idle for too long, and forgets what is due.
+    fn tidy(&self) {
+        let now = Instant::now();
+        let idle = self.shared.lock().due(now);
+        for run in idle {
+            // Outside the lock: an end comes back to the registry.
+            drop(run.node().settle(TerminalReason::Completed, run.at(now)));
+        }
+    }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Entries> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registration for Shared {
+    fn ended(&self, node: &Node<Info>) {
+        let Some(identity) = node.payload.identity() else {
+            return;
+        };
+        let key = Key {
+            owner: identity.owner,
+            id: identity.id.clone(),
+        };
+        let Some(sequence) = self.lock().ended(&key, node.number(), Instant::now()) else {
+            return;
+        };
+        if self.events.receiver_count() > 0 {
+            // Only that nobody listens any more can go wrong.
+            let _ = self.events.send(RunEvent::ended(node, sequence));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+
+use super::{NodeKind, ResetOn, Run, RunId, Step, TerminalReason, core::Node, info::Info};
+
+/// What is known of a node at one instant; serialises to JSON as it stands.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RunSnapshot {
+    /// The run's id.
+    pub run: RunId,
+    /// Its session.
+    pub session: Option<Arc<str>>,
+    /// What kind of node this is.
+    pub kind: NodeKind,
+    /// Why it ended; `None` while it lives.
+    pub reason: Option<TerminalReason>,
+    /// The message for people, once it has ended.
+    pub message: Option<String>,
+    /// How long it has lasted, or did.
+    #[serde(rename = "elapsed_ms", serialize_with = "millis")]
+    pub elapsed: Duration,
+    /// Calls, attempts and tools under way.
+    pub in_flight: usize,
+    /// What it did last, if anybody said.
+    pub last_step: Option<Step>,
+    /// Signs of life and of work.
+    pub progress: Progress,
+    /// Time left until the earliest absolute deadline.
+    #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
+    pub time_left: Option<Duration>,
+    /// Reasons that came too late.
+    pub also: Vec<TerminalReason>,
+}
+
+/// Signs of life and of work of a run.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Progress {
+    /// Signs of life that are no progress.
+    pub heartbeats: u64,
+    /// Steps and state changes.
+    pub state_changes: u64,
+    /// How long ago the last progress was; `None` if there was none.
+    #[serde(rename = "last_change_ago_ms", serialize_with = "optional_millis")]
+    pub last_change_ago: Option<Duration>,
+}
+
+impl Run {
+    /// What is known of this node now.
+    #[must_use]
+    pub fn snapshot(&self) -> RunSnapshot {
+        RunSnapshot::of(self.node(), self.now())
+    }
+}
+
+impl RunSnapshot {
+    pub(super) fn of(node: &Node<Info>, now: Duration) -> Self {
+        let run = node.nearest_run();
+        let end = node.nearest_end();
+        let until = end.map_or(now, |end| end.at);
+        let last = node.last(ResetOn::Content);
+        let terminated = end.map(|_| super::Terminated::of(node));
+        Self {
+            run: node.run_id(),
+            session: run
+                .payload
+                .identity()
+                .and_then(|known| known.session.clone()),
+            kind: node.kind(),
+            reason: end.map(|end| end.reason.clone()),
+            message: terminated.as_ref().map(super::Terminated::message),
+            elapsed: until.saturating_sub(node.opened()),
+            in_flight: node.active(),
+            last_step: run.payload.step(),
+            progress: Progress {
+                heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
+                state_changes: run.payload.changes.load(Ordering::Acquire),
+                last_change_ago: (!last.is_zero()).then(|| until.saturating_sub(last)),
+            },
+            time_left: match end {
+                Some(_) => None,
+                None => node.next_deadline().map(|at| at.saturating_sub(now)),
+            },
+            also: terminated
+                .map(|terminated| terminated.also)
+                .unwrap_or_default(),
+        }
+    }
+}
+
+fn millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
+}
+
+#[allow(clippy::ref_option, reason = "the signature is serde's")]
+fn optional_millis<S: serde::Serializer>(
+    span: &Option<Duration>,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    match span {
+        Some(span) => millis(span, serializer),
+        None => serializer.serialize_none(),
+    }
+}

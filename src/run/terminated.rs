@@ -1,0 +1,126 @@
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use crate::error::chain;
+
+use super::{
+    NodeKind, RunId, Step, TerminalReason,
+    message::{self, Span},
+};
+
+/// The error of everything that was cut because a node of a run ended.
+///
+/// Every layer hands it up unchanged, so the caller sees the first one. It may
+/// have been wrapped on the way: [`TerminalReason::find`] walks the chain.
+#[non_exhaustive]
+#[derive(Clone)]
+pub struct Terminated {
+    /// Why.
+    pub reason: TerminalReason,
+    /// Which run; also that of an attempt or tool below it.
+    pub run: RunId,
+    /// What kind of node ended.
+    pub kind: NodeKind,
+    /// How long that node had lasted.
+    pub elapsed: Duration,
+    /// The limit that fired, if it is one that is measured in time.
+    pub limit: Option<Duration>,
+    /// What the run did last, if anybody said.
+    pub last_step: Option<Step>,
+    /// Reasons that came too late, oldest first.
+    pub also: Vec<TerminalReason>,
+    pub(super) tree: u64,
+    pub(super) origin: u64,
+    pub(super) source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Terminated {
+    /// The message for people: which limit, how long it ran, what it did last,
+    /// and what to try next.
+    ///
+    /// ```
+    /// use tower_agent::{Run, Step, StepKind, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.step(Step::new(StepKind::ToolExecution).detail("search"));
+    /// run.end(TerminalReason::TurnCap);
+    ///
+    /// let message = run.terminated().unwrap().message();
+    /// assert!(message.contains("its limit of turns (turn_cap_reached)"));
+    /// assert!(message.contains("Last step: tool_execution (search)"));
+    /// ```
+    #[must_use]
+    pub fn message(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = message::write(&mut text, self);
+        text
+    }
+
+    /// The first one in the chain of `error`, itself included.
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
+    /// Keeps the error that the layer got while the run was over already.
+    #[must_use]
+    pub(crate) fn because(mut self, source: crate::BoxError) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+impl TerminalReason {
+    /// The reason of the first [`Terminated`] in the chain of `error`.
+    ///
+    /// ```
+    /// use tower_agent::{Run, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.end(TerminalReason::Aborted);
+    /// let wrapped = std::io::Error::other(run.terminated().unwrap());
+    ///
+    /// assert_eq!(TerminalReason::find(&wrapped), Some(&TerminalReason::Aborted));
+    /// ```
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        Terminated::find(error).map(|terminated| &terminated.reason)
+    }
+}
+
+impl fmt::Display for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "run {} ended with {} after {}",
+            self.run,
+            self.reason,
+            Span(self.elapsed)
+        )?;
+        match self.limit {
+            Some(limit) => write!(f, ", its limit being {}", Span(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terminated")
+            .field("reason", &self.reason)
+            .field("run", &self.run)
+            .field("kind", &self.kind)
+            .field("elapsed", &self.elapsed)
+            .field("limit", &self.limit)
+            .field("last_step", &self.last_step)
+            .field("also", &self.also)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error for Terminated {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|error| error as _)
+    }
+}

@@ -1,0 +1,249 @@
+use std::{
+    borrow::Cow,
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use pin_project_lite::pin_project;
+
+use super::{
+    NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
+    drive::{Drive, poll_until_end},
+    silence::Silence,
+};
+use crate::upstream::FailureClass;
+
+/// A tool of a run, ready to be called: [`Run::tool`].
+///
+/// Its execution is a node of the run's tree: it ends when the run ends, and a
+/// window of its own ends only the tool.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// use std::time::Duration;
+/// use tower_agent::{Run, ToolError};
+///
+/// let run = Run::open();
+/// let found = run
+///     .tool("search")
+///     .window(Duration::from_secs(30))
+///     .call(async { Err::<(), _>("no such index") })
+///     .await;
+///
+/// assert!(matches!(found, Err(ToolError::Failed("no such index"))));
+/// assert_eq!(run.terminal_reason(), None);
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Tool {
+    run: Run,
+    name: Cow<'static, str>,
+    window: Option<Duration>,
+}
+
+/// Why a tool gave no result.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum ToolError<E> {
+    /// The tool's own error. The run goes on.
+    Failed(E),
+    /// The tool was dropped: its own window passed (then `kind` is
+    /// [`NodeKind::Tool`]), or something above it ended.
+    Terminated(Box<Terminated>),
+}
+
+impl Tool {
+    pub(super) const fn new(run: Run, name: Cow<'static, str>) -> Self {
+        Self {
+            run,
+            name,
+            window: None,
+        }
+    }
+
+    /// The longest the tool may take, counted from its first wait and not
+    /// during a [pause](Run::pause); its end is
+    /// [`StepTimeout`](TerminalReason::StepTimeout) of the tool alone. None
+    /// unless set.
+    #[must_use]
+    pub const fn window(mut self, window: Duration) -> Self {
+        self.window = Some(window);
+        self
+    }
+
+    /// Runs a tool that can fail.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the tool's and settles its node as aborted.
+    pub fn call<F, T, E>(self, future: F) -> Call<F>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: fmt::Display,
+    {
+        Call {
+            watch: self.watch(future),
+        }
+    }
+
+    /// Runs a tool that cannot fail, or whose errors are its result.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`call`](Self::call).
+    pub fn watch<F: Future>(self, future: F) -> Watch<F> {
+        // A deadline that has come is stored here; the tool inherits it.
+        drop(self.run.check());
+        let node = self.run.open_below(NodeKind::Tool);
+        node.node().enter();
+        if node.terminal_reason().is_none() {
+            let step = Step::new(StepKind::ToolExecution);
+            node.note(step.detail(self.name.clone()));
+        }
+        Watch {
+            future: Some(future),
+            node,
+            name: self.name,
+            drive: Drive::default(),
+            silence: self
+                .window
+                .map(|window| Silence::new(ResetOn::Step, window)),
+            settled: false,
+        }
+    }
+}
+
+pin_project! {
+    /// The execution of a tool that can fail: [`Tool::call`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Call<F> {
+        #[pin]
+        watch: Watch<F>,
+    }
+}
+
+pin_project! {
+    /// The execution of a tool: [`Tool::watch`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct Watch<F> {
+        #[pin]
+        future: Option<F>,
+        node: Run,
+        name: Cow<'static, str>,
+        drive: Drive,
+        silence: Option<Silence>,
+        settled: bool,
+    }
+
+    impl<F> PinnedDrop for Watch<F> {
+        fn drop(this: Pin<&mut Self>) {
+            // The tool first, so that its node's end says that it is gone.
+            this.finish(TerminalReason::Aborted);
+        }
+    }
+}
+
+impl<F> Watch<F> {
+    fn finish(self: Pin<&mut Self>, reason: TerminalReason) {
+        let mut this = self.project();
+        this.future.set(None);
+        this.drive.release(this.node);
+        if let Some(silence) = this.silence {
+            silence.close(this.node);
+        }
+        if !std::mem::replace(this.settled, true) {
+            if reason != TerminalReason::Aborted && this.node.terminal_reason().is_none() {
+                let step = Step::new(StepKind::ToolComplete);
+                this.node.note(step.detail(this.name.clone()));
+            }
+            this.node.settle(reason);
+        }
+    }
+
+    fn poll_with<T>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        judge: impl FnOnce(&T) -> TerminalReason,
+    ) -> Poll<Result<T, Box<Terminated>>>
+    where
+        F: Future<Output = T>,
+    {
+        let this = self.as_mut().project();
+        let Some(future) = this.future.as_pin_mut() else {
+            return Poll::Ready(Err(Box::new(this.node.to_terminated())));
+        };
+        match std::task::ready!(poll_until_end(
+            this.drive,
+            this.node,
+            this.silence.as_mut(),
+            future,
+            cx
+        )) {
+            Ok(output) => {
+                let reason = judge(&output);
+                self.finish(reason);
+                Poll::Ready(Ok(output))
+            }
+            Err(terminated) => {
+                self.finish(terminated.reason.clone());
+                Poll::Ready(Err(Box::new(terminated)))
+            }
+        }
+    }
+}
+
+impl<F: Future> Future for Watch<F> {
+    type Output = Result<F::Output, Box<Terminated>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_with(cx, |_| TerminalReason::Completed)
+    }
+}
+
+impl<F, T, E> Future for Call<F>
+where
+    F: Future<Output = Result<T, E>>,
+    E: fmt::Display,
+{
+    type Output = Result<T, ToolError<E>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let failed = TerminalReason::Failed(FailureClass::Caller);
+        let judge = |output: &Result<T, E>| match output {
+            Ok(_) => TerminalReason::Completed,
+            Err(error) => {
+                tracing::debug!(target: "tower_agent", %error, "tool failed");
+                failed
+            }
+        };
+        match std::task::ready!(self.project().watch.poll_with(cx, judge)) {
+            Ok(Ok(output)) => Poll::Ready(Ok(output)),
+            Ok(Err(error)) => Poll::Ready(Err(ToolError::Failed(error))),
+            Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),
+        }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for ToolError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => write!(f, "tool failed: {error}"),
+            Self::Terminated(terminated) => write!(f, "tool was stopped: {terminated}"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> Error for ToolError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Failed(_) => None,
+            Self::Terminated(terminated) => Some(&**terminated),
+        }
+    }
+}

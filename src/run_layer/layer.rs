@@ -1,0 +1,93 @@
+use std::{sync::Arc, time::Duration};
+
+use http::{HeaderName, request::Parts};
+use tower_layer::Layer;
+
+use super::{
+    RunService,
+    source::{OwnerSource, Source},
+};
+use crate::run::{Owner, RunRegistry};
+
+/// Finds or opens a request's run: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct RunLayer {
+    pub(super) registry: RunRegistry,
+    pub(super) id: Source,
+    pub(super) session: Source,
+    pub(super) owner: OwnerSource,
+    pub(super) idle: Duration,
+}
+
+impl RunLayer {
+    /// Keeps runs in `registry`; ids from `x-run-id`, sessions from
+    /// `x-session-id`, owners from the caller's credential.
+    #[must_use]
+    pub fn new(registry: RunRegistry) -> Self {
+        Self {
+            registry,
+            id: Source::Header(HeaderName::from_static("x-run-id")),
+            session: Source::Header(HeaderName::from_static("x-session-id")),
+            owner: OwnerSource::Credential,
+            idle: RunRegistry::IDLE,
+        }
+    }
+
+    /// Takes the run's id from this header.
+    #[must_use]
+    pub fn id_header(mut self, name: HeaderName) -> Self {
+        self.id = Source::Header(name);
+        self
+    }
+
+    /// Takes the run's id from `read`; `None` means a run of its own.
+    #[must_use]
+    pub fn id_by(
+        mut self,
+        read: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.id = Source::By(Arc::new(read));
+        self
+    }
+
+    /// Takes the session from this header.
+    #[must_use]
+    pub fn session_header(mut self, name: HeaderName) -> Self {
+        self.session = Source::Header(name);
+        self
+    }
+
+    /// Takes the session from `read`.
+    #[must_use]
+    pub fn session_by(
+        mut self,
+        read: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        self.session = Source::By(Arc::new(read));
+        self
+    }
+
+    /// Takes the owner from `read`, in place of a digest of the first of
+    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`.
+    #[must_use]
+    pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
+        self.owner = OwnerSource::By(Arc::new(read));
+        self
+    }
+
+    /// How long a run that was given an id may have nothing in flight before
+    /// it counts as completed; 30 minutes by default.
+    #[must_use]
+    pub const fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+}
+
+impl<S> Layer<S> for RunLayer {
+    type Service = RunService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RunService::new(inner, self.clone())
+    }
+}

@@ -1,0 +1,71 @@
+use std::{fmt, sync::Arc};
+
+use http::{HeaderName, request::Parts};
+
+use crate::run::{InvalidRunId, Owner, RunId};
+
+type Read<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// Where an id comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Header(HeaderName),
+    By(Read<Option<String>>),
+}
+
+/// Where the owner comes from.
+#[derive(Clone)]
+pub(super) enum OwnerSource {
+    Credential,
+    By(Read<Owner>),
+}
+
+/// The headers that hold a caller's credential; the first that is there counts.
+const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
+
+impl Source {
+    pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
+        match self {
+            Self::Header(name) => match parts.headers.get(name) {
+                // Bytes that are no text have no valid id in them either.
+                Some(value) => value.to_str().unwrap_or(" ").parse().map(Some),
+                None => Ok(None),
+            },
+            Self::By(read) => read(parts).map(|id| id.parse()).transpose(),
+        }
+    }
+}
+
+impl OwnerSource {
+    pub(super) fn read(&self, parts: &Parts) -> Owner {
+        match self {
+            Self::Credential => {
+                let mut found = CREDENTIALS
+                    .iter()
+                    .filter_map(|name| parts.headers.get(*name));
+                found
+                    .next()
+                    .map_or_else(Owner::default, |value| Owner::of(value.as_bytes()))
+            }
+            Self::By(read) => read(parts),
+        }
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "Header({name})"),
+            Self::By(_) => f.write_str("By(..)"),
+        }
+    }
+}
+
+impl fmt::Debug for OwnerSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Credential => "Credential",
+            Self::By(_) => "By(..)",
+        })
+    }
+}

@@ -1,0 +1,122 @@
+use super::StreamFailure;
+
+/// Bytes kept of a text that upstream sent.
+pub(super) const MAX_TEXT: usize = 1024;
+
+/// Tokens that upstream says it used, in its own way of counting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Usage {
+    /// Tokens of the prompt. Anthropic counts cached ones apart; they are not in here.
+    pub input_tokens: u64,
+    /// Tokens of the answer.
+    pub output_tokens: u64,
+}
+
+/// What a [`Grammar`](super::Grammar) remembers of one stream, from event to event.
+#[derive(Debug, Default)]
+pub struct StreamState {
+    usage: Option<Usage>,
+    stop_reason: Option<Box<str>>,
+    failure: Option<Box<StreamFailure>>,
+    next_sequence: u64,
+    pub(super) choices: Choices,
+}
+
+/// Which choices of a chat answer appeared, and which of them finished.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Choices {
+    seen: u128,
+    finished: u128,
+    /// An index beyond 127: nobody can tell any more whether every choice finished.
+    overflow: bool,
+}
+
+impl StreamState {
+    pub(super) const fn new() -> Self {
+        Self {
+            usage: None,
+            stop_reason: None,
+            failure: None,
+            next_sequence: 0,
+            choices: Choices {
+                seen: 0,
+                finished: 0,
+                overflow: false,
+            },
+        }
+    }
+
+    /// What upstream reported so far.
+    #[must_use]
+    pub const fn usage(&self) -> Option<Usage> {
+        self.usage
+    }
+
+    /// Takes counts of one event. They are running totals, so the greater one stays.
+    pub fn report_usage(&mut self, input_tokens: Option<u64>, output_tokens: Option<u64>) {
+        if input_tokens.is_none() && output_tokens.is_none() {
+            return;
+        }
+        let usage = self.usage.get_or_insert_default();
+        usage.input_tokens = usage.input_tokens.max(input_tokens.unwrap_or(0));
+        usage.output_tokens = usage.output_tokens.max(output_tokens.unwrap_or(0));
+    }
+
+    /// Why the model stopped, in upstream's words.
+    #[must_use]
+    pub fn stop_reason(&self) -> Option<&str> {
+        self.stop_reason.as_deref()
+    }
+
+    /// Keeps why the model stopped, cut at 1 KiB.
+    pub fn report_stop(&mut self, reason: &[u8]) {
+        let reason = String::from_utf8_lossy(&reason[..reason.len().min(MAX_TEXT)]);
+        if self.stop_reason() != Some(&*reason) {
+            self.stop_reason = Some(reason.into());
+        }
+    }
+
+    /// What upstream said when it failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<&StreamFailure> {
+        self.failure.as_deref()
+    }
+
+    /// Keeps the failure; the first one stays.
+    pub fn report_failure(&mut self, failure: StreamFailure) {
+        self.failure.get_or_insert_with(|| Box::new(failure));
+    }
+
+    /// The sequence number that an event appended now should carry.
+    #[must_use]
+    pub const fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    /// Takes the sequence number of one event.
+    pub const fn report_sequence(&mut self, sequence: u64) {
+        self.next_sequence = sequence.saturating_add(1);
+    }
+}
+
+impl Choices {
+    pub(super) fn see(&mut self, index: u64, finished: bool) {
+        if index >= u64::from(u128::BITS) {
+            self.overflow = true;
+            return;
+        }
+        self.seen |= 1 << index;
+        self.finished |= u128::from(finished) << index;
+    }
+
+    pub(super) fn merge(&mut self, other: Self) {
+        self.seen |= other.seen;
+        self.finished |= other.finished;
+        self.overflow |= other.overflow;
+    }
+
+    pub(super) const fn all_finished(&self) -> bool {
+        self.seen != 0 && self.seen == self.finished && !self.overflow
+    }
+}

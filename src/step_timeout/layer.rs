@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::{StepTimeout, policy::Windows};
+use crate::run::{ResetOn, Scope};
+
+/// Ends a node in which nothing was progress for a window: see the
+/// [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct StepTimeoutLayer {
+    windows: Option<Windows>,
+    scope: Scope,
+}
+
+impl StepTimeoutLayer {
+    /// At most `window` of silence.
+    ///
+    /// # Panics
+    ///
+    /// If `window` is zero; use [`optional`](Self::optional) to leave it out.
+    #[must_use]
+    pub const fn new(window: Duration) -> Self {
+        Self::optional(Some(window))
+    }
+
+    /// The same, or a layer that does nothing for `None`.
+    ///
+    /// # Panics
+    ///
+    /// If `window` is zero.
+    #[must_use]
+    pub const fn optional(window: Option<Duration>) -> Self {
+        let windows = match window {
+            Some(window) => {
+                assert!(!window.is_zero(), "a step window must be longer than zero");
+                Some(Windows::new(window))
+            }
+            None => None,
+        };
+        Self {
+            windows,
+            scope: Scope::Found,
+        }
+    }
+
+    /// A different window until the first content: for an answer that does not
+    /// stream it is the whole wait. An inert layer stays inert.
+    ///
+    /// # Panics
+    ///
+    /// If `window` is zero.
+    #[must_use]
+    pub const fn first(mut self, window: Duration) -> Self {
+        assert!(!window.is_zero(), "a first window must be longer than zero");
+        if let Some(windows) = &mut self.windows {
+            windows.first = window;
+        }
+        self
+    }
+
+    /// What resets the window; by default [`ResetOn::Content`].
+    #[must_use]
+    pub const fn resets_on(mut self, resets_on: ResetOn) -> Self {
+        if let Some(windows) = &mut self.windows {
+            windows.resets_on = resets_on;
+        }
+        self
+    }
+
+    /// Which node is measured, and ended. By default the one found.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+}
+
+impl<S> Layer<S> for StepTimeoutLayer {
+    type Service = StepTimeout<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        StepTimeout::new(inner, self.windows, self.scope)
+    }
+}

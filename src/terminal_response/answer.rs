@@ -1,0 +1,183 @@
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::LengthLimitError;
+
+use super::{InvalidRequest, TerminalResponseBody, layer::Statuses};
+use crate::{
+    BoxError,
+    error::chain,
+    run::{InvalidRunId, RunId, TerminalReason, Terminated},
+    run_layer::CallFailed,
+    sse::{Dialect, ErrorInfo, Truncated, error_body},
+    upstream::TransportError,
+};
+
+/// Who asked, as far as the shape of an error depends on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Caller {
+    pub(super) dialect: Dialect,
+}
+
+impl Caller {
+    pub(super) fn of<B>(request: &Request<B>) -> Self {
+        let known = match Dialect::from_path(request.uri().path()) {
+            Dialect::Any => request.extensions().get::<Dialect>().copied(),
+            known => Some(known),
+        };
+        let anthropic = || request.headers().contains_key("anthropic-version");
+        let dialect = match known {
+            Some(dialect) => dialect,
+            None if anthropic() => Dialect::Anthropic,
+            None => Dialect::Any,
+        };
+        Self { dialect }
+    }
+}
+
+/// What an error is called, and its text, for a caller.
+pub(super) struct Told {
+    pub(super) code: String,
+    pub(super) message: String,
+    pub(super) run: Option<RunId>,
+    status: StatusCode,
+    reason: Option<TerminalReason>,
+}
+
+impl Told {
+    pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
+        if let Some(end) = Terminated::find(&**error) {
+            return Self {
+                code: end.reason.as_str().to_owned(),
+                message: end.message(),
+                run: Some(end.run.clone()),
+                status: (statuses.reason)(&end.reason),
+                reason: Some(end.reason.clone()),
+            };
+        }
+        let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
+        let (status, code, message) = describe(error);
+        // Whom it concerns is the operator; the caller need not know our hosts.
+        tracing::warn!(target: "tower_agent", error = &**error as &dyn std::error::Error, code, "call failed");
+        Self {
+            code: code.to_owned(),
+            message,
+            run: run.map(|failed| failed.run.clone()),
+            status: (statuses.error)(error).unwrap_or(status),
+            reason: None,
+        }
+    }
+}
+
+fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
+    for cause in chain(&**error) {
+        if let Some(invalid) = cause.downcast_ref::<InvalidRunId>() {
+            return (
+                StatusCode::BAD_REQUEST,
+                "invalid_request_error",
+                format!("The run or session id is unusable: {invalid}."),
+            );
+        }
+        if let Some(invalid) = cause.downcast_ref::<InvalidRequest>() {
+            let status = StatusCode::BAD_REQUEST;
+            return (status, "invalid_request_error", invalid.to_string());
+        }
+        if cause.is::<LengthLimitError>() {
+            return (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "request_too_large",
+                "The request body is larger than this server takes.".to_owned(),
+            );
+        }
+        if cause.is::<Truncated>() {
+            return (
+                StatusCode::BAD_GATEWAY,
+                "upstream_failed",
+                "The upstream's answer was cut before its end (upstream_failed). Retry, or simplify the request."
+                    .to_owned(),
+            );
+        }
+    }
+    if TransportError::is_in(&**error) {
+        let message =
+            "The upstream could not be reached, or the connection to it broke (upstream_failed).";
+        return (
+            StatusCode::BAD_GATEWAY,
+            "upstream_failed",
+            message.to_owned(),
+        );
+    }
+    let message = "The server failed to process the request.";
+    (
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "server_error",
+        message.to_owned(),
+    )
+}
+
+pub(super) fn to_error<B>(
+    caller: Caller,
+    statuses: Statuses,
+    error: &BoxError,
+) -> Response<TerminalResponseBody<B>> {
+    build(caller, Told::of(error, statuses))
+}
+
+pub(super) fn to_unready<B>(
+    caller: Caller,
+    statuses: Statuses,
+    error: &BoxError,
+) -> Response<TerminalResponseBody<B>> {
+    let mut told = Told::of(error, statuses);
+    if told.reason.is_none() && told.status == StatusCode::INTERNAL_SERVER_ERROR {
+        told.status = StatusCode::SERVICE_UNAVAILABLE;
+        "The server is not ready to take the request.".clone_into(&mut told.message);
+    }
+    build(caller, told)
+}
+
+fn build<B>(caller: Caller, told: Told) -> Response<TerminalResponseBody<B>> {
+    let run = told.run.as_ref().map(RunId::to_string);
+    let body = error_body(
+        caller.dialect,
+        &ErrorInfo {
+            code: &told.code,
+            message: &told.message,
+            run_id: run.as_deref(),
+            sequence: 0,
+        },
+    );
+    let mut answer = Response::new(TerminalResponseBody::whole(body));
+    *answer.status_mut() = told.status;
+    let headers = answer.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    // An id is made of characters that a header may hold.
+    if let Some(Ok(run)) = run.map(HeaderValue::try_from) {
+        headers.insert(HeaderName::from_static("x-run-id"), run);
+    }
+    if let Some(reason) = told.reason {
+        if !matches!(reason, TerminalReason::Failed(_)) {
+            forbid_retry(&reason, headers);
+        }
+        answer.extensions_mut().insert(reason);
+    }
+    answer
+}
+
+/// SDKs ask this header before they look at the status.
+fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
+    if let Ok(name) = HeaderValue::try_from(reason.as_str()) {
+        headers.insert(HeaderName::from_static("x-terminal-reason"), name);
+    }
+    let retry = if reason.is_retryable() {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        "true"
+    } else {
+        "false"
+    };
+    headers.insert(
+        HeaderName::from_static("x-should-retry"),
+        HeaderValue::from_static(retry),
+    );
+}

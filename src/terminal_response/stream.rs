@@ -1,0 +1,174 @@
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+
+use super::{answer::Told, layer::Statuses};
+use crate::{
+    BoxError,
+    body::{Judged, Stream},
+    run::Run,
+    sse::{DONE, Dialect, ErrorInfo, Splitter, error_event},
+};
+
+/// How much of an event that has not ended is held back.
+const MAX_HELD: usize = 1024 * 1024;
+
+/// A stream of events on its way to the caller: whole events only, and one
+/// more in the end if it was cut.
+#[derive(Debug)]
+pub(super) struct Events {
+    dialect: Dialect,
+    source: Source,
+    run: Option<Run>,
+    /// Bytes handed on, or about to be.
+    sent: u64,
+    /// The beginning of an event that has not ended.
+    held: BytesMut,
+    /// An event became too long to be held, and its beginning is out.
+    torn: bool,
+    out: VecDeque<Frame<Bytes>>,
+}
+
+/// Where the boundaries and the marks come from.
+#[derive(Debug)]
+enum Source {
+    /// A layer further in judged the stream.
+    Judged(Judged, Splitter),
+    /// Nobody did.
+    Own(Box<Stream>),
+}
+
+impl Events {
+    pub(super) fn new(dialect: Dialect, judged: Option<Judged>, run: Option<Run>) -> Self {
+        let source = match judged {
+            Some(judged) => Source::Judged(judged, Splitter::new()),
+            None => Source::Own(Box::new(Stream::new(dialect))),
+        };
+        Self {
+            dialect,
+            source,
+            run,
+            sent: 0,
+            held: BytesMut::new(),
+            torn: false,
+            out: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn next(&mut self) -> Option<Frame<Bytes>> {
+        self.out.pop_front()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.out.is_empty()
+    }
+
+    /// Takes the upstream's next bytes, and hands on what is whole.
+    pub(super) fn push(&mut self, mut data: Bytes) {
+        let boundary = match &mut self.source {
+            Source::Judged(_, splitter) => {
+                splitter.push(&data, |_| {});
+                splitter.boundary()
+            }
+            Source::Own(stream) => {
+                stream.push(&data);
+                stream.boundary()
+            }
+        };
+        let start = self.sent + self.held.len() as u64;
+        match boundary
+            .checked_sub(start)
+            .and_then(|whole| usize::try_from(whole).ok())
+        {
+            Some(whole) if boundary > self.sent => {
+                let rest = data.split_off(whole.min(data.len()));
+                self.flush();
+                self.send(data);
+                self.torn = false;
+                self.hold(&rest);
+            }
+            _ => self.hold(&data),
+        }
+    }
+
+    fn hold(&mut self, data: &[u8]) {
+        self.held.extend_from_slice(data);
+        if self.torn || self.held.len() > MAX_HELD {
+            self.torn = true;
+            self.flush();
+        }
+    }
+
+    fn flush(&mut self) {
+        let held = self.held.split().freeze();
+        self.send(held);
+    }
+
+    fn send(&mut self, data: Bytes) {
+        if !data.is_empty() {
+            self.sent += data.len() as u64;
+            self.out.push_back(Frame::data(data));
+        }
+    }
+
+    /// The upstream ended cleanly.
+    pub(super) fn end(&mut self) {
+        if let Source::Own(stream) = &self.source {
+            if let Err(cut) = stream.finish() {
+                return self.fail(&cut.into());
+            }
+        }
+        self.flush();
+        let judged = self.judged();
+        let finished = judged.is_finished() && judged.terminator().is_none();
+        if finished && matches!(judged.dialect(), Dialect::OpenAiChat) {
+            self.out.push_back(Frame::data(Bytes::from_static(DONE)));
+        }
+    }
+
+    /// The upstream's trailers: nothing but the end follows.
+    pub(super) fn trailers(&mut self, trailers: Frame<Bytes>) {
+        self.end();
+        self.out.push_back(trailers);
+    }
+
+    /// The stream was cut.
+    pub(super) fn fail(&mut self, error: &BoxError) {
+        let judged = self.judged();
+        let told_already = [judged.error(), judged.terminator()];
+        let sent = self.sent;
+        if told_already.into_iter().flatten().any(|at| at <= sent) {
+            // The caller has the upstream's own word, or all there is.
+            return;
+        }
+        let told = Told::of(error, Statuses::DEFAULT);
+        let known = told.run.or_else(|| self.run.as_ref().map(Run::id));
+        let run = known.map(|run| run.to_string());
+        let sequence = judged.next_sequence();
+        let dialect = match self.dialect {
+            Dialect::Any => judged.dialect(),
+            known => known,
+        };
+        let info = ErrorInfo {
+            code: &told.code,
+            message: &told.message,
+            run_id: run.as_deref(),
+            sequence,
+        };
+        let event = error_event(dialect, &info);
+        if self.torn {
+            // What is out of the torn event must not swallow this one.
+            self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
+        }
+        self.held.clear();
+        self.out.push_back(Frame::data(event));
+    }
+
+    fn judged(&self) -> &Judged {
+        match &self.source {
+            Source::Judged(judged, _) => judged,
+            Source::Own(stream) => stream.judged(),
+        }
+    }
+}

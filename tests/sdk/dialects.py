@@ -1,0 +1,279 @@
+"""The three streaming APIs, from both ends: what an upstream writes, and how an SDK asks and reads.
+
+The upstream's side is written out here, apart from the simulated upstream in Rust, so that the
+two cannot agree on a mistake.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Optional, Tuple
+
+INPUT_TOKENS = 11
+
+
+def event(value, named=True):
+    """One server-sent event; `named` adds the `event:` line of Responses and Anthropic."""
+    name = f"event: {value['type']}\n" if named else ""
+    return f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
+
+
+@dataclass
+class Seen:
+    """What a caller got of one stream, also if it ended in an exception."""
+
+    deltas: list = field(default_factory=list)
+    usage: Optional[Tuple[int, int]] = None
+    run_id: Optional[str] = None
+
+    @property
+    def text(self):
+        return "".join(self.deltas)
+
+
+class Chat:
+    """OpenAI chat completions."""
+
+    name = "chat"
+    operation = "chat/completions"
+    life = b": ping\n\n"
+    done = b"data: [DONE]\n\n"
+    own_error = b'data: {"error":{"message":"upstream is melting","type":"server_error","code":"melted","param":null}}\n\n'
+
+    def chunk(self, choices, usage=None):
+        return event(
+            {
+                "id": "chatcmpl-1",
+                "object": "chat.completion.chunk",
+                "created": 1,
+                "model": "scripted",
+                "choices": choices,
+                "usage": usage,
+            },
+            named=False,
+        )
+
+    def choice(self, delta, finish_reason=None):
+        return [{"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}]
+
+    def usage(self, output):
+        return {"prompt_tokens": INPUT_TOKENS, "completion_tokens": output, "total_tokens": INPUT_TOKENS + output}
+
+    def prelude(self):
+        return self.chunk(self.choice({"role": "assistant", "content": ""}))
+
+    def delta(self, text):
+        return self.chunk(self.choice({"content": text}))
+
+    def closing(self, deltas):
+        return self.finish() + self.chunk([], self.usage(len(deltas))) + self.done
+
+    def finish(self):
+        return self.chunk(self.choice({}, "stop"))
+
+    def whole(self, deltas):
+        message = {"role": "assistant", "content": "".join(deltas), "refusal": None}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "scripted",
+            "choices": [{"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}],
+            "usage": self.usage(len(deltas)),
+        }
+
+    def request(self, model, prompt, stream=False):
+        request = {"model": model, "messages": [{"role": "user", "content": prompt}]}
+        if stream:
+            request.update(stream=True, stream_options={"include_usage": True})
+        return request
+
+    def create(self, client, **request):
+        return client.openai.chat.completions.create(**request)
+
+    def read(self, answer):
+        return answer.choices[0].message.content, (answer.usage.prompt_tokens, answer.usage.completion_tokens)
+
+    def see(self, chunk, seen):
+        for choice in chunk.choices:
+            if choice.delta.content:
+                seen.deltas.append(choice.delta.content)
+        if chunk.usage:
+            seen.usage = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
+
+    def helper(self, client, model, prompt):
+        request = self.request(model, prompt)
+        with client.openai.chat.completions.stream(stream_options={"include_usage": True}, **request) as stream:
+            return self.read(stream.get_final_completion())
+
+
+class Responses:
+    """OpenAI Responses."""
+
+    name = "responses"
+    operation = "responses"
+    life = b": ping\n\n"
+    own_error = (
+        b"event: error\n"
+        b'data: {"type":"error","error":{"type":"server_error","code":"melted","message":"upstream is melting",'
+        b'"param":null},"sequence_number":9}\n\n'
+    )
+
+    def response(self, status, deltas=()):
+        output = len(deltas)
+        completed = status == "completed"
+        item = {
+            "id": "msg_1",
+            "type": "message",
+            "status": "completed",
+            "role": "assistant",
+            "content": [{"type": "output_text", "text": "".join(deltas), "annotations": []}],
+        }
+        usage = {
+            "input_tokens": INPUT_TOKENS,
+            "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+            "output_tokens": output,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": INPUT_TOKENS + output,
+        }
+        return {
+            "id": "resp_1",
+            "object": "response",
+            "created_at": 1,
+            "status": status,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": None,
+            "metadata": {},
+            "model": "scripted",
+            "output": [item] if completed else [],
+            "parallel_tool_calls": True,
+            "temperature": 1.0,
+            "tool_choice": "auto",
+            "tools": [],
+            "top_p": 1.0,
+            "usage": usage if completed else None,
+        }
+
+    def place(self, kind, number, **more):
+        place = {"item_id": "msg_1", "output_index": 0, "content_index": 0, "sequence_number": number}
+        return event({"type": f"response.{kind}", **place, **more})
+
+    def prelude(self):
+        return b"".join(
+            event({"type": f"response.{kind}", "sequence_number": number, "response": self.response("in_progress")})
+            for number, kind in enumerate(["created", "in_progress"])
+        )
+
+    def delta(self, text):
+        return self.place("output_text.delta", 4, delta=text, logprobs=[])
+
+    def closing(self, deltas):
+        text = "".join(deltas)
+        response = self.response("completed", deltas)
+        return (
+            self.place("output_text.done", 5, text=text, logprobs=[])
+            + event({"type": "response.output_item.done", "output_index": 0, "sequence_number": 6, "item": response["output"][0]})
+            + event({"type": "response.completed", "sequence_number": 7, "response": response})
+        )
+
+    def whole(self, deltas):
+        return self.response("completed", deltas)
+
+    def request(self, model, prompt, stream=False):
+        request = {"model": model, "input": prompt}
+        if stream:
+            request.update(stream=True)
+        return request
+
+    def create(self, client, **request):
+        return client.openai.responses.create(**request)
+
+    def read(self, answer):
+        return answer.output_text, (answer.usage.input_tokens, answer.usage.output_tokens)
+
+    def see(self, event, seen):
+        if event.type == "response.output_text.delta":
+            seen.deltas.append(event.delta)
+        elif event.type == "response.completed":
+            seen.usage = (event.response.usage.input_tokens, event.response.usage.output_tokens)
+
+    def helper(self, client, model, prompt):
+        with client.openai.responses.stream(**self.request(model, prompt)) as stream:
+            return self.read(stream.get_final_response())
+
+
+class Messages:
+    """Anthropic messages."""
+
+    name = "messages"
+    operation = "messages"
+    life = b'event: ping\ndata: {"type": "ping"}\n\n'
+    own_error = b'event: error\ndata: {"type":"error","error":{"type":"overloaded_error","message":"upstream is melting"}}\n\n'
+
+    def message(self, content, stop_reason, output):
+        return {
+            "id": "msg_1",
+            "type": "message",
+            "role": "assistant",
+            "model": "scripted",
+            "content": content,
+            "stop_reason": stop_reason,
+            "stop_sequence": None,
+            "usage": {"input_tokens": INPUT_TOKENS, "output_tokens": output},
+        }
+
+    def prelude(self):
+        return event({"type": "message_start", "message": self.message([], None, 1)}) + event(
+            {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
+        )
+
+    def delta(self, text):
+        return event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})
+
+    def closing(self, deltas):
+        return (
+            event({"type": "content_block_stop", "index": 0})
+            + event(
+                {
+                    "type": "message_delta",
+                    "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+                    "usage": {"output_tokens": len(deltas)},
+                }
+            )
+            + event({"type": "message_stop"})
+        )
+
+    def whole(self, deltas):
+        return self.message([{"type": "text", "text": "".join(deltas)}], "end_turn", len(deltas))
+
+    def request(self, model, prompt, stream=False):
+        request = {"model": model, "max_tokens": 64, "messages": [{"role": "user", "content": prompt}]}
+        if stream:
+            request.update(stream=True)
+        return request
+
+    def create(self, client, **request):
+        return client.anthropic.messages.create(**request)
+
+    def read(self, answer):
+        return answer.content[0].text, (answer.usage.input_tokens, answer.usage.output_tokens)
+
+    def see(self, event, seen):
+        if event.type == "message_start":
+            seen.usage = (event.message.usage.input_tokens, event.message.usage.output_tokens)
+        elif event.type == "content_block_delta":
+            seen.deltas.append(event.delta.text)
+        elif event.type == "message_delta":
+            seen.usage = (seen.usage[0], event.usage.output_tokens)
+
+    def helper(self, client, model, prompt):
+        with client.anthropic.messages.stream(**self.request(model, prompt)) as stream:
+            return self.read(stream.get_final_message())
+
+
+DIALECTS = [Chat(), Responses(), Messages()]
+
+
+def of_path(path):
+    """The dialect that an upstream is asked for."""
+    return next(dialect for dialect in DIALECTS if path.split("?")[0].endswith("/" + dialect.operation))

@@ -1,0 +1,47 @@
+"""The gateway's process."""
+
+import re
+import subprocess
+import threading
+import time
+
+LISTENING = re.compile(r"listening on (http://\S+)")
+
+
+class Gateway:
+    """A running gateway; `url` is where it listens."""
+
+    def __init__(self, binary, log, config=None):
+        arguments = [str(binary), "--listen", "127.0.0.1:0"]
+        if config:
+            arguments += ["--config", str(config)]
+        self.log = log
+        self.url = None
+        self.ready = threading.Event()
+        self.process = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
+        )
+        # Reads to the end: a full pipe would stop the gateway.
+        threading.Thread(target=self._read, daemon=True).start()
+        if not self.ready.wait(20) or not self.url:
+            self.process.kill()
+            raise SystemExit(f"the gateway did not say where it listens; its stderr:\n{log.read_text()}")
+
+    def _read(self):
+        for line in self.process.stdout:
+            found = LISTENING.search(line)
+            if found and not self.url:
+                self.url = found.group(1)
+                self.ready.set()
+        self.ready.set()
+
+    def stop(self, limit=5):
+        """Sends SIGTERM; the exit status, or None if it had to be killed."""
+        self.process.terminate()
+        end = time.monotonic() + limit
+        while self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        if self.process.poll() is None:
+            self.process.kill()
+            return None
+        return self.process.returncode
