@@ -9,7 +9,10 @@ pub(crate) fn chain<'a>(
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
         // An I/O error answers the source of what it wraps, and so hides it.
-        match error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref) {
+        match error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+        {
             Some(wrapped) => Some(wrapped as _),
             None => error.source(),
         }

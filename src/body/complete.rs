@@ -1,43 +1,32 @@
-use http::{Method, StatusCode, header, response};
+use http::{Response, StatusCode, header};
 use http_body::Body;
 
-/// How much of a body was announced. A server may stop polling a body once
-/// that much was handed over, without ever asking for its end.
+/// How much of a body was announced, in bytes. A server may stop polling a body
+/// once that much was handed over, without ever asking for its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Announced {
-    /// Nothing follows the head: HEAD, 204, 304.
-    Nothing,
-    Bytes(u64),
-    Unknown,
-}
+pub(crate) struct Announced(u64);
 
 impl Announced {
-    pub(crate) fn by<B: Body>(head: bool, parts: &response::Parts, body: &B) -> Self {
+    const UNKNOWN: Self = Self(u64::MAX);
+
+    pub(crate) fn by<B: Body>(head: bool, answer: &Response<B>) -> Self {
         let bodiless = matches!(
-            parts.status,
+            answer.status(),
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
         if head || bodiless {
-            return Self::Nothing;
+            return Self(0);
         }
-        let exact = body.size_hint().exact();
-        let announced = exact.or_else(|| {
-            let length = parts.headers.get(header::CONTENT_LENGTH)?;
-            length.to_str().ok()?.parse().ok()
-        });
-        announced.map_or(Self::Unknown, Self::Bytes)
+        if let Some(exact) = answer.body().size_hint().exact() {
+            return Self(exact);
+        }
+        let length = answer.headers().get(header::CONTENT_LENGTH);
+        let length = length.and_then(|length| length.to_str().ok()?.parse().ok());
+        length.map_or(Self::UNKNOWN, Self)
     }
 
+    #[inline]
     pub(crate) const fn is_reached(self, passed: u64) -> bool {
-        match self {
-            Self::Nothing => true,
-            Self::Bytes(bytes) => passed >= bytes,
-            Self::Unknown => false,
-        }
-    }
-
-    pub(crate) fn is_head(method: &Method) -> bool {
-        // A successful CONNECT has no body either, but no model call is one.
-        method == Method::HEAD
+        passed >= self.0
     }
 }

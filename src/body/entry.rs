@@ -13,6 +13,7 @@ pub(crate) struct Entry {
 
 impl Entry {
     /// Finds the request's node; without one, opens a run that is this call.
+    #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {
             let run = run.clone();
@@ -26,6 +27,7 @@ impl Entry {
     }
 
     /// The layer's node; the one who owns it says that a call begins.
+    #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
         if owns {
             run.note(Step::new(StepKind::LlmCall));

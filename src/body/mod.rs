@@ -25,17 +25,15 @@ mod supervised_body;
 mod supervised_future;
 mod supervision;
 mod tap;
-mod wrapped;
 
-pub use self::judged::Judged;
+pub use self::{
+    judged::Judged, supervised_body::SupervisedBody, supervised_future::SupervisedFuture,
+};
 
 pub(crate) use self::{
     complete::Announced,
     entry::Entry,
     judging::Stream,
     policy::Policy,
-    supervised_body::SupervisedBody,
-    supervised_future::SupervisedFuture,
     tap::{Facts, Seen, Tap},
-    wrapped::wrapped,
 };

@@ -5,12 +5,12 @@ use http::HeaderMap;
 use super::{Seen, Tap};
 use crate::{
     BoxError,
-    run::{Run, TaskId},
+    run::{Nanos, Run, TaskId},
 };
 
 /// What one layer measures, and on which node: the part in which the layers
 /// that act on a node differ. `found` is the node that the layer found.
-pub(crate) trait Policy {
+pub trait Policy {
     /// Whether it must know what frames are, or whether a body is complete.
     const READS: bool;
 
@@ -25,7 +25,7 @@ pub(crate) trait Policy {
         tap: Option<&Tap>,
         now: Duration,
         task: TaskId,
-    ) -> Option<Duration> {
+    ) -> Option<Nanos> {
         let _ = (found, tap, now, task);
         None
     }

@@ -7,13 +7,19 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{Policy, Tap, supervision::Supervision};
+use super::{
+    Policy, Tap,
+    supervision::{Stop, Supervision},
+};
 use crate::{BoxError, run::Turn};
 
 pin_project! {
-    /// A response body under supervision.
+    /// The response body of a layer that acts on a node; `P` is the layer's.
+    ///
+    /// It ends with a [`Terminated`](crate::Terminated) when the node does, and
+    /// has dropped the inner body by then.
     #[derive(Debug)]
-    pub(crate) struct SupervisedBody<B, P>
+    pub struct SupervisedBody<B, P>
     where
         P: Policy,
         B: Body,
@@ -35,7 +41,7 @@ pin_project! {
             let Some(inner) = this.inner.as_ref().as_pin_ref() else { return };
             let Some(supervision) = this.supervision else { return };
             let complete = inner.is_end_stream()
-                || supervision.tap.as_ref().is_some_and(Tap::is_complete);
+                || supervision.tap().is_some_and(Tap::is_complete);
             if !complete {
                 // First the reason, so that what is dropped can read it.
                 supervision.policy.dropped(&supervision.found);
@@ -75,6 +81,7 @@ where
     type Data = Bytes;
     type Error = BoxError;
 
+    #[inline]
     fn poll_frame(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -91,44 +98,25 @@ where
             return Poll::Ready(Some(Err(supervision.over())));
         }
         let turn = Turn::enter(cx.waker());
-        let Poll::Ready(frame) = inner.poll_frame(cx) else {
-            ready!(supervision.pending(turn, cx));
-            this.inner.set(None);
-            return Poll::Ready(Some(Err(supervision.over())));
+        let polled = inner.poll_frame(cx).map_err(Into::into);
+        // Looked at where it lies: a frame is large, and most are handed on.
+        let why = match &polled {
+            Poll::Ready(Some(Ok(frame))) => match supervision.frame(frame) {
+                Ok(()) => return polled,
+                Err(stop) => stop,
+            },
+            Poll::Ready(None) => match supervision.tap().map_or(Ok(()), Tap::finish) {
+                Ok(()) => Stop::Ended,
+                Err(cut) => Stop::Cut(cut),
+            },
+            Poll::Ready(Some(Err(_))) => Stop::Failed,
+            Poll::Pending => {
+                ready!(supervision.pending(turn, cx));
+                Stop::Over
+            }
         };
-        drop(turn);
-        match frame {
-            Some(Ok(frame)) => {
-                let tap = supervision.tap.as_mut();
-                if frame.is_trailers() {
-                    if let Some(Err(cut)) = tap.map(|tap| tap.finish()) {
-                        this.inner.set(None);
-                        return Poll::Ready(Some(Err(supervision.failed(cut.into()))));
-                    }
-                    return Poll::Ready(Some(Ok(frame)));
-                }
-                let seen = tap.map(|tap| tap.frame(&frame));
-                if supervision.frame(seen) {
-                    this.inner.set(None);
-                    return Poll::Ready(Some(Err(supervision.over())));
-                }
-                Poll::Ready(Some(Ok(frame)))
-            }
-            Some(Err(error)) => {
-                this.inner.set(None);
-                Poll::Ready(Some(Err(supervision.failed(error.into()))))
-            }
-            None => {
-                this.inner.set(None);
-                match supervision.tap.as_ref().map_or(Ok(()), Tap::finish) {
-                    Ok(()) => {
-                        supervision.completed();
-                        Poll::Ready(None)
-                    }
-                    Err(cut) => Poll::Ready(Some(Err(supervision.failed(cut.into())))),
-                }
-            }
-        }
+        this.inner.set(None);
+        Poll::Ready(supervision.stopped(why, polled).map(Err))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -136,7 +124,7 @@ where
             None => true,
             // A stream that was cut has an error to hand on yet.
             Some(inner) => {
-                let tap = self.supervision.as_ref().and_then(|s| s.tap.as_ref());
+                let tap = self.supervision.as_ref().and_then(Supervision::tap);
                 inner.is_end_stream() && tap.is_none_or(|tap| tap.finish().is_ok())
             }
         }

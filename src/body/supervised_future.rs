@@ -9,13 +9,19 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{Entry, Facts, Policy, SupervisedBody, Tap, supervision::Supervision};
+use super::{Entry, Policy, SupervisedBody, supervision::Supervision};
 use crate::{BoxError, run::Turn};
 
 pin_project! {
-    /// A response future under supervision.
+    /// The response future of a layer that acts on a node; `P` is the layer's.
+    ///
+    /// # Errors
+    ///
+    /// A [`Terminated`](crate::Terminated) once the node is over, with the inner
+    /// error as its source if there was one; else the inner error.
     #[derive(Debug)]
-    pub(crate) struct SupervisedFuture<F, P>
+    #[must_use = "futures do nothing unless polled"]
+    pub struct SupervisedFuture<F, P>
     where
         P: Policy,
     {
@@ -55,25 +61,23 @@ enum Watch<P> {
 }
 
 impl<F, P: Policy> SupervisedFuture<F, P> {
-    /// Calls the inner service, unless the node is over already.
+    /// Watches over the call that `call` makes; it is not made if the node is
+    /// over already, and the first poll answers why.
+    #[inline]
     pub(crate) fn new<B>(
         entry: Entry,
         policy: P,
         request: Request<B>,
         call: impl FnOnce(Request<B>) -> F,
     ) -> Self {
-        let facts = if P::READS || entry.owns {
-            Facts::of(&request)
-        } else {
-            Facts::default()
+        let mut future = Self {
+            inner: None,
+            watch: Watch::Node(Supervision::new(entry, policy, &request)),
         };
-        let supervision = Supervision::new(entry, facts, policy);
-        // Without an inner future the first poll answers why.
-        let inner = (!supervision.is_over()).then(|| call(request));
-        Self {
-            inner,
-            watch: Watch::Node(supervision),
+        if matches!(&future.watch, Watch::Node(supervision) if !supervision.is_over()) {
+            future.inner = Some(call(request));
         }
+        future
     }
 
     /// Passes everything on unchanged.
@@ -106,58 +110,70 @@ where
     /// # Panics
     ///
     /// If polled again after it was ready.
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let over = matches!(this.watch, Watch::Node(supervision) if supervision.is_over());
-        let polled = match this.inner.as_mut().as_pin_mut() {
-            Some(inner) if !over => {
+        if let (Watch::Node(supervision), Some(inner)) =
+            (&mut *this.watch, this.inner.as_mut().as_pin_mut())
+        {
+            if !supervision.is_over() {
                 let turn = Turn::enter(cx.waker());
-                match (inner.poll(cx), &mut *this.watch) {
-                    (Poll::Ready(result), _) => Some(result),
-                    (Poll::Pending, Watch::Node(supervision)) => {
-                        ready!(supervision.pending(turn, cx));
-                        None
+                match inner.poll(cx) {
+                    Poll::Ready(Ok(mut answer)) => {
+                        drop(turn);
+                        supervision.answered(&mut answer);
+                        this.inner.set(None);
+                        return Poll::Ready(Ok(this.watch.hand_over(answer)));
                     }
-                    (Poll::Pending, _) => return Poll::Pending,
+                    Poll::Ready(Err(error)) => {
+                        drop(turn);
+                        this.inner.set(None);
+                        return Poll::Ready(Err(this.watch.failed(error.into())));
+                    }
+                    Poll::Pending => ready!(supervision.pending(turn, cx)),
                 }
             }
-            _ => None,
+            this.inner.set(None);
+            return Poll::Ready(Err(this.watch.over()));
+        }
+        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+            return Poll::Ready(Err(this.watch.over()));
         };
+        let answer = ready!(inner.poll(cx));
         this.inner.set(None);
-        Poll::Ready(match (std::mem::replace(this.watch, Watch::Done), polled) {
-            (Watch::Node(supervision), Some(Ok(answer))) => Ok(supervise(answer, supervision)),
-            (Watch::Node(mut supervision), Some(Err(error))) => {
-                Err(supervision.failed(error.into()))
-            }
-            (Watch::Node(mut supervision), None) => Err(supervision.over()),
-            (_, Some(answer)) => answer
-                .map(|answer| answer.map(SupervisedBody::inert))
-                .map_err(Into::into),
-            (Watch::Refused(error), None) => Err(error),
-            (_, None) => panic!("a response future was polled after it was ready"),
-        })
+        let answer = answer.map(|answer| answer.map(SupervisedBody::inert));
+        Poll::Ready(answer.map_err(Into::into))
     }
 }
 
-fn supervise<B, P>(
-    mut response: Response<B>,
-    mut supervision: Supervision<P>,
-) -> Response<SupervisedBody<B, P>>
-where
-    B: Body<Data = Bytes>,
-    P: Policy,
-{
-    if supervision.reads() {
-        let (tap, read) = Tap::new(supervision.facts, response);
-        supervision.tap = Some(tap);
-        response = read;
+impl<P: Policy> Watch<P> {
+    /// The supervision goes from the future into the body.
+    #[inline]
+    fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B, P>> {
+        let (parts, body) = answer.into_parts();
+        let body = match std::mem::replace(self, Self::Done) {
+            Self::Node(supervision) => SupervisedBody::new(body, supervision),
+            _ => SupervisedBody::inert(body),
+        };
+        Response::from_parts(parts, body)
     }
-    if supervision.owns() {
-        // For layers further out, which never open a node.
-        response.extensions_mut().insert(supervision.found.clone());
+
+    #[cold]
+    fn failed(&mut self, error: BoxError) -> BoxError {
+        match std::mem::replace(self, Self::Done) {
+            Self::Node(mut supervision) => supervision.failed(error),
+            _ => error,
+        }
     }
-    supervision
-        .policy
-        .head(&supervision.found, response.headers_mut());
-    response.map(|body| SupervisedBody::new(body, supervision))
+
+    #[cold]
+    fn over(&mut self) -> BoxError {
+        match std::mem::replace(self, Self::Done) {
+            Self::Node(mut supervision) => supervision.over(),
+            Self::Refused(error) => error,
+            Self::Nothing | Self::Done => {
+                panic!("a response future was polled after it was ready")
+            }
+        }
+    }
 }

@@ -1,10 +1,17 @@
-use std::task::{Context, Poll};
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
 
 use super::{Facts, Policy, Seen, Tap};
 use crate::{
     BoxError,
     error::chain,
-    run::{Drive, Run, Step, StepKind, TaskId, TerminalReason, Terminated, Turn},
+    run::{Drive, Run, Step, StepKind, TaskId, TerminalReason, Terminated, Turn, nanos},
     sse::Truncated,
     upstream::{FailureClass, TransportError},
 };
@@ -17,36 +24,78 @@ const READY_FRAMES: u8 = 16;
 pub(crate) struct Supervision<P> {
     pub(super) found: Run,
     pub(super) policy: P,
-    pub(super) tap: Option<Tap>,
-    pub(super) facts: Facts,
+    reading: Reading,
     owns: bool,
     ready: u8,
     drive: Drive,
 }
 
+/// What is known of the answer.
+#[derive(Debug)]
+enum Reading {
+    /// Nobody here needs to know.
+    Nothing,
+    /// It has not come yet.
+    Ahead(Facts),
+    Tap(Tap),
+}
+
+/// Why a body does not go on.
+#[derive(Debug)]
+pub(super) enum Stop {
+    /// It came to its end.
+    Ended,
+    /// It came to an end, without its terminator.
+    Cut(Truncated),
+    /// The inner body failed.
+    Failed,
+    /// The node is over.
+    Over,
+}
+
 impl<P: Policy> Supervision<P> {
-    pub(super) fn new(entry: super::Entry, facts: Facts, policy: P) -> Self {
+    #[inline]
+    pub(super) fn new<B>(entry: super::Entry, policy: P, request: &Request<B>) -> Self {
+        let reading = if P::READS || entry.owns {
+            Reading::Ahead(Facts::of(request))
+        } else {
+            Reading::Nothing
+        };
         Self {
             found: entry.run,
             policy,
-            tap: None,
-            facts,
+            reading,
             owns: entry.owns,
             ready: 0,
             drive: Drive::default(),
         }
     }
 
-    pub(super) const fn owns(&self) -> bool {
-        self.owns
+    /// Reads the head of the answer, and says on it what it should.
+    #[inline]
+    pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
+        if let Reading::Ahead(facts) = &mut self.reading {
+            let facts = std::mem::take(facts);
+            self.reading = Reading::Tap(Tap::new(facts, answer));
+        }
+        if self.owns {
+            // For layers further out, which never open a node.
+            answer.extensions_mut().insert(self.found.clone());
+        }
+        self.policy.head(&self.found, answer.headers_mut());
     }
 
-    pub(super) const fn reads(&self) -> bool {
-        P::READS || self.owns
+    #[inline]
+    pub(super) const fn tap(&self) -> Option<&Tap> {
+        match &self.reading {
+            Reading::Tap(tap) => Some(tap),
+            _ => None,
+        }
     }
 
     /// Whether somebody ended the node. Looked at before anything is polled: a
     /// stored reason beats a ready frame.
+    #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.found.node().own_end().is_some()
     }
@@ -56,13 +105,13 @@ impl<P: Policy> Supervision<P> {
     pub(super) fn pending(&mut self, turn: Turn, cx: &mut Context<'_>) -> Poll<()> {
         self.ready = 0;
         let now = self.found.at(turn.now());
-        if let Some(tap) = &mut self.tap {
-            tap.note(&self.found, now);
-        }
-        let deadline = self
-            .policy
-            .pending(&self.found, self.tap.as_ref(), now, turn.task());
-        if deadline.is_some_and(|at| at <= now) {
+        self.note(now);
+        let tap = match &self.reading {
+            Reading::Tap(tap) => Some(tap),
+            _ => None,
+        };
+        let deadline = self.policy.pending(&self.found, tap, now, turn.task());
+        if deadline.is_some_and(|at| at <= nanos(now)) {
             // What the policy measures may stand on an ancestor: check walks
             // from the run down, so the outermost that has passed is latched.
             drop(self.found.node().check(now, turn.task()));
@@ -74,22 +123,67 @@ impl<P: Policy> Supervision<P> {
         Poll::Pending
     }
 
-    /// A frame is about to be handed on. Answers whether a clock forbids it.
-    pub(super) fn frame(&mut self, seen: Option<Seen>) -> bool {
-        self.policy.frame(&self.found, seen);
-        if !P::TIMED && seen.is_none() {
-            return false;
-        }
-        self.ready += 1;
-        if self.ready < READY_FRAMES {
-            return false;
-        }
-        self.ready = 0;
-        let now = self.found.now();
-        if let Some(tap) = &mut self.tap {
+    fn note(&mut self, now: Duration) {
+        if let Reading::Tap(tap) = &mut self.reading {
             tap.note(&self.found, now);
         }
+    }
+
+    /// A frame is about to be handed on, unless something forbids it.
+    #[inline]
+    pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), Stop> {
+        let seen = match &mut self.reading {
+            Reading::Tap(tap) => match frame.data_ref() {
+                Some(data) => Some(tap.frame(data)),
+                None => {
+                    // Nothing but the end comes after trailers.
+                    tap.finish().map_err(Stop::Cut)?;
+                    Some(Seen::Life)
+                }
+            },
+            _ => None,
+        };
+        self.policy.frame(&self.found, seen);
         if P::TIMED {
+            self.ready += 1;
+            if self.ready >= READY_FRAMES && self.look() {
+                return Err(Stop::Over);
+            }
+        }
+        Ok(())
+    }
+
+    /// The error with which a body stops, if it is one; what is inside has been
+    /// dropped.
+    #[cold]
+    pub(super) fn stopped<T>(
+        &mut self,
+        why: Stop,
+        polled: Poll<Option<Result<T, BoxError>>>,
+    ) -> Option<BoxError> {
+        match (why, polled) {
+            (Stop::Ended, _) => {
+                self.completed();
+                None
+            }
+            (Stop::Cut(cut), _) => Some(self.failed(cut.into())),
+            (Stop::Failed, Poll::Ready(Some(Err(error)))) => Some(self.failed(error)),
+            (Stop::Failed | Stop::Over, _) => Some(self.over()),
+        }
+    }
+
+    /// Compares the clocks after a run of ready frames. Answers whether the
+    /// node is over.
+    #[cold]
+    fn look(&mut self) -> bool {
+        self.ready = 0;
+        let now = self.found.now();
+        let passed = self
+            .found
+            .node()
+            .next_deadline()
+            .is_some_and(|at| at <= nanos(now));
+        if passed {
             drop(self.found.node().check(now, TaskId::NONE));
         }
         self.is_over()
@@ -132,23 +226,21 @@ impl<P: Policy> Supervision<P> {
     }
 
     /// The inner body ended, or was dropped complete.
+    #[inline]
     pub(super) fn completed(&mut self) {
         if self.owns {
-            let reason = self
-                .tap
-                .as_ref()
-                .map_or(TerminalReason::Completed, Tap::verdict);
+            let reason = self.tap().map_or(TerminalReason::Completed, Tap::verdict);
             if reason == TerminalReason::Completed {
-                self.found.note(self.answered());
+                self.found.note(self.last_step());
             }
             self.settle(reason);
         }
         self.finish();
     }
 
-    fn answered(&self) -> Step {
+    fn last_step(&self) -> Step {
         let step = Step::new(StepKind::LlmResponse);
-        let why = self.tap.as_ref().and_then(Tap::stop_reason);
+        let why = self.tap().and_then(Tap::stop_reason);
         match why {
             Some(why) => step.detail(String::from(&*why)),
             None => step,
@@ -156,12 +248,14 @@ impl<P: Policy> Supervision<P> {
     }
 
     /// Gives back what is registered; call after the inner one was dropped.
+    #[inline]
     pub(super) fn finish(&mut self) {
         self.policy.release(&self.found);
         self.drive.release(&self.found);
         self.settle(TerminalReason::Aborted);
     }
 
+    #[inline]
     fn settle(&mut self, reason: TerminalReason) {
         if std::mem::take(&mut self.owns) {
             self.found.settle(reason);

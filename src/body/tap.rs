@@ -1,6 +1,6 @@
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body::{Body, Frame};
+use http::{Method, Request, Response};
+use http_body::Body;
 
 use super::{Announced, Judged, Stream};
 use crate::{
@@ -10,15 +10,51 @@ use crate::{
 };
 
 /// What a layer must remember of the request to read its answer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Facts {
-    dialect: Dialect,
+    dialect: Known,
     head: bool,
+}
+
+/// A [`Dialect`], small where it is one of ours.
+#[derive(Debug, Default)]
+enum Known {
+    #[default]
+    Any,
+    Chat,
+    Responses,
+    Anthropic,
+    Other(Box<Dialect>),
+}
+
+impl From<Dialect> for Known {
+    #[inline]
+    fn from(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Any => Self::Any,
+            Dialect::OpenAiChat => Self::Chat,
+            Dialect::OpenAiResponses => Self::Responses,
+            Dialect::Anthropic => Self::Anthropic,
+            other @ Dialect::Custom(_) => Self::Other(Box::new(other)),
+        }
+    }
+}
+
+impl From<Known> for Dialect {
+    fn from(known: Known) -> Self {
+        match known {
+            Known::Any => Self::Any,
+            Known::Chat => Self::OpenAiChat,
+            Known::Responses => Self::OpenAiResponses,
+            Known::Anthropic => Self::Anthropic,
+            Known::Other(other) => *other,
+        }
+    }
 }
 
 /// What a frame was for this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub enum Seen {
     /// A delta, or bytes of an answer that is no event stream.
     Progress,
     /// Bytes, but no progress: a ping, a prelude.
@@ -28,7 +64,7 @@ pub(crate) enum Seen {
 /// Reads along with a body: what was progress, whether it is complete, whether
 /// it failed.
 #[derive(Debug)]
-pub(crate) struct Tap {
+pub struct Tap {
     mode: Mode,
     passed: u64,
     announced: Announced,
@@ -43,19 +79,27 @@ enum Mode {
     Bytes,
     /// The innermost layer that sees this stream.
     Judging(Box<Stream>),
-    /// A layer further in judges it; `progressed` is its mark as last seen.
-    Following { judged: Judged, progressed: u64 },
+    /// A layer further in judges it; with its mark of progress as last seen.
+    Following(Box<Follower>),
+}
+
+#[derive(Debug)]
+struct Follower {
+    judged: Judged,
+    progressed: u64,
 }
 
 impl Facts {
+    #[inline]
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         let dialect = match Dialect::from_path(request.uri().path()) {
             Dialect::Any => request.extensions().get::<Dialect>().copied(),
             known => Some(known),
         };
         Self {
-            dialect: dialect.unwrap_or_default(),
-            head: Announced::is_head(request.method()),
+            dialect: dialect.unwrap_or_default().into(),
+            // A successful CONNECT has no body either, but no model call is one.
+            head: request.method() == Method::HEAD,
         }
     }
 }
@@ -63,45 +107,41 @@ impl Facts {
 impl Tap {
     /// Reads the head of an answer; the first layer to see a stream of events
     /// marks it as judged.
-    pub(crate) fn new<B: Body>(facts: Facts, response: Response<B>) -> (Self, Response<B>) {
-        let (mut parts, body) = response.into_parts();
-        let announced = Announced::by(facts.head, &parts, &body);
-        let mode = if Stream::is_events(parts.status, &parts.headers) {
-            match parts.extensions.get::<Judged>() {
-                Some(judged) => Mode::Following {
+    #[inline]
+    pub(crate) fn new<B: Body>(facts: Facts, answer: &mut Response<B>) -> Self {
+        let mode = if Stream::is_events(answer.status(), answer.headers()) {
+            match answer.extensions().get::<Judged>() {
+                Some(judged) => Mode::Following(Box::new(Follower {
                     judged: judged.clone(),
                     progressed: 0,
-                },
+                })),
                 None => {
-                    let stream = Stream::new(facts.dialect);
-                    parts.extensions.insert(stream.judged().clone());
-                    Mode::Judging(Box::new(stream))
+                    let stream = Box::new(Stream::new(facts.dialect.into()));
+                    answer.extensions_mut().insert(stream.judged().clone());
+                    Mode::Judging(stream)
                 }
             }
         } else {
             Mode::Bytes
         };
-        let tap = Self {
+        Self {
             mode,
             passed: 0,
-            announced,
-            failed: FailureClass::from_status(parts.status),
+            announced: Announced::by(facts.head, answer),
+            failed: FailureClass::from_status(answer.status()),
             unnoted: None,
-        };
-        (tap, Response::from_parts(parts, body))
+        }
     }
 
-    pub(crate) fn frame(&mut self, frame: &Frame<Bytes>) -> Seen {
-        let Some(data) = frame.data_ref() else {
-            return Seen::Life;
-        };
+    #[inline]
+    pub(crate) fn frame(&mut self, data: &Bytes) -> Seen {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
             Mode::Bytes => true,
             Mode::Judging(stream) => stream.push(data).progress,
-            Mode::Following { judged, progressed } => {
-                let latest = judged.progressed();
-                std::mem::replace(progressed, latest) != latest
+            Mode::Following(follower) => {
+                let latest = follower.judged.progressed();
+                std::mem::replace(&mut follower.progressed, latest) != latest
             }
         };
         if progress {
@@ -124,7 +164,7 @@ impl Tap {
         match &self.mode {
             Mode::Bytes => None,
             Mode::Judging(stream) => Some(stream.judged()),
-            Mode::Following { judged, .. } => Some(judged),
+            Mode::Following(follower) => Some(&follower.judged),
         }
     }
 

@@ -1,17 +1,17 @@
 use crate::{
     body::Policy,
-    run::{Run, TerminalReason},
+    run::{Run, Scope, TerminalReason},
 };
 
 /// Turns a drop into a reason.
 #[derive(Debug)]
-pub(crate) struct DropPolicy {
-    target: Run,
+pub struct DropPolicy {
+    scope: Scope,
 }
 
 impl DropPolicy {
-    pub(crate) const fn new(target: Run) -> Self {
-        Self { target }
+    pub(crate) const fn new(scope: Scope) -> Self {
+        Self { scope }
     }
 }
 
@@ -21,7 +21,8 @@ impl Policy for DropPolicy {
     fn dropped(&mut self, found: &Run) {
         // Dropped because it was over: nobody learns anything from that.
         if found.terminal_reason().is_none() {
-            self.target.end(TerminalReason::ClientDisconnect);
+            let target = found.in_scope(self.scope);
+            drop(target.end(TerminalReason::ClientDisconnect, None, found.now()));
         }
     }
 }

@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::policy::DropPolicy;
 use crate::{
     BoxError,
-    body::{Entry, SupervisedFuture, wrapped},
+    body::{Entry, SupervisedBody, SupervisedFuture},
     run::Scope,
 };
 
@@ -25,13 +25,11 @@ impl<S> ClientDisconnect<S> {
     }
 }
 
-wrapped! {
-    /// The response future of [`ClientDisconnect`].
-    pub struct ClientDisconnectFuture;
-    /// The response body of [`ClientDisconnect`]: the inner one, until its node ends.
-    pub struct ClientDisconnectBody;
-    policy DropPolicy;
-}
+/// The response future of [`ClientDisconnect`].
+pub type ClientDisconnectFuture<F> = SupervisedFuture<F, DropPolicy>;
+
+/// The response body of [`ClientDisconnect`].
+pub type ClientDisconnectBody<B> = SupervisedBody<B, DropPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ClientDisconnect<S>
 where
@@ -48,9 +46,10 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Entry::of(&mut request);
-        let policy = DropPolicy::new(entry.run.in_scope(self.scope));
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request)).into()
+        let policy = DropPolicy::new(self.scope);
+        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

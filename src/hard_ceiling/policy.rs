@@ -4,7 +4,7 @@ use http::Request;
 
 use crate::{
     body::{Policy, Tap},
-    run::{Clock, Limits, Run, TaskId},
+    run::{Clock, Limits, Nanos, Run, Scope, TaskId},
 };
 
 /// The limits of a layer, or of one call.
@@ -16,8 +16,8 @@ pub(crate) struct Totals {
 
 /// Watches the absolute deadlines of one node.
 #[derive(Debug)]
-pub(crate) struct CeilingPolicy {
-    target: Run,
+pub struct CeilingPolicy {
+    scope: Scope,
 }
 
 impl Totals {
@@ -26,6 +26,7 @@ impl Totals {
     }
 
     /// With what the program set for this request in their place.
+    #[inline]
     pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
             self.ceiling = limits.ceiling.or(self.ceiling);
@@ -36,8 +37,9 @@ impl Totals {
 }
 
 impl CeilingPolicy {
-    pub(super) fn new(totals: Totals, target: Run) -> Self {
-        let node = target.node();
+    #[inline]
+    pub(super) fn new(totals: Totals, found: &Run, scope: Scope) -> Self {
+        let node = found.in_scope(scope);
         let limits = [
             (Clock::Ceiling, totals.ceiling),
             (Clock::Timeout, totals.timeout),
@@ -48,7 +50,7 @@ impl CeilingPolicy {
                     .tighten(clock, node.opened().saturating_add(limit));
             }
         }
-        Self { target }
+        Self { scope }
     }
 }
 
@@ -56,7 +58,7 @@ impl Policy for CeilingPolicy {
     const READS: bool = false;
     const TIMED: bool = true;
 
-    fn pending(&mut self, _: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Duration> {
-        self.target.node().clocks.next()
+    fn pending(&mut self, found: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Nanos> {
+        found.in_scope(self.scope).clocks.next()
     }
 }

@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::policy::{CeilingPolicy, Totals};
 use crate::{
     BoxError,
-    body::{Entry, SupervisedFuture, wrapped},
+    body::{Entry, SupervisedBody, SupervisedFuture},
     run::Scope,
 };
 
@@ -30,13 +30,11 @@ impl<S> HardCeiling<S> {
     }
 }
 
-wrapped! {
-    /// The response future of [`HardCeiling`].
-    pub struct HardCeilingFuture;
-    /// The response body of [`HardCeiling`]: the inner one, until its node ends.
-    pub struct HardCeilingBody;
-    policy CeilingPolicy;
-}
+/// The response future of [`HardCeiling`].
+pub type HardCeilingFuture<F> = SupervisedFuture<F, CeilingPolicy>;
+
+/// The response body of [`HardCeiling`].
+pub type HardCeilingBody<B> = SupervisedBody<B, CeilingPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for HardCeiling<S>
 where
@@ -53,13 +51,14 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         if self.totals.is_empty() {
-            return SupervisedFuture::inert(self.inner.call(request)).into();
+            return SupervisedFuture::inert(self.inner.call(request));
         }
         let entry = Entry::of(&mut request);
         let totals = self.totals.replaced_by(&request);
-        let policy = CeilingPolicy::new(totals, entry.run.in_scope(self.scope));
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request)).into()
+        let policy = CeilingPolicy::new(totals, &entry.run, self.scope);
+        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

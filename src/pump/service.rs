@@ -16,9 +16,9 @@ use super::{
 };
 use crate::{
     BoxError,
-    body::{Entry, SupervisedFuture, wrapped},
+    body::{Entry, SupervisedBody, SupervisedFuture},
     client_disconnect::DropPolicy,
-    run::Run,
+    run::{Run, Scope},
 };
 
 /// The service of a [`PumpLayer`](super::PumpLayer).
@@ -34,19 +34,11 @@ impl<S> Pump<S> {
     }
 }
 
-wrapped! {
-    /// What [`PumpFuture`] and [`PumpBody`] are made of.
-    pub struct Supervised;
-    /// What [`PumpFuture`] and [`PumpBody`] are made of.
-    pub struct SupervisedFrames;
-    policy DropPolicy;
-}
-
 /// The response future of [`Pump`]: the reader's end of its task.
-pub type PumpFuture = Supervised<Waiting>;
+pub type PumpFuture = SupervisedFuture<Waiting, DropPolicy>;
 
 /// The response body of [`Pump`]: the reader's end of its task.
-pub type PumpBody = SupervisedFrames<Reader>;
+pub type PumpBody = SupervisedBody<Reader, DropPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
@@ -68,11 +60,12 @@ where
         let entry = Entry::of(&mut request);
         // What the task waits for is the end of the found node. What the drop
         // ends is that node too.
-        let policy = DropPolicy::new(entry.run.clone());
+        let policy = DropPolicy::new(Scope::Found);
         let run = entry.run.clone();
         let frames = self.frames;
-        let start = |request| start(self.inner.call(request), run, frames);
-        SupervisedFuture::new(entry, policy, request, start).into()
+        SupervisedFuture::new(entry, policy, request, |request| {
+            start(self.inner.call(request), run, frames)
+        })
     }
 }
 

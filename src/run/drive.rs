@@ -14,9 +14,14 @@ use std::{
     time::Duration,
 };
 
+use pin_project_lite::pin_project;
 use tokio::time::{Instant, Sleep};
 
-use super::{Run, Terminated, core::TaskId, silence::Silence};
+use super::{
+    Run, Terminated,
+    core::{Nanos, TaskId},
+    silence::Silence,
+};
 
 thread_local! {
     static POLLED: Polled = const {
@@ -33,9 +38,39 @@ thread_local! {
 struct Polled {
     driver: Cell<TaskId>,
     /// The earliest deadline that nested wrappers asked for.
-    next: Cell<Option<Instant>>,
+    next: Cell<Option<Due>>,
     /// The clock, read once on the way out of a pending poll.
     now: Cell<Option<Instant>>,
+}
+
+/// A time on the clock of one tree. Two of one tree are compared as they are;
+/// to make an [`Instant`] of each would cost more than all else in a poll.
+#[derive(Clone, Copy, Debug)]
+struct Due {
+    epoch: Instant,
+    at: Nanos,
+}
+
+impl Due {
+    fn instant(self) -> Option<Instant> {
+        self.epoch.checked_add(Duration::from_nanos(self.at))
+    }
+
+    fn earlier(self, other: Option<Self>) -> Self {
+        match other {
+            Some(other) if self.epoch == other.epoch => {
+                let at = self.at.min(other.at);
+                Self { at, ..self }
+            }
+            Some(other) => match (self.instant(), other.instant()) {
+                (Some(ours), Some(theirs)) if ours <= theirs => self,
+                (_, Some(_)) => other,
+                // Beyond what an instant can hold nothing ever comes.
+                (_, None) => self,
+            },
+            None => self,
+        }
+    }
 }
 
 /// A poll under way; dropped when it is over.
@@ -49,11 +84,12 @@ enum Outer {
     Driver,
     /// This poll is the driver's; another task's may be under way around it.
     None,
-    Foreign(TaskId, Option<Instant>),
+    Foreign(TaskId, Option<Due>),
 }
 
 impl Turn {
     /// Call before the inner service or body is polled.
+    #[inline]
     pub(crate) fn enter(waker: &Waker) -> Self {
         let task = TaskId::of(waker);
         POLLED.with(|polled| {
@@ -89,6 +125,7 @@ impl Turn {
 }
 
 impl Drop for Turn {
+    #[inline]
     fn drop(&mut self) {
         POLLED.with(|polled| match self.outer {
             Outer::Driver => {}
@@ -102,13 +139,22 @@ impl Drop for Turn {
     }
 }
 
-/// What a wrapper needs to be the driver: made at its first `Pending`.
+/// What a wrapper needs to be the driver: made at its first `Pending`, and
+/// boxed, so that an answer that is ready moves a pointer.
 #[derive(Debug, Default)]
-pub(crate) struct Drive {
-    timer: Option<Pin<Box<Sleep>>>,
-    /// The task that timer and waiter were last registered for.
-    task: Option<TaskId>,
-    waiter: Option<usize>,
+pub(crate) struct Drive(Option<Pin<Box<Engine>>>);
+
+pin_project! {
+    #[derive(Debug)]
+    struct Engine {
+        #[pin]
+        timer: Option<Sleep>,
+        // What the timer is set to.
+        armed: Option<Due>,
+        // The task that timer and waiter were last registered for.
+        task: TaskId,
+        waiter: Option<usize>,
+    }
 }
 
 impl Drive {
@@ -118,69 +164,87 @@ impl Drive {
         &mut self,
         turn: &Turn,
         run: &Run,
-        deadline: Option<Duration>,
+        deadline: Option<Nanos>,
         cx: &mut Context<'_>,
     ) {
-        let deadline = deadline.and_then(|at| run.instant(at));
+        let epoch = run.node().payload.epoch;
         let next = POLLED.with(|polled| {
-            let next = earlier(polled.next.get(), deadline);
+            let next = polled.next.get();
+            let Some(at) = deadline else { return next };
+            let next = Some(Due { epoch, at }.earlier(next));
             polled.next.set(next);
             next
         });
         if matches!(turn.outer, Outer::Driver) {
             return;
         }
-        let moved = self.task != Some(turn.task);
+        let engine = self.0.get_or_insert_with(|| {
+            Box::pin(Engine {
+                timer: None,
+                armed: None,
+                task: TaskId::NONE,
+                waiter: None,
+            })
+        });
+        let engine = engine.as_mut().project();
+        let moved = std::mem::replace(engine.task, turn.task) != turn.task;
         if moved {
-            self.task = Some(turn.task);
-            run.node().wait(&mut self.waiter, cx.waker(), true);
+            run.node().wait(engine.waiter, cx.waker(), true);
             // It may have ended between the look at it and the registration.
             if run.node().own_end().is_some() {
                 cx.waker().wake_by_ref();
             }
         }
-        self.arm(next, moved, cx);
-    }
-
-    fn arm(&mut self, next: Option<Instant>, moved: bool, cx: &mut Context<'_>) {
-        let touched = match (&mut self.timer, next) {
-            (None, None) => false,
-            (timer @ None, Some(at)) => {
-                *timer = Some(Box::pin(tokio::time::sleep_until(at)));
-                true
-            }
-            // An armed timer is never postponed: it looks when it fires, which
-            // is cheaper than to move it with every frame.
-            (Some(timer), Some(at)) if timer.is_elapsed() || at < timer.deadline() => {
-                timer.as_mut().reset(at);
-                true
-            }
-            (Some(_), _) => moved,
-        };
-        if let (true, Some(timer)) = (touched, &mut self.timer) {
-            // Without the budget's leave: a timer that was not registered
-            // because the task had used up its turn would never fire.
-            let mut timer = tokio::task::unconstrained(timer.as_mut());
-            if Pin::new(&mut timer).poll(cx).is_ready() {
-                cx.waker().wake_by_ref();
-            }
-        }
+        arm(engine.timer, engine.armed, next, moved, cx);
     }
 
     /// Gives back timer and waiter.
+    #[inline]
     pub(crate) fn release(&mut self, run: &Run) {
-        self.timer = None;
-        self.task = None;
-        if let Some(key) = self.waiter.take() {
-            run.node().unwait(key);
+        if let Some(mut engine) = self.0.take() {
+            if let Some(key) = engine.as_mut().project().waiter.take() {
+                run.node().unwait(key);
+            }
         }
     }
 }
 
-fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
-    match (a, b) {
-        (Some(a), Some(b)) => Some(a.min(b)),
-        (a, b) => a.or(b),
+fn arm(
+    mut timer: Pin<&mut Option<Sleep>>,
+    armed: &mut Option<Due>,
+    next: Option<Due>,
+    moved: bool,
+    cx: &mut Context<'_>,
+) {
+    // An armed timer is never postponed: it looks when it fires, which is
+    // cheaper than to move it with every frame.
+    let stays = |due: Due, armed: Due| due.epoch == armed.epoch && due.at >= armed.at;
+    let touched = match (timer.as_mut().as_pin_mut(), next) {
+        (None, None) => false,
+        (Some(timer), Some(due))
+            if !timer.is_elapsed() && armed.is_some_and(|armed| stays(due, armed)) =>
+        {
+            moved
+        }
+        (Some(_), None) => moved,
+        (set, Some(due)) => {
+            // Beyond what an instant can hold nothing ever comes.
+            let Some(at) = due.instant() else { return };
+            *armed = Some(due);
+            match set {
+                Some(timer) => timer.reset(at),
+                None => timer.set(Some(tokio::time::sleep_until(at))),
+            }
+            true
+        }
+    };
+    if let (true, Some(timer)) = (touched, timer.as_pin_mut()) {
+        // Without the budget's leave: a timer that was not registered because
+        // the task had used up its turn would never fire.
+        let mut timer = tokio::task::unconstrained(timer);
+        if Pin::new(&mut timer).poll(cx).is_ready() {
+            cx.waker().wake_by_ref();
+        }
     }
 }
 
@@ -210,7 +274,7 @@ pub(crate) fn poll_until_end<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let now = run.at(turn.now());
-    let window = silence.and_then(|silence| silence.wait(run, run, now, turn.task()));
+    let window = silence.and_then(|silence| silence.wait(run.node(), run.node(), now, turn.task()));
     if let Err(ended) = run.check_in(&turn) {
         return Poll::Ready(Err(ended));
     }

@@ -235,10 +235,11 @@ impl Run {
     }
 
     /// The node that a layer of this scope acts on, if it found this one.
-    pub(crate) fn in_scope(&self, scope: Scope) -> Self {
+    #[inline]
+    pub(crate) fn in_scope(&self, scope: Scope) -> &Node<Info> {
         match scope {
-            Scope::Found => self.clone(),
-            Scope::Run => self.run(),
+            Scope::Found => &self.0,
+            Scope::Run => self.0.nearest_run(),
         }
     }
 

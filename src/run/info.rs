@@ -60,6 +60,7 @@ impl Info {
     }
 
     /// Whether the caller is the first to ask, and so settles the node.
+    #[inline]
     pub(crate) fn claim(&self) -> bool {
         self.unclaimed.load(Ordering::Acquire) && self.unclaimed.swap(false, Ordering::AcqRel)
     }

@@ -71,7 +71,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    core::{Clock, TaskId},
+    core::{Clock, Nanos, TaskId, nanos},
     drive::{Drive, Turn, poll_until_end},
     silence::Silence,
 };

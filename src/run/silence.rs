@@ -1,8 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    ResetOn, Run, TerminalReason,
-    core::{TaskId, Window},
+    ResetOn, TerminalReason,
+    core::{Nanos, Node, TaskId, Window, nanos},
+    info::Info,
 };
 
 /// Measures how long one wrapper has waited in vain: the local half of a
@@ -11,14 +12,16 @@ use super::{
 /// Silence is counted from a `Pending` to whatever ends it. What passes between
 /// a frame and the next `Pending` is the reader's time, and what passes during
 /// a pause is somebody else's; both are taken out.
+///
+/// Times are kept in nanoseconds: this moves with every answer.
 #[derive(Debug)]
 pub(crate) struct Silence {
-    resets_on: ResetOn,
-    length: Duration,
+    length: u64,
     /// Silence counted before the current wait.
-    kept: Duration,
+    kept: u64,
     state: State,
-    window: Option<(Arc<Window>, usize)>,
+    window: Option<Arc<Window>>,
+    resets_on: ResetOn,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,39 +29,43 @@ enum State {
     /// Nothing is waited for, and what comes next counts afresh.
     Fresh,
     /// Waiting, with silence counted from there.
-    Since(Duration),
+    Since(u64),
     /// Interrupted at that time, `kept` holding what was counted.
-    Stopped(Duration),
+    Stopped(u64),
 }
 
 impl Silence {
-    pub(crate) const fn new(resets_on: ResetOn, length: Duration) -> Self {
+    #[inline]
+    pub(crate) fn new(resets_on: ResetOn, length: Duration) -> Self {
         Self {
-            resets_on,
-            length,
-            kept: Duration::ZERO,
+            length: nanos(length),
+            kept: 0,
             state: State::Fresh,
             window: None,
+            resets_on,
         }
     }
 
+    #[inline]
     pub(crate) const fn resets_on(&self) -> ResetOn {
         self.resets_on
     }
 
+    #[inline]
     pub(crate) const fn is_counting(&self) -> bool {
         matches!(self.state, State::Since(_))
     }
 
     /// The length from the next [`wait`](Self::wait) on.
-    pub(crate) const fn set_length(&mut self, length: Duration) {
-        self.length = length;
+    pub(crate) fn set_length(&mut self, length: Duration) {
+        self.length = nanos(length);
     }
 
     /// Something came that resets the window: no clock is needed.
+    #[inline]
     pub(crate) fn reset(&mut self) {
-        self.kept = Duration::ZERO;
         if self.state != State::Fresh {
+            self.kept = 0;
             self.state = State::Fresh;
             self.stop_window();
         }
@@ -66,11 +73,11 @@ impl Silence {
 
     /// Something came that does not reset the window, or a pause began: what
     /// was counted is kept. Only the first call after a wait matters.
-    pub(crate) fn interrupt(&mut self, target: &Run, now: Duration) {
+    pub(crate) fn interrupt(&mut self, target: &Node<Info>, now: Duration) {
         if let State::Since(since) = self.state {
-            let since = since.max(target.node().last(self.resets_on));
-            self.kept = now.saturating_sub(since);
-            self.state = State::Stopped(now);
+            let since = since.max(self.last(target));
+            self.kept = nanos(now).saturating_sub(since);
+            self.state = State::Stopped(nanos(now));
             self.stop_window();
         }
     }
@@ -79,18 +86,19 @@ impl Silence {
     /// none during a pause at, above or below `found`.
     pub(crate) fn wait(
         &mut self,
-        found: &Run,
-        target: &Run,
+        found: &Node<Info>,
+        target: &Node<Info>,
         now: Duration,
         task: TaskId,
-    ) -> Option<Duration> {
-        if found.node().is_paused() {
+    ) -> Option<Nanos> {
+        if found.is_paused() {
             self.interrupt(target, now);
             return None;
         }
+        let last = self.last(target);
         let since = match self.state {
             State::Since(since) => {
-                if let Some((window, _)) = &self.window {
+                if let Some(window) = &self.window {
                     window.set_task(task);
                 }
                 since
@@ -98,50 +106,55 @@ impl Silence {
             State::Fresh => self.begin(target, now, task),
             State::Stopped(at) => {
                 // Progress elsewhere, while this wrapper was not counting.
-                if target.node().last(self.resets_on) > at {
-                    self.kept = Duration::ZERO;
+                if last > at {
+                    self.kept = 0;
                 }
                 self.begin(target, now, task)
             }
         };
-        let since = since.max(target.node().last(self.resets_on));
-        Some(since.saturating_add(self.length))
+        Some(since.max(last).saturating_add(self.length))
     }
 
-    fn begin(&mut self, target: &Run, now: Duration, task: TaskId) -> Duration {
-        let since = now.saturating_sub(self.kept);
+    fn begin(&mut self, target: &Node<Info>, now: Duration, task: TaskId) -> u64 {
+        let since = nanos(now).saturating_sub(self.kept);
         self.state = State::Since(since);
-        let (window, _) = self.window.get_or_insert_with(|| {
+        let window = self.window.get_or_insert_with(|| {
             let window = Arc::new(Window::new(self.resets_on));
-            let key = target.node().add_window(Arc::clone(&window));
-            (window, key)
+            target.add_window(&window);
+            window
         });
         window.run(since, self.length, task);
         since
     }
 
+    fn last(&self, target: &Node<Info>) -> u64 {
+        target.last(self.resets_on)
+    }
+
+    #[inline]
     fn stop_window(&self) {
-        if let Some((window, _)) = &self.window {
+        if let Some(window) = &self.window {
             window.stop();
         }
     }
 
     /// Ends `target` if the window has passed at `now`: for an error that comes
     /// in the very poll in which it does.
-    pub(crate) fn expire(&self, target: &Run, now: Duration) {
+    pub(crate) fn expire(&self, target: &Node<Info>, now: Duration) {
         if let State::Since(since) = self.state {
-            let since = since.max(target.node().last(self.resets_on));
-            if since.saturating_add(self.length) <= now {
-                let reason = TerminalReason::StepTimeout;
-                drop(target.node().end(reason, Some(self.length), now));
+            let since = since.max(self.last(target));
+            if since.saturating_add(self.length) <= nanos(now) {
+                let length = Duration::from_nanos(self.length);
+                drop(target.end(TerminalReason::StepTimeout, Some(length), now));
             }
         }
     }
 
     /// Gives the window back to the node.
-    pub(crate) fn close(&mut self, target: &Run) {
-        if let Some((_, key)) = self.window.take() {
-            target.node().remove_window(key);
+    #[inline]
+    pub(crate) fn close(&mut self, target: &Node<Info>) {
+        if let Some(window) = self.window.take() {
+            target.remove_window(&window);
         }
         self.state = State::Fresh;
     }

@@ -58,7 +58,7 @@ impl RunSnapshot {
         let run = node.nearest_run();
         let end = node.nearest_end();
         let until = end.map_or(now, |end| end.at);
-        let last = node.last(ResetOn::Content);
+        let last = Duration::from_nanos(node.last(ResetOn::Content));
         let terminated = end.map(|_| super::Terminated::of(node));
         Self {
             run: node.run_id(),
@@ -79,7 +79,9 @@ impl RunSnapshot {
             },
             time_left: match end {
                 Some(_) => None,
-                None => node.next_deadline().map(|at| at.saturating_sub(now)),
+                None => node
+                    .next_deadline()
+                    .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             },
             also: terminated
                 .map(|terminated| terminated.also)

@@ -155,7 +155,7 @@ impl<F> Watch<F> {
         this.future.set(None);
         this.drive.release(this.node);
         if let Some(silence) = this.silence {
-            silence.close(this.node);
+            silence.close(this.node.node());
         }
         if !std::mem::replace(this.settled, true) {
             if reason != TerminalReason::Aborted && this.node.terminal_reason().is_none() {

@@ -9,7 +9,7 @@ use crate::{
 
 /// Measures nothing; tells the caller which run it was.
 #[derive(Debug)]
-pub(crate) struct RunPolicy;
+pub struct RunPolicy;
 
 impl Policy for RunPolicy {
     const READS: bool = true;

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::{RunLayer, policy::RunPolicy};
 use crate::{
     BoxError,
-    body::{Entry, SupervisedFuture, wrapped},
+    body::{Entry, SupervisedBody, SupervisedFuture},
     run::{InvalidRunId, NodeKind, Owner, Run, RunId},
 };
 
@@ -23,13 +23,11 @@ pub struct RunService<S> {
     layer: Arc<RunLayer>,
 }
 
-wrapped! {
-    /// The response future of [`RunService`].
-    pub struct RunFuture;
-    /// The response body of [`RunService`]; settles the call at its end.
-    pub struct RunBody;
-    policy RunPolicy;
-}
+/// The response future of [`RunService`].
+pub type RunFuture<F> = SupervisedFuture<F, RunPolicy>;
+
+/// The response body of [`RunService`].
+pub type RunBody<B> = SupervisedBody<B, RunPolicy>;
 
 impl<S> RunService<S> {
     pub(super) fn new(inner: S, layer: RunLayer) -> Self {
@@ -128,10 +126,11 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let (named, mut request) = match self.layer.read(request) {
             Ok(read) => read,
-            Err(error) => return SupervisedFuture::refused(error.into()).into(),
+            Err(error) => return SupervisedFuture::refused(error.into()),
         };
         let found = request.extensions().get::<Run>().cloned();
         let (call, owns) = self.layer.enter(named, found);
@@ -140,6 +139,5 @@ where
         SupervisedFuture::new(entry, RunPolicy, request, |request| {
             self.inner.call(request)
         })
-        .into()
     }
 }

@@ -57,6 +57,7 @@ mod failure;
 mod frame;
 mod json;
 mod judge;
+mod pending;
 mod responses;
 mod splitter;
 mod state;

@@ -4,7 +4,7 @@ use http::Request;
 
 use crate::{
     body::{Policy, Seen, Tap},
-    run::{Limits, ResetOn, Run, Silence, TaskId},
+    run::{Limits, Nanos, ResetOn, Run, Scope, Silence, TaskId},
 };
 
 /// The windows of a layer, or of one call.
@@ -17,11 +17,11 @@ pub(crate) struct Windows {
 
 /// Measures silence towards one node.
 #[derive(Debug)]
-pub(crate) struct StepPolicy {
-    windows: Windows,
-    target: Run,
+pub struct StepPolicy {
     silence: Silence,
-    begun: bool,
+    /// The window from the first content on, if it is another.
+    then: Option<Box<Duration>>,
+    scope: Scope,
 }
 
 impl Windows {
@@ -34,6 +34,7 @@ impl Windows {
     }
 
     /// With what the program set for this request in their place.
+    #[inline]
     pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
             if let Some(step) = limits.step.filter(|step| !step.is_zero()) {
@@ -49,12 +50,13 @@ impl Windows {
 }
 
 impl StepPolicy {
-    pub(super) const fn new(windows: Windows, target: Run) -> Self {
+    #[inline]
+    pub(super) fn new(windows: Windows, scope: Scope) -> Self {
+        let other = windows.first != windows.step;
         Self {
             silence: Silence::new(windows.resets_on, windows.first),
-            windows,
-            target,
-            begun: false,
+            then: other.then(|| Box::new(windows.step)),
+            scope,
         }
     }
 }
@@ -68,14 +70,17 @@ impl Policy for StepPolicy {
         tap: Option<&Tap>,
         now: Duration,
         task: TaskId,
-    ) -> Option<Duration> {
-        if !self.begun && tap.is_some_and(Tap::has_content) {
-            self.begun = true;
-            self.silence.set_length(self.windows.step);
+    ) -> Option<Nanos> {
+        if self.then.is_some() && tap.is_some_and(Tap::has_content) {
+            if let Some(window) = self.then.take() {
+                self.silence.set_length(*window);
+            }
         }
-        self.silence.wait(found, &self.target, now, task)
+        self.silence
+            .wait(found.node(), found.in_scope(self.scope), now, task)
     }
 
+    #[inline]
     fn frame(&mut self, found: &Run, seen: Option<Seen>) {
         let resets = match self.silence.resets_on() {
             ResetOn::AnyByte => true,
@@ -85,15 +90,17 @@ impl Policy for StepPolicy {
         if resets {
             self.silence.reset();
         } else if self.silence.is_counting() {
-            self.silence.interrupt(&self.target, found.now());
+            self.silence
+                .interrupt(found.in_scope(self.scope), found.now());
         }
     }
 
-    fn failed(&mut self, _: &Run, now: Duration) {
-        self.silence.expire(&self.target, now);
+    fn failed(&mut self, found: &Run, now: Duration) {
+        self.silence.expire(found.in_scope(self.scope), now);
     }
 
-    fn release(&mut self, _: &Run) {
-        self.silence.close(&self.target);
+    #[inline]
+    fn release(&mut self, found: &Run) {
+        self.silence.close(found.in_scope(self.scope));
     }
 }

@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::policy::{StepPolicy, Windows};
 use crate::{
     BoxError,
-    body::{Entry, SupervisedFuture, wrapped},
+    body::{Entry, SupervisedBody, SupervisedFuture},
     run::Scope,
 };
 
@@ -30,13 +30,11 @@ impl<S> StepTimeout<S> {
     }
 }
 
-wrapped! {
-    /// The response future of [`StepTimeout`].
-    pub struct StepTimeoutFuture;
-    /// The response body of [`StepTimeout`]: the inner one, until its node ends.
-    pub struct StepTimeoutBody;
-    policy StepPolicy;
-}
+/// The response future of [`StepTimeout`].
+pub type StepTimeoutFuture<F> = SupervisedFuture<F, StepPolicy>;
+
+/// The response body of [`StepTimeout`].
+pub type StepTimeoutBody<B> = SupervisedBody<B, StepPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for StepTimeout<S>
 where
@@ -53,13 +51,13 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
+    #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let Some(windows) = self.windows else {
-            return SupervisedFuture::inert(self.inner.call(request)).into();
+            return SupervisedFuture::inert(self.inner.call(request));
         };
         let entry = Entry::of(&mut request);
-        let target = entry.run.in_scope(self.scope);
-        let policy = StepPolicy::new(windows.replaced_by(&request), target);
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request)).into()
+        let policy = StepPolicy::new(windows.replaced_by(&request), self.scope);
+        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

@@ -5,7 +5,11 @@ use std::{
 
 use crate::run::ResetOn;
 
-const NEVER: u64 = u64::MAX;
+/// Nanoseconds since the tree was opened: what is stored and compared, where a
+/// [`Duration`] would be taken apart and put together with every frame.
+pub(crate) type Nanos = u64;
+
+const NEVER: Nanos = Nanos::MAX;
 
 /// An absolute clock of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +55,11 @@ impl Clocks {
     }
 
     /// The earlier of the two.
-    pub(crate) fn next(&self) -> Option<Duration> {
+    #[inline]
+    pub(crate) fn next(&self) -> Option<Nanos> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
-        duration(ceiling.min(self.timeout.load(Ordering::Acquire)))
+        let next = ceiling.min(self.timeout.load(Ordering::Acquire));
+        (next != NEVER).then_some(next)
     }
 }
 
@@ -81,10 +87,12 @@ impl Life {
 
     /// The latest sign that resets a window of this kind: a step is also
     /// content, and content is also bytes. Zero if there was none.
-    pub(crate) fn last(&self, resets_on: ResetOn) -> Duration {
+    #[inline]
+    pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         let signs = &self.instants[..=index(resets_on)];
-        let latest = signs.iter().map(|cell| cell.load(Ordering::Acquire)).max();
-        Duration::from_nanos(latest.unwrap_or(0))
+        signs
+            .iter()
+            .fold(0, |latest, cell| latest.max(cell.load(Ordering::Acquire)))
     }
 }
 
@@ -96,11 +104,12 @@ const fn index(sign: ResetOn) -> usize {
     }
 }
 
-pub(super) fn nanos(duration: Duration) -> u64 {
+#[inline]
+pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).map_or(NEVER - 1, |nanos| nanos.min(NEVER - 1))
 }
 
-pub(super) const fn duration(nanos: u64) -> Option<Duration> {
+const fn duration(nanos: u64) -> Option<Duration> {
     if nanos == NEVER {
         None
     } else {

@@ -28,7 +28,7 @@ mod waiters;
 mod window;
 
 pub(crate) use self::{
-    clocks::Clock,
+    clocks::{Clock, Nanos, nanos},
     end::End,
     node::{Hook, Node},
     window::{TaskId, Window},

@@ -10,7 +10,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    Clock, End, TaskId, Window,
+    Clock, End, Nanos, TaskId, Window,
     clocks::{Clocks, Life},
     waiters::Waiters,
 };
@@ -283,12 +283,14 @@ impl<P: Hook> Node<P> {
         self.lock().waiters.remove(key);
     }
 
-    pub(crate) fn add_window(&self, window: Arc<Window>) -> usize {
-        self.lock().windows.insert(window)
+    pub(crate) fn add_window(&self, window: &Arc<Window>) {
+        let key = self.lock().windows.insert(Arc::clone(window));
+        window.keep(key);
     }
 
-    pub(crate) fn remove_window(&self, key: usize) {
-        self.lock().windows.try_remove(key);
+    /// Forgets a window that was added here.
+    pub(crate) fn remove_window(&self, window: &Window) {
+        self.lock().windows.try_remove(window.key());
     }
 
     /// Notes a sign of life here and on all ancestors.
@@ -300,7 +302,8 @@ impl<P: Hook> Node<P> {
     }
 
     /// The latest sign on this node that resets a window of this kind.
-    pub(crate) fn last(&self, resets_on: ResetOn) -> Duration {
+    #[inline]
+    pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         self.life.last(resets_on)
     }
 
@@ -398,6 +401,7 @@ impl<P: Hook> Node<P> {
     }
 
     /// This node's end alone: one load, for every poll.
+    #[inline]
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
     }
@@ -409,7 +413,7 @@ impl<P: Hook> Node<P> {
     }
 
     /// The earliest absolute deadline on the path from the root to here.
-    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         nodes.filter_map(|node| node.clocks.next()).min()
     }

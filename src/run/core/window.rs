@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use super::clocks::{Life, duration, nanos};
+use super::clocks::{Life, Nanos, nanos};
 use crate::run::ResetOn;
 
 /// One layer's step window on a node, shared by the layer, which says when it
@@ -19,6 +19,8 @@ pub(crate) struct Window {
     /// The task that waits. Only this task can know that no frame lies ready,
     /// so only a check from it may call the window passed.
     task: [AtomicUsize; 2],
+    /// Where the node keeps it.
+    key: AtomicUsize,
 }
 
 impl Window {
@@ -28,14 +30,23 @@ impl Window {
             length: AtomicU64::new(0),
             since: AtomicU64::new(u64::MAX),
             task: [AtomicUsize::new(0), AtomicUsize::new(0)],
+            key: AtomicUsize::new(usize::MAX),
         }
     }
 
-    /// Counts silence from `since` on.
-    pub(crate) fn run(&self, since: Duration, length: Duration, task: TaskId) {
+    /// Counts silence from `since` on; both in nanoseconds.
+    pub(crate) fn run(&self, since: u64, length: u64, task: TaskId) {
         self.set_task(task);
-        self.length.store(nanos(length), Ordering::Relaxed);
-        self.since.store(nanos(since), Ordering::Release);
+        self.length.store(length, Ordering::Relaxed);
+        self.since.store(since, Ordering::Release);
+    }
+
+    pub(super) fn keep(&self, key: usize) {
+        self.key.store(key, Ordering::Relaxed);
+    }
+
+    pub(super) fn key(&self) -> usize {
+        self.key.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_task(&self, task: TaskId) {
@@ -53,26 +64,29 @@ impl Window {
 
     /// Whether it has passed at `now`, as far as `task` can know.
     pub(super) fn has_passed(&self, life: &Life, now: Duration, task: TaskId) -> bool {
-        let Some(since) = duration(self.since.load(Ordering::Acquire)) else {
+        let since = self.since.load(Ordering::Acquire);
+        if since == Nanos::MAX {
             return false;
-        };
+        }
         let ours = TaskId(
             self.task[0].load(Ordering::Relaxed),
             self.task[1].load(Ordering::Relaxed),
         ) == task;
         let silent_since = since.max(life.last(self.resets_on));
-        ours && silent_since.saturating_add(self.length()) <= now
+        let length = self.length.load(Ordering::Relaxed);
+        ours && silent_since.saturating_add(length) <= nanos(now)
     }
 }
 
 /// What `Waker::will_wake` compares, kept without a reference count: two
 /// addresses that are compared and never followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TaskId(usize, usize);
+pub struct TaskId(usize, usize);
 
 impl TaskId {
     pub(crate) const NONE: Self = Self(0, 0);
 
+    #[inline]
     pub(crate) fn of(waker: &Waker) -> Self {
         Self(
             waker.data().addr(),

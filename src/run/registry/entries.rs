@@ -165,7 +165,7 @@ impl Entry {
             return None;
         }
         let node = self.run.node();
-        let last = node.last(ResetOn::AnyByte).max(node.opened());
+        let last = Duration::from_nanos(node.last(ResetOn::AnyByte)).max(node.opened());
         self.run.instant(last)?.checked_add(limit)
     }
 }

@@ -65,8 +65,8 @@ const WORDS: [&str; 44] = [
 enum Json {
     Scalar(String),
     Text(String),
-    Array(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    Array(Vec<Self>),
+    Object(Vec<(String, Self)>),
 }
 
 /// Writes a document in one of the many ways that mean the same.
