@@ -1,9 +1,102 @@
-//! Tower layers.
+//! Tower layers that supervise an LLM agent's run.
+//!
+//! Agents fail in the same few ways: a turn that was working is killed by one
+//! wall clock, a stream that hangs is never noticed, the user closes the tab
+//! and the server goes on paying for tokens, and when something was cut nobody
+//! learns why. The root is one confusion: *this attempt failed, try another*
+//! and *the run is over, stop* look the same. Here every cancellation carries a
+//! [`TerminalReason`], stored on a [`Run`] before anything is dropped, and
+//! every layer reads it before it acts.
+//!
+//! # On a server
+//!
+//! ```
+//! use std::time::Duration;
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{ServiceBuilder, service_fn};
+//! use tower_agent::*;
+//!
+//! let registry = RunRegistry::new();
+//! let service = ServiceBuilder::new()
+//!     .layer(TerminalResponseLayer::new())
+//!     .layer(RunLayer::new(registry.clone()))
+//!     .layer(PumpLayer::new(32))
+//!     .layer(ClientDisconnectLayer::new())
+//!     .layer(HardCeilingLayer::new(Duration::from_secs(1800)))
+//!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
+//!     .service(service_fn(|_: Request<Full<Bytes>>| async {
+//!         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from("hello"))))
+//!     }));
+//! # let _ = tower::ServiceExt::oneshot(service, Request::new(Full::default()));
+//! ```
+//!
+//! # Around a client
+//!
+//! One run over several calls and tools; whoever ends it ends them all:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use std::time::Duration;
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{Service, ServiceBuilder, service_fn};
+//! use tower_agent::{Run, StepTimeoutLayer, TerminalReason};
+//!
+//! let mut model = ServiceBuilder::new()
+//!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
+//!     .service(service_fn(|_: Request<()>| async {
+//!         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from("42"))))
+//!     }));
+//!
+//! let run = Run::open();
+//! model.call(run.attach(Request::new(()))).await?;
+//! run.end(TerminalReason::Aborted);
+//!
+//! let late = model.call(run.attach(Request::new(()))).await.unwrap_err();
+//! assert_eq!(TerminalReason::find(&*late), Some(&TerminalReason::Aborted));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Order
+//!
+//! From the outside in. Misorder is never unsafe, only less useful.
+//!
+//! | layer | what it does |
+//! |---|---|
+//! | [`TerminalResponseLayer`] | reasons become HTTP answers and error events |
+//! | [`RunLayer`] | run id and session, registry, a call per request |
+//! | [`PumpLayer`] | servers: deadlines hold whatever the reader does |
+//! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
+//! | [`HardCeilingLayer`] | ends the node at an absolute limit |
+//! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
+//!
+//! A layer acts on the node that it finds in the request's extensions, so the
+//! same layer means another thing further in: below a layer that opens an
+//! attempt it ends the attempt. [`Scope::Run`] makes it act on the whole run.
+//!
+//! # Features
+//!
+//! All layers are always there. `axum` adds an extractor for [`Run`], `reqwest`
+//! adds `ReqwestService`; both are in [`adapter`].
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+#![cfg_attr(
+    not(any(feature = "axum", feature = "reqwest")),
+    allow(
+        rustdoc::broken_intra_doc_links,
+        reason = "the module is behind the features"
+    )
+)]
 
 #[cfg(any(feature = "axum", feature = "reqwest"))]
 pub mod adapter;
 pub mod body;
 pub mod client_disconnect;
+mod error;
 pub mod hard_ceiling;
 pub mod pump;
 pub mod run;
@@ -12,6 +105,8 @@ pub mod sse;
 pub mod step_timeout;
 pub mod terminal_response;
 pub mod upstream;
+
+pub use self::error::BoxError;
 
 #[doc(no_inline)]
 pub use self::{
@@ -26,7 +121,3 @@ pub use self::{
     step_timeout::StepTimeoutLayer,
     terminal_response::TerminalResponseLayer,
 };
-
-mod error;
-
-pub use self::error::BoxError;

@@ -18,7 +18,7 @@ use tower_agent::{
     terminal_response::InvalidRequest,
 };
 
-use crate::config::{Candidate, Config};
+use crate::config::{self, Candidate, Config};
 
 /// The largest request body, in bytes.
 const MAX_BODY: usize = 32 * 1024 * 1024;
@@ -88,6 +88,7 @@ impl Service<Request<Body>> for Forward {
                 })?;
             }
             let dialect = Dialect::from_path(parts.uri.path());
+            speaks(&candidate, dialect)?;
             parts.uri = target(&candidate.base_url, &parts.uri)?;
             let run = parts.extensions.get::<Run>();
             parts.headers = outgoing(&parts.headers, &candidate, dialect, run)?;
@@ -100,6 +101,24 @@ impl Service<Request<Body>> for Forward {
             Ok(answer)
         })
     }
+}
+
+/// Whether the candidate understands what it would be sent.
+fn speaks(candidate: &Candidate, asked: Dialect) -> Result<(), InvalidRequest> {
+    let anthropic = matches!(asked, Dialect::Anthropic);
+    let (understood, spoken) = match candidate.dialect {
+        config::Dialect::Any => return Ok(()),
+        config::Dialect::OpenAi => (!anthropic, "openai"),
+        config::Dialect::Anthropic => (anthropic, "anthropic"),
+    };
+    if understood {
+        return Ok(());
+    }
+    let asked = if anthropic { "anthropic" } else { "openai" };
+    Err(InvalidRequest::new(format!(
+        "the request is in the {asked} dialect, and the only candidate, {}, speaks {spoken}",
+        candidate.name
+    )))
 }
 
 /// The candidate's base URL, the operation, and the caller's query.

@@ -62,15 +62,19 @@ async fn run() -> Result<(), BoxError> {
     let models = if embedded {
         upstream::behaviour::MODELS
             .iter()
-            .map(|model| (*model).to_owned())
+            .map(|name| simulated(name))
             .collect()
     } else {
-        vec![config.candidate.name.clone()]
+        vec![routes::Model {
+            name: config.candidate.name.clone(),
+            model: config.candidate.model.clone(),
+            context_window: config.candidate.context_window,
+        }]
     };
     let registry = RunRegistry::new();
     let gateway = stack::gateway(&config, registry.clone())?;
     let control = control::Control::new(registry.clone(), config.control_token.clone());
-    let app = routes::app(gateway, control, models);
+    let app = routes::app(gateway, control, &models);
 
     let listener = TcpListener::bind(args.listen)
         .await
@@ -127,6 +131,14 @@ async fn embedded_config() -> Result<Config, BoxError> {
         upstream::behaviour::HEALTHY,
     );
     Ok(Config::parse(&text, "the embedded configuration")?)
+}
+
+fn simulated(name: &str) -> routes::Model {
+    routes::Model {
+        name: name.to_owned(),
+        model: name.to_owned(),
+        context_window: None,
+    }
 }
 
 fn greet(address: SocketAddr) {

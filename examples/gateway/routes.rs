@@ -1,3 +1,5 @@
+use std::num::NonZeroU64;
+
 use axum::{
     Json, Router,
     routing::{get, post},
@@ -18,8 +20,18 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-pub(crate) fn app(gateway: Gateway, control: Control, models: Vec<String>) -> Router {
-    let models = Json(list(&models));
+/// What `/v1/models` says of one model.
+#[derive(Debug)]
+pub(crate) struct Model {
+    /// What callers ask for.
+    pub(crate) name: String,
+    /// What its upstream calls it.
+    pub(crate) model: String,
+    pub(crate) context_window: Option<NonZeroU64>,
+}
+
+pub(crate) fn app(gateway: Gateway, control: Control, models: &[Model]) -> Router {
+    let models = Json(list(models));
     let operated = Router::new()
         .route("/runs", get(control::list))
         .route("/runs/{id}", get(control::show))
@@ -40,18 +52,20 @@ pub(crate) fn app(gateway: Gateway, control: Control, models: Vec<String>) -> Ro
 }
 
 /// One list that the SDKs of both dialects read.
-fn list(models: &[String]) -> Value {
+fn list(models: &[Model]) -> Value {
     let entries: Vec<Value> = models
         .iter()
         .map(|model| {
             json!({
-                "id": model,
+                "id": model.name,
+                "root": model.model,
                 "object": "model",
                 "type": "model",
-                "display_name": model,
+                "display_name": model.name,
                 "created": 0,
                 "created_at": "1970-01-01T00:00:00Z",
                 "owned_by": "tower-agent",
+                "context_window": model.context_window,
             })
         })
         .collect();
@@ -59,7 +73,7 @@ fn list(models: &[String]) -> Value {
         "object": "list",
         "data": entries,
         "has_more": false,
-        "first_id": models.first(),
-        "last_id": models.last(),
+        "first_id": models.first().map(|model| &model.name),
+        "last_id": models.last().map(|model| &model.name),
     })
 }

@@ -18,7 +18,7 @@
 //! # Errors
 //!
 //! What the client reports is a
-//! [`TransportError`](crate::upstream::TransportError), without the URL, which
+//! [`TransportError`], without the URL, which
 //! may hold a secret; a request that could not be built is reqwest's error.
 //!
 //! # Examples
@@ -31,6 +31,7 @@
 //! use tower_agent::{StepTimeoutLayer, adapter::reqwest::ReqwestService};
 //!
 //! # fn main() -> Result<(), reqwest::Error> {
+//! # let _ = rustls::crypto::ring::default_provider().install_default();
 //! let client = ServiceBuilder::new()
 //!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
 //!     .service(ReqwestService::new(reqwest::Client::builder())?);

@@ -111,9 +111,7 @@ impl Judged {
     pub fn usage(&self) -> Option<Usage> {
         let input = mark(&self.marks.input_tokens);
         let output = mark(&self.marks.output_tokens);
-        if input.or(output).is_none() {
-            return None;
-        }
+        input.or(output)?;
         Some(Usage {
             input_tokens: input.unwrap_or(0),
             output_tokens: output.unwrap_or(0),

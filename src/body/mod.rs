@@ -1,6 +1,6 @@
 //! What the layers wrap around an answer: a future until its head, then a body.
 //!
-//! All layers that act on a node share one wrapper; a [`Policy`] says what is
+//! All layers that act on a node share one wrapper; a policy says what is
 //! measured. It ends early in the poll in which its node ends, drops the inner
 //! future or body in that same poll, and settles the node if it opened it.
 //!

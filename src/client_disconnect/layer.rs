@@ -3,7 +3,7 @@ use tower_layer::Layer;
 use super::ClientDisconnect;
 use crate::run::Scope;
 
-/// Ends a call when its caller goes away: see the [module](self).
+/// Ends a call when its caller goes away: see the [module](super).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientDisconnectLayer {
     scope: Scope,

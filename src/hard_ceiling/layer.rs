@@ -5,7 +5,7 @@ use tower_layer::Layer;
 use super::{HardCeiling, policy::Totals};
 use crate::run::Scope;
 
-/// Ends a node at an absolute limit: see the [module](self).
+/// Ends a node at an absolute limit: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct HardCeilingLayer {
     totals: Totals,

@@ -140,7 +140,7 @@ impl Body for Reader {
     fn size_hint(&self) -> SizeHint {
         match (self.ended, self.size.exact()) {
             (true, _) => SizeHint::with_exact(0),
-            (false, Some(_)) => self.size.clone(),
+            (false, Some(_)) => self.size,
             (false, None) => SizeHint::default(),
         }
     }

@@ -2,7 +2,7 @@ use tower_layer::Layer;
 
 use super::Pump;
 
-/// Runs each call in a task of its own: see the [module](self).
+/// Runs each call in a task of its own: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct PumpLayer {
     frames: usize,

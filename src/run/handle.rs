@@ -75,6 +75,10 @@ impl Run {
 
     /// Ends the node and everything below it. Answers whether this reason won;
     /// a later one is kept in [`Terminated::also`].
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know who won"
+    )]
     pub fn end(&self, reason: TerminalReason) -> bool {
         self.0.end(reason, None, self.now()).is_ok()
     }
@@ -115,7 +119,6 @@ impl Run {
     ///
     /// Dropping the future forgets the waiting and nothing else. It watches no
     /// clock: a deadline is noticed by the layers and by [`check`](Self::check).
-    #[must_use]
     pub fn ended(&self) -> Ended {
         Ended::new(self.clone())
     }
@@ -126,7 +129,6 @@ impl Run {
     /// # Cancel safety
     ///
     /// Dropping the future forgets the waiting and nothing else.
-    #[must_use]
     pub fn settled(&self) -> Settled {
         Settled::new(self.clone())
     }
@@ -290,7 +292,9 @@ impl Run {
                 parent.record(ResetOn::Step, now);
             }
             if parent.payload.is_single() && parent.kind() == NodeKind::Run {
-                drop(parent.settle(self.terminal_reason().unwrap_or(reason), now));
+                if let Some(end) = self.0.nearest_end() {
+                    parent.settle_as(end, now);
+                }
             }
         }
         self.0.leave();

@@ -14,7 +14,7 @@ pub struct RunSnapshot {
     pub kind: NodeKind,
     /// Why it ended; `None` while it lives.
     pub reason: Option<TerminalReason>,
-    /// The message for people, once it has ended.
+    /// The message for people, if it was cut or failed.
     pub message: Option<String>,
     /// How long it has lasted, or did.
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
@@ -68,7 +68,10 @@ impl RunSnapshot {
                 .and_then(|known| known.session.clone()),
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
-            message: terminated.as_ref().map(super::Terminated::message),
+            message: terminated
+                .as_ref()
+                .filter(|end| end.reason != TerminalReason::Completed)
+                .map(super::Terminated::message),
             elapsed: until.saturating_sub(node.opened()),
             in_flight: node.active(),
             last_step: run.payload.step(),

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::run::{Owner, RunRegistry};
 
-/// Finds or opens a request's run: see the [module](self).
+/// Finds or opens a request's run: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct RunLayer {
     pub(super) registry: RunRegistry,

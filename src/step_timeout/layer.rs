@@ -6,7 +6,7 @@ use super::{StepTimeout, policy::Windows};
 use crate::run::{ResetOn, Scope};
 
 /// Ends a node in which nothing was progress for a window: see the
-/// [module](self).
+/// [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct StepTimeoutLayer {
     windows: Option<Windows>,

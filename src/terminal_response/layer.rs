@@ -4,7 +4,7 @@ use tower_layer::Layer;
 use super::TerminalResponse;
 use crate::{BoxError, run::TerminalReason};
 
-/// Turns ends into answers: see the [module](self).
+/// Turns ends into answers: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalResponseLayer {
     statuses: Statuses,

@@ -147,6 +147,11 @@ impl<P: Hook> Node<P> {
         self.latch(reason, None, now, true)
     }
 
+    /// Takes over the end of the one call that this run was opened for.
+    pub(crate) fn settle_as(&self, call: &End, now: Duration) {
+        drop(self.latch(call.reason.clone(), call.limit, now, true));
+    }
+
     fn latch(
         &self,
         reason: TerminalReason,

@@ -136,6 +136,10 @@ impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Answers whether it was this
     /// call that ended it; an unknown id, another owner's or an ended run's
     /// answers false, and nothing is touched.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know who won"
+    )]
     pub fn abort(&self, owner: Owner, id: &RunId) -> bool {
         let run = self.get(owner, id);
         run.is_some_and(|run| run.end(TerminalReason::Aborted))
@@ -143,6 +147,10 @@ impl RunRegistry {
 
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one
     /// end after which clients may try elsewhere. Answers how many it ended.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know how many"
+    )]
     pub fn shutdown(&self) -> usize {
         let runs = self.shared.lock().all();
         runs.iter()
