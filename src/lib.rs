@@ -108,6 +108,12 @@ pub mod upstream;
 
 pub use self::error::BoxError;
 
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct Readme;
+
 #[doc(no_inline)]
 pub use self::{
     client_disconnect::ClientDisconnectLayer,

@@ -8,7 +8,6 @@ use tokio::time::Instant;
 use super::{
     NodeKind, RunId, Step,
     core::{End, Hook, Node},
-    registry::Registration,
 };
 
 /// What a run hangs on each node of its tree.
@@ -35,6 +34,11 @@ pub(crate) struct Identity {
     pub(crate) session: Option<Arc<str>>,
     pub(crate) registration: Weak<dyn Registration>,
     pub(crate) owner: u128,
+}
+
+/// What a node tells the registry that it is enrolled in.
+pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
+    fn ended(&self, node: &Node<Info>);
 }
 
 impl Info {

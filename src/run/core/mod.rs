@@ -21,15 +21,19 @@
 //! At most one of them is held at a time, and never while a waker or a hook
 //! runs, so there is no lock order to get wrong.
 
+mod check;
 mod clocks;
 mod end;
+mod latch;
 mod node;
+mod pauses;
 mod waiters;
 mod window;
 
 pub(crate) use self::{
     clocks::{Clock, Nanos, nanos},
     end::End,
-    node::{Hook, Node},
+    latch::Hook,
+    node::Node,
     window::{TaskId, Window},
 };

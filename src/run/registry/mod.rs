@@ -50,7 +50,7 @@ use self::entries::{Entries, Key};
 use super::{
     NodeKind, Run, RunId, RunSnapshot, TerminalReason,
     core::Node,
-    info::{Identity, Info},
+    info::{Identity, Info, Registration},
 };
 
 /// Runs by owner and id. Cheap to clone; all clones are the same registry.
@@ -63,11 +63,6 @@ pub struct RunRegistry {
 struct Shared {
     entries: Mutex<Entries>,
     events: broadcast::Sender<RunEvent>,
-}
-
-/// What a node tells the registry that it is enrolled in.
-pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    fn ended(&self, node: &Node<Info>);
 }
 
 impl Default for RunRegistry {

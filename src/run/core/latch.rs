@@ -1,0 +1,134 @@
+use std::{sync::Arc, time::Duration};
+
+use super::{End, Node};
+use crate::run::TerminalReason;
+
+/// How many losing reasons a node remembers.
+const ALSO: usize = 8;
+
+/// What a tree hangs on its nodes, told when one has ended.
+pub(crate) trait Hook: Sized {
+    /// The end is stored in `node`; nobody has been woken yet. Called without
+    /// a lock, at most once per node.
+    fn ended(&self, node: &Node<Self>, end: &End);
+}
+
+impl<P: Hook> Node<P> {
+    /// Makes `other`'s end end this node as well, though it is no descendant.
+    pub(crate) fn follow(self: &Arc<Self>, other: &Self) {
+        other.lock().children.insert(Arc::downgrade(self));
+        if let Some(end) = other.nearest_end() {
+            self.inherit(end);
+        }
+    }
+
+    /// Ends the node and everything below it.
+    ///
+    /// # Errors
+    ///
+    /// The end that was there first; `reason` is kept in [`also`](Self::also).
+    pub(crate) fn end(
+        &self,
+        reason: TerminalReason,
+        limit: Option<Duration>,
+        now: Duration,
+    ) -> Result<(), End> {
+        self.latch(reason, limit, now, false)
+    }
+
+    /// Like [`end`](Self::end), by the one who opened the node, after its work
+    /// was dropped: nobody below lives, so drivers above need no call.
+    pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
+        self.latch(reason, None, now, true)
+    }
+
+    /// Takes over the end of the one call that this run was opened for.
+    pub(crate) fn settle_as(&self, call: &End, now: Duration) {
+        drop(self.latch(call.reason.clone(), call.limit, now, true));
+    }
+
+    fn latch(
+        &self,
+        reason: TerminalReason,
+        limit: Option<Duration>,
+        now: Duration,
+        settled: bool,
+    ) -> Result<(), End> {
+        let winner = match self.nearest_end() {
+            Some(end) => end.clone(),
+            None => End {
+                reason: reason.clone(),
+                origin: self.number,
+                kind: self.kind,
+                at: now,
+                lasted: now.saturating_sub(self.opened),
+                limit,
+            },
+        };
+        let ours = winner.origin == self.number;
+        if self.end.set(winner).is_ok() {
+            self.spread(settled);
+            if ours {
+                return Ok(());
+            }
+        }
+        if !settled {
+            self.remember(reason);
+        }
+        match self.end.get() {
+            Some(end) => Err(end.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn inherit(&self, end: &End) {
+        if self.end.set(end.clone()).is_ok() {
+            self.spread(false);
+        }
+    }
+
+    /// Stores this node's end in all that is below it, then tells and wakes.
+    fn spread(&self, settled: bool) {
+        let Some(end) = self.end.get() else { return };
+        let mut wakers = Vec::new();
+        let mut reached = Vec::new();
+        {
+            let inner = self.lock();
+            inner.waiters.collect(false, &mut wakers);
+            reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+        }
+        // Breadth first and without recursion: a chain of sub-agents may be deep.
+        let mut next = 0;
+        while next < reached.len() {
+            let node = Arc::clone(&reached[next]);
+            if node.end.set(end.clone()).is_ok() {
+                let inner = node.lock();
+                inner.waiters.collect(false, &mut wakers);
+                reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+                drop(inner);
+                next += 1;
+            } else {
+                reached.swap_remove(next);
+            }
+        }
+        if !settled {
+            for ancestor in self.ancestors() {
+                ancestor.lock().waiters.collect(true, &mut wakers);
+            }
+        }
+        self.payload.ended(self, end);
+        for node in &reached {
+            node.payload.ended(node, end);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    fn remember(&self, reason: TerminalReason) {
+        let mut inner = self.lock();
+        if inner.also.len() < ALSO && !inner.also.contains(&reason) {
+            inner.also.push(reason);
+        }
+    }
+}
