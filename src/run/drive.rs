@@ -274,7 +274,7 @@ pub(crate) fn poll_until_end<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let now = run.at(turn.now());
-    let window = silence.and_then(|silence| silence.wait(run.node(), run.node(), now, turn.task()));
+    let window = silence.and_then(|silence| silence.wait(run.node(), now, turn.task()));
     if let Err(ended) = run.check_in(&turn) {
         return Poll::Ready(Err(ended));
     }

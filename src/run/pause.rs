@@ -6,13 +6,13 @@ pub struct PauseGuard(Run);
 
 impl PauseGuard {
     pub(super) fn new(run: Run) -> Self {
-        run.node().pause();
+        run.node().pause(run.now());
         Self(run)
     }
 }
 
 impl Drop for PauseGuard {
     fn drop(&mut self) {
-        self.0.node().resume();
+        self.0.node().resume(self.0.now());
     }
 }

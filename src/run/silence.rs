@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     ResetOn, TerminalReason,
-    core::{Nanos, Node, TaskId, Window, nanos},
+    core::{Nanos, Node, Paused, TaskId, Window, nanos},
     info::Info,
 };
 
@@ -19,6 +19,8 @@ pub(crate) struct Silence {
     length: u64,
     /// Silence counted before the current wait.
     kept: u64,
+    /// The pauses that are taken out already.
+    taken: Nanos,
     state: State,
     window: Option<Arc<Window>>,
     resets_on: ResetOn,
@@ -40,6 +42,7 @@ impl Silence {
         Self {
             length: nanos(length),
             kept: 0,
+            taken: 0,
             state: State::Fresh,
             window: None,
             resets_on,
@@ -71,48 +74,68 @@ impl Silence {
         }
     }
 
-    /// Something came that does not reset the window, or a pause began: what
-    /// was counted is kept. Only the first call after a wait matters.
+    /// Something came that does not reset the window: what was counted is kept.
+    /// Only the first call after a wait matters.
     pub(crate) fn interrupt(&mut self, target: &Node<Info>, now: Duration) {
+        let paused = self.take_pauses(target, nanos(now));
+        self.stop(
+            target,
+            paused.since.map_or(nanos(now), |at| at.min(nanos(now))),
+        );
+    }
+
+    fn stop(&mut self, target: &Node<Info>, at: Nanos) {
         if let State::Since(since) = self.state {
             let since = since.max(self.last(target));
-            self.kept = nanos(now).saturating_sub(since);
-            self.state = State::Stopped(nanos(now));
+            self.kept = at.saturating_sub(since);
+            self.state = State::Stopped(at);
             self.stop_window();
         }
     }
 
     /// Goes on counting at a `Pending`; answers when the window will pass, or
-    /// none during a pause at, above or below `found`.
+    /// none during a pause at, above or below `target`.
     pub(crate) fn wait(
         &mut self,
-        found: &Node<Info>,
         target: &Node<Info>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
-        if found.is_paused() {
-            self.interrupt(target, now);
+        let paused = self.take_pauses(target, nanos(now));
+        if let Some(at) = paused.since {
+            self.stop(target, at.min(nanos(now)));
             return None;
         }
         let last = self.last(target);
         let since = match self.state {
             State::Since(since) => {
                 if let Some(window) = &self.window {
-                    window.set_task(task);
+                    window.run(since, self.length, task);
                 }
                 since
             }
             State::Fresh => self.begin(target, now, task),
             State::Stopped(at) => {
                 // Progress elsewhere, while this wrapper was not counting.
-                if last > at {
+                if last >= at {
                     self.kept = 0;
                 }
                 self.begin(target, now, task)
             }
         };
         Some(since.max(last).saturating_add(self.length))
+    }
+
+    /// Takes out pauses that began and ended since the last look, without a
+    /// poll that saw them.
+    fn take_pauses(&mut self, node: &Node<Info>, now: Nanos) -> Paused {
+        let paused = node.paused();
+        let unseen = paused.total.saturating_sub(self.taken);
+        if let (State::Since(since), 1..) = (self.state, unseen) {
+            self.state = State::Since(since.saturating_add(unseen).min(now));
+        }
+        self.taken = paused.total;
+        paused
     }
 
     fn begin(&mut self, target: &Node<Info>, now: Duration, task: TaskId) -> u64 {
@@ -140,8 +163,9 @@ impl Silence {
 
     /// Ends `target` if the window has passed at `now`: for an error that comes
     /// in the very poll in which it does.
-    pub(crate) fn expire(&self, target: &Node<Info>, now: Duration) {
-        if let State::Since(since) = self.state {
+    pub(crate) fn expire(&mut self, target: &Node<Info>, now: Duration) {
+        let paused = self.take_pauses(target, nanos(now));
+        if let (State::Since(since), None) = (self.state, paused.since) {
             let since = since.max(self.last(target));
             if since.saturating_add(self.length) <= nanos(now) {
                 let length = Duration::from_nanos(self.length);
@@ -156,6 +180,7 @@ impl Silence {
         if let Some(window) = self.window.take() {
             target.remove_window(&window);
         }
+        self.kept = 0;
         self.state = State::Fresh;
     }
 }

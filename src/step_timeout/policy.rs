@@ -76,8 +76,7 @@ impl Policy for StepPolicy {
                 self.silence.set_length(*window);
             }
         }
-        self.silence
-            .wait(found.node(), found.in_scope(self.scope), now, task)
+        self.silence.wait(found.in_scope(self.scope), now, task)
     }
 
     #[inline]

@@ -44,8 +44,10 @@ impl<P: Hook> Node<P> {
         }
         if task != TaskId::NONE && !self.is_paused() {
             let inner = self.lock();
-            let mut windows = inner.windows.iter().map(|(_, window)| window);
-            if let Some(window) = windows.find(|w| w.has_passed(&self.life, now, task)) {
+            let windows = inner.windows.iter().map(|(_, window)| window);
+            let passed = windows.filter_map(|w| Some((w.passed_at(&self.life, now, task)?, w)));
+            // The earliest wins, whichever layer came first.
+            if let Some((_, window)) = passed.min_by_key(|(at, _)| *at) {
                 return Some((TerminalReason::StepTimeout, window.length()));
             }
         }

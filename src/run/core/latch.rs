@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{End, Node};
 use crate::run::TerminalReason;
@@ -15,8 +15,9 @@ pub(crate) trait Hook: Sized {
 
 impl<P: Hook> Node<P> {
     /// Makes `other`'s end end this node as well, though it is no descendant.
-    pub(crate) fn follow(self: &Arc<Self>, other: &Self) {
-        other.lock().children.insert(Arc::downgrade(self));
+    pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
+        let key = other.lock().children.insert(Arc::downgrade(self));
+        self.lock().follows.push((Arc::downgrade(other), key));
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
         }
@@ -97,6 +98,9 @@ impl<P: Hook> Node<P> {
             inner.waiters.collect(false, &mut wakers);
             reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
         }
+        if !settled {
+            self.collect_drivers(&mut wakers);
+        }
         // Breadth first and without recursion: a chain of sub-agents may be deep.
         let mut next = 0;
         while next < reached.len() {
@@ -105,15 +109,15 @@ impl<P: Hook> Node<P> {
                 let inner = node.lock();
                 inner.waiters.collect(false, &mut wakers);
                 reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+                let follows = !inner.follows.is_empty();
                 drop(inner);
+                if follows {
+                    // What is above a follower is not above us.
+                    node.collect_drivers(&mut wakers);
+                }
                 next += 1;
             } else {
                 reached.swap_remove(next);
-            }
-        }
-        if !settled {
-            for ancestor in self.ancestors() {
-                ancestor.lock().waiters.collect(true, &mut wakers);
             }
         }
         self.payload.ended(self, end);
@@ -122,6 +126,24 @@ impl<P: Hook> Node<P> {
         }
         for waker in wakers {
             waker.wake();
+        }
+    }
+
+    /// The wakers of those who poll this node from further out: above it, or
+    /// above a node that it follows.
+    fn collect_drivers(&self, wakers: &mut Vec<Waker>) {
+        let followed: Vec<_> = {
+            let inner = self.lock();
+            let nodes = inner.follows.iter();
+            nodes.filter_map(|(node, _)| node.upgrade()).collect()
+        };
+        for ancestor in self.ancestors() {
+            ancestor.lock().waiters.collect(true, wakers);
+        }
+        for node in followed {
+            for above in std::iter::once(&*node).chain(node.ancestors()) {
+                above.lock().waiters.collect(true, wakers);
+            }
         }
     }
 

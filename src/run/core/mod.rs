@@ -35,5 +35,9 @@ pub(crate) use self::{
     end::End,
     latch::Hook,
     node::Node,
+    pauses::Paused,
     window::{TaskId, Window},
 };
+
+#[cfg(test)]
+mod tests;

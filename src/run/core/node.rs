@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -12,6 +12,7 @@ use slab::Slab;
 use super::{
     End, Hook, Nanos, Window,
     clocks::{Clocks, Life},
+    pauses::Pauses,
     waiters::Waiters,
 };
 use crate::run::{NodeKind, ResetOn, TerminalReason};
@@ -26,9 +27,9 @@ pub(crate) struct Node<P> {
     pub(super) end: OnceLock<End>,
     pub(crate) clocks: Clocks,
     pub(super) life: Life,
-    /// Pauses on this node, and on nodes below it.
-    pub(super) paused: AtomicU32,
-    pub(super) paused_below: AtomicU32,
+    /// Pauses at this node, and at it or below it.
+    pub(super) own_pauses: Pauses,
+    pub(super) pauses: Pauses,
     /// Nodes at or below this one that somebody is working on.
     active: AtomicUsize,
     inner: Mutex<Inner<P>>,
@@ -47,6 +48,8 @@ pub(super) struct Inner<P> {
     pub(super) waiters: Waiters,
     pub(super) windows: Slab<Arc<Window>>,
     pub(super) also: Vec<TerminalReason>,
+    /// Where this node is listed besides its parent, to be forgotten there.
+    pub(super) follows: Vec<(Weak<Node<P>>, usize)>,
 }
 
 impl<P: Hook> Node<P> {
@@ -96,14 +99,15 @@ impl<P: Hook> Node<P> {
             end: OnceLock::new(),
             clocks: Clocks::new(),
             life: Life::new(),
-            paused: AtomicU32::new(0),
-            paused_below: AtomicU32::new(0),
+            own_pauses: Pauses::default(),
+            pauses: Pauses::default(),
             active: AtomicUsize::new(0),
             inner: Mutex::new(Inner {
                 children: Slab::new(),
                 waiters: Waiters::default(),
                 windows: Slab::new(),
                 also: Vec::new(),
+                follows: Vec::new(),
             }),
             payload,
         }
@@ -236,6 +240,13 @@ impl<P> Drop for Node<P> {
     fn drop(&mut self) {
         if let Some(Parent { node, key }) = self.parent.take() {
             node.lock().children.try_remove(key);
+        }
+        let inner = self.inner.get_mut();
+        let inner = inner.unwrap_or_else(PoisonError::into_inner);
+        for (node, key) in std::mem::take(&mut inner.follows) {
+            if let Some(node) = node.upgrade() {
+                node.lock().children.try_remove(key);
+            }
         }
     }
 }

@@ -62,11 +62,11 @@ impl Window {
         Duration::from_nanos(self.length.load(Ordering::Relaxed))
     }
 
-    /// Whether it has passed at `now`, as far as `task` can know.
-    pub(super) fn has_passed(&self, life: &Life, now: Duration, task: TaskId) -> bool {
+    /// When it passed, if it has at `now`, as far as `task` can know.
+    pub(super) fn passed_at(&self, life: &Life, now: Duration, task: TaskId) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
-            return false;
+            return None;
         }
         let ours = TaskId(
             self.task[0].load(Ordering::Relaxed),
@@ -74,7 +74,8 @@ impl Window {
         ) == task;
         let silent_since = since.max(life.last(self.resets_on));
         let length = self.length.load(Ordering::Relaxed);
-        ours && silent_since.saturating_add(length) <= nanos(now)
+        let at = silent_since.saturating_add(length);
+        (ours && at <= nanos(now)).then_some(at)
     }
 }
 
