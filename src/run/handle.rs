@@ -286,9 +286,15 @@ impl Run {
     /// else was, and taken over by a run that is this one call.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         let now = self.now();
-        let stored = self.0.settle(reason.clone(), now).is_ok();
+        drop(self.0.settle(reason, now));
         if let Some(parent) = self.0.parent() {
-            if stored {
+            // What ended by itself was a step of what goes on above; what ended
+            // because that ended was none.
+            let own = self
+                .0
+                .own_end()
+                .is_some_and(|end| end.origin == self.0.number());
+            if own {
                 parent.record(ResetOn::Step, now);
             }
             if parent.payload.is_single() && parent.kind() == NodeKind::Run {

@@ -116,11 +116,13 @@ impl<P: Hook> Node<P> {
     /// Registers, or updates, the waker to call when this node ends; with
     /// `below`, also when a descendant does.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
-        self.lock().waiters.set(key, waker, below);
+        let replaced = self.lock().waiters.set(key, waker, below);
+        drop(replaced);
     }
 
     pub(crate) fn unwait(&self, key: usize) {
-        self.lock().waiters.remove(key);
+        let removed = self.lock().waiters.remove(key);
+        drop(removed);
     }
 
     pub(crate) fn add_window(&self, window: &Arc<Window>) {

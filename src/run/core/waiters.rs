@@ -16,21 +16,30 @@ struct Waiter {
 }
 
 impl Waiters {
-    pub(crate) fn set(&mut self, key: &mut Option<usize>, waker: &Waker, below: bool) {
+    /// Answers the waker that was replaced: to drop it may drop a task, so that
+    /// must not happen under the node's lock.
+    pub(crate) fn set(
+        &mut self,
+        key: &mut Option<usize>,
+        waker: &Waker,
+        below: bool,
+    ) -> Option<Waker> {
+        let waker = waker.clone();
         match key.and_then(|key| self.slots.get_mut(key)) {
             Some(waiter) => {
-                waiter.waker.clone_from(waker);
                 waiter.below = below;
+                Some(std::mem::replace(&mut waiter.waker, waker))
             }
             None => {
-                let waker = waker.clone();
                 *key = Some(self.slots.insert(Waiter { waker, below }));
+                None
             }
         }
     }
 
-    pub(crate) fn remove(&mut self, key: usize) {
-        self.slots.try_remove(key);
+    /// Answers the waker, for the same reason.
+    pub(crate) fn remove(&mut self, key: usize) -> Option<Waker> {
+        Some(self.slots.try_remove(key)?.waker)
     }
 
     #[cfg(test)]
