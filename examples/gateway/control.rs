@@ -50,6 +50,17 @@ pub(crate) async fn guard(
     }
 }
 
+/// Refuses pages of another origin on every route: whoever can make a browser
+/// post here would spend the operator's key.
+pub(crate) async fn refuse_pages(request: Request, next: Next) -> Response {
+    if is_of_this_machine(request.headers()) {
+        next.run(request).await
+    } else {
+        let message = "this server does not answer pages of another origin";
+        (StatusCode::FORBIDDEN, message).into_response()
+    }
+}
+
 fn bearer(headers: &HeaderMap) -> Option<&str> {
     headers
         .get(header::AUTHORIZATION)?
@@ -75,14 +86,19 @@ fn is_local(uri: &Uri, headers: &HeaderMap) -> bool {
         .authority()
         .map(|authority| authority.as_str())
         .or_else(|| text(header::HOST));
-    let origin = text(header::ORIGIN);
-    host.is_some_and(is_loopback)
-        && origin.is_none_or(|origin| {
-            let authority = origin
-                .strip_prefix("http://")
-                .or(origin.strip_prefix("https://"));
-            authority.is_some_and(is_loopback)
-        })
+    host.is_some_and(is_loopback) && is_of_this_machine(headers)
+}
+
+fn is_of_this_machine(headers: &HeaderMap) -> bool {
+    let origin = headers
+        .get(header::ORIGIN)
+        .map(|value| value.to_str().unwrap_or(""));
+    origin.is_none_or(|origin| {
+        let authority = origin
+            .strip_prefix("http://")
+            .or(origin.strip_prefix("https://"));
+        authority.is_some_and(is_loopback)
+    })
 }
 
 fn is_loopback(authority: &str) -> bool {

@@ -24,13 +24,14 @@ use crate::config::{self, Candidate, Config};
 const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// Headers of one connection, which are never handed on.
-const HOP_BY_HOP: [&str; 8] = [
+const HOP_BY_HOP: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",
     "proxy-authorization",
     "proxy-connection",
     "te",
+    "trailer",
     "transfer-encoding",
     "upgrade",
 ];
@@ -80,7 +81,10 @@ impl Service<Request<Body>> for Forward {
         Box::pin(async move {
             let (mut parts, body) = request.into_parts();
             // Up front: an unread body would hide that the caller has left.
+            // The caller's time, not the upstream's silence.
+            let uploading = parts.extensions.get::<Run>().map(Run::pause);
             let body = Limited::new(body, MAX_BODY).collect().await?.to_bytes();
+            drop(uploading);
             if parts.method == Method::POST {
                 let json: Result<IgnoredAny, _> = serde_json::from_slice(&body);
                 json.map_err(|error| {
@@ -95,9 +99,7 @@ impl Service<Request<Body>> for Forward {
             let mut answer = client
                 .call(Request::from_parts(parts, Full::new(body)))
                 .await?;
-            for name in HOP_BY_HOP {
-                answer.headers_mut().remove(name);
-            }
+            strip_hop(answer.headers_mut());
             Ok(answer)
         })
     }
@@ -138,19 +140,9 @@ fn outgoing(
     dialect: Dialect,
     run: Option<&Run>,
 ) -> Result<HeaderMap, BoxError> {
-    // Whatever `connection` names is of this hop too.
-    let named: Vec<HeaderName> = incoming
-        .get_all(header::CONNECTION)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .filter_map(|name| name.trim().parse().ok())
-        .collect();
     let mut headers = incoming.clone();
-    for name in &named {
-        headers.remove(name);
-    }
-    for name in HOP_BY_HOP.into_iter().chain(PRIVATE) {
+    strip_hop(&mut headers);
+    for name in PRIVATE {
         headers.remove(name);
     }
     // The transport counts the body itself.
@@ -175,4 +167,21 @@ fn outgoing(
         headers.insert("x-run-id", HeaderValue::try_from(run.id().to_string())?);
     }
     Ok(headers)
+}
+
+/// Removes what belongs to one connection, and what `connection` names.
+fn strip_hop(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(header::CONNECTION)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .filter_map(|name| name.trim().parse().ok())
+        .collect();
+    for name in &named {
+        headers.remove(name);
+    }
+    for name in HOP_BY_HOP {
+        headers.remove(name);
+    }
 }

@@ -17,13 +17,16 @@ mod routes;
 mod stack;
 mod upstream;
 
-use std::{net::SocketAddr, process::ExitCode};
+use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use axum::serve::ListenerExt;
-use tokio::{net::TcpListener, signal::unix};
+use tokio::{net::TcpListener, signal::unix, sync::Notify};
 use tower_agent::{BoxError, RunRegistry};
 
 use self::{args::Args, config::Config};
+
+/// How long connections have to close after a signal to stop.
+const GRACE: Duration = Duration::from_secs(5);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -80,6 +83,8 @@ async fn run() -> Result<(), BoxError> {
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
+    // Before anybody can know that there is somebody to stop.
+    let terminated = terminated()?;
     println!("listening on http://{address}");
     if embedded {
         greet(address);
@@ -88,16 +93,34 @@ async fn run() -> Result<(), BoxError> {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    let terminated = terminated()?;
-    let stop = async move {
-        terminated.await;
-        // Streams that are under way learn why, and so does whoever retries.
-        registry.shutdown();
+    let stopping = Arc::new(Notify::new());
+    let stop = {
+        let (stopping, registry) = (Arc::clone(&stopping), registry.clone());
+        async move {
+            terminated.await;
+            // Streams that are under way learn why, and so does whoever retries.
+            registry.shutdown();
+            stopping.notify_one();
+        }
     };
-    axum::serve(listener, app)
-        .with_graceful_shutdown(stop)
-        .await?;
-    Ok(())
+    let served = async {
+        axum::serve(listener, app)
+            .with_graceful_shutdown(stop)
+            .await
+    };
+    let grace = async {
+        stopping.notified().await;
+        tokio::time::sleep(GRACE).await;
+        // Whatever began while connections were being closed.
+        registry.shutdown();
+        Ok(())
+    };
+    let (served, grace) = (pin!(served), pin!(grace));
+    let ended: std::io::Result<()> = futures_util::future::select(served, grace)
+        .await
+        .factor_first()
+        .0;
+    Ok(ended?)
 }
 
 /// Resolves at SIGTERM or Ctrl-C.

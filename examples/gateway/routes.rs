@@ -49,6 +49,7 @@ pub(crate) fn app(gateway: Gateway, control: Control, models: &[Model]) -> Route
         .route("/v1/models", get(|| async move { models }))
         .route("/healthz", get(|| async { "ok\n" }))
         .merge(operated)
+        .layer(axum::middleware::from_fn(control::refuse_pages))
 }
 
 /// One list that the SDKs of both dialects read.

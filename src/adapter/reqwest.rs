@@ -7,6 +7,10 @@
 //! run. [`ReqwestService::new`] switches the first two off and puts the run on
 //! the answer again.
 //!
+//! What stays is that the connection pool sends a request again of which it had
+//! not written a byte when a kept connection turned out to be closed; the
+//! upstream has not seen it then.
+//!
 //! It sets no timeout: one that fires inside cannot be told from the
 //! provider's own. A timeout that is on the builder already stays.
 //!

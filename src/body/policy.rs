@@ -30,6 +30,11 @@ pub trait Policy {
         None
     }
 
+    /// The head has come, and is about to be handed on.
+    fn answered(&mut self, found: &Run) {
+        let _ = found;
+    }
+
     /// A frame is handed on; `seen` is none if the policy does not read.
     fn frame(&mut self, found: &Run, seen: Option<Seen>) {
         let _ = (found, seen);

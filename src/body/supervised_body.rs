@@ -97,7 +97,7 @@ where
             this.inner.set(None);
             return Poll::Ready(Some(Err(supervision.over())));
         }
-        let turn = Turn::enter(cx.waker());
+        let turn = Turn::enter(cx.waker(), supervision.found());
         let polled = inner.poll_frame(cx).map_err(Into::into);
         // Looked at where it lies: a frame is large, and most are handed on.
         let why = match &polled {

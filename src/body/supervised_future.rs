@@ -117,7 +117,7 @@ where
             (&mut *this.watch, this.inner.as_mut().as_pin_mut())
         {
             if !supervision.is_over() {
-                let turn = Turn::enter(cx.waker());
+                let turn = Turn::enter(cx.waker(), supervision.found());
                 match inner.poll(cx) {
                     Poll::Ready(Ok(mut answer)) => {
                         drop(turn);

@@ -82,6 +82,7 @@ impl<P: Policy> Supervision<P> {
             // For layers further out, which never open a node.
             answer.extensions_mut().insert(self.found.clone());
         }
+        self.policy.answered(&self.found);
         self.policy.head(&self.found, answer.headers_mut());
     }
 
@@ -91,6 +92,11 @@ impl<P: Policy> Supervision<P> {
             Reading::Tap(tap) => Some(tap),
             _ => None,
         }
+    }
+
+    #[inline]
+    pub(super) const fn found(&self) -> &Run {
+        &self.found
     }
 
     /// Whether somebody ended the node. Looked at before anything is polled: a

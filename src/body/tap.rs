@@ -109,7 +109,9 @@ impl Tap {
     /// marks it as judged.
     #[inline]
     pub(crate) fn new<B: Body>(facts: Facts, answer: &mut Response<B>) -> Self {
-        let mode = if Stream::is_events(answer.status(), answer.headers()) {
+        let announced = Announced::by(facts.head, answer);
+        let events = Stream::is_events(answer.status(), answer.headers());
+        let mode = if events && !announced.is_reached(0) {
             match answer.extensions().get::<Judged>() {
                 Some(judged) => Mode::Following(Box::new(Follower {
                     judged: judged.clone(),
@@ -127,7 +129,7 @@ impl Tap {
         Self {
             mode,
             passed: 0,
-            announced: Announced::by(facts.head, answer),
+            announced,
             failed: FailureClass::from_status(answer.status()),
             unnoted: None,
         }
@@ -194,7 +196,9 @@ impl Tap {
 
     /// Whether all that was announced, or the terminator, was handed on.
     pub(crate) fn is_complete(&self) -> bool {
-        let terminator = self.judged().and_then(Judged::terminator);
+        // After its own error event an upstream has nothing more to say.
+        let ends = |judged: &Judged| judged.terminator().or(judged.error());
+        let terminator = self.judged().and_then(ends);
         terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
     }
 

@@ -2,7 +2,8 @@
 //!
 //! The outermost wrapper that is being polled is the *driver*. Wrappers below
 //! it, polled with the same waker, only lower its next deadline; the driver
-//! arms one timer for all of them and waits for the end of its node once.
+//! arms one timer for all of them, and waits for the end of its node and of those
+//! below it; a wrapper whose node stands elsewhere waits for that itself.
 //! A different waker means a task boundary (or a combinator that polls its
 //! children by their own wakers): then the wrapper drives itself.
 
@@ -27,6 +28,7 @@ thread_local! {
     static POLLED: Polled = const {
         Polled {
             driver: Cell::new(TaskId::NONE),
+            node: Cell::new(0),
             next: Cell::new(None),
             now: Cell::new(None),
         }
@@ -37,6 +39,8 @@ thread_local! {
 /// reference is kept: a panic or a forgotten guard leaves plain values.
 struct Polled {
     driver: Cell<TaskId>,
+    /// The number of the node whose end the driver waits for.
+    node: Cell<u64>,
     /// The earliest deadline that nested wrappers asked for.
     next: Cell<Option<Due>>,
     /// The clock, read once on the way out of a pending poll.
@@ -77,6 +81,8 @@ impl Due {
 pub(crate) struct Turn {
     task: TaskId,
     outer: Outer,
+    /// How many ends the node had heard of before the poll.
+    heard: u64,
 }
 
 enum Outer {
@@ -84,13 +90,13 @@ enum Outer {
     Driver,
     /// This poll is the driver's; another task's may be under way around it.
     None,
-    Foreign(TaskId, Option<Due>),
+    Foreign(TaskId, u64, Option<Due>),
 }
 
 impl Turn {
     /// Call before the inner service or body is polled.
     #[inline]
-    pub(crate) fn enter(waker: &Waker) -> Self {
+    pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
         POLLED.with(|polled| {
             polled.now.set(None);
@@ -99,14 +105,16 @@ impl Turn {
                 Outer::Driver
             } else {
                 polled.driver.set(task);
+                let node = polled.node.replace(run.node().number());
                 let next = polled.next.take();
                 if driver == TaskId::NONE {
                     Outer::None
                 } else {
-                    Outer::Foreign(driver, next)
+                    Outer::Foreign(driver, node, next)
                 }
             };
-            Self { task, outer }
+            let heard = run.node().heard();
+            Self { task, outer, heard }
         })
     }
 
@@ -130,8 +138,9 @@ impl Drop for Turn {
         POLLED.with(|polled| match self.outer {
             Outer::Driver => {}
             Outer::None => polled.driver.set(TaskId::NONE),
-            Outer::Foreign(driver, next) => {
+            Outer::Foreign(driver, node, next) => {
                 polled.driver.set(driver);
+                polled.node.set(node);
                 polled.next.set(next);
                 polled.now.set(None);
             }
@@ -175,7 +184,8 @@ impl Drive {
             polled.next.set(next);
             next
         });
-        if matches!(turn.outer, Outer::Driver) {
+        let nested = matches!(turn.outer, Outer::Driver);
+        if nested && run.node().is_below(POLLED.with(|polled| polled.node.get())) {
             return;
         }
         let engine = self.0.get_or_insert_with(|| {
@@ -190,10 +200,15 @@ impl Drive {
         let moved = std::mem::replace(engine.task, turn.task) != turn.task;
         if moved {
             run.node().wait(engine.waiter, cx.waker(), true);
-            // It may have ended between the look at it and the registration.
-            if run.node().own_end().is_some() {
+            // It, or a node below it, may have ended between the look at it and
+            // the registration.
+            if run.node().heard() != turn.heard || run.node().own_end().is_some() {
                 cx.waker().wake_by_ref();
             }
+        }
+        if nested {
+            // The driver's timer serves, but its node is none of ours.
+            return;
         }
         arm(engine.timer, engine.armed, next, moved, cx);
     }
@@ -269,7 +284,7 @@ pub(crate) fn poll_until_end<F: Future>(
     if run.node().own_end().is_some() {
         return Poll::Ready(Err(run.to_terminated()));
     }
-    let turn = Turn::enter(cx.waker());
+    let turn = Turn::enter(cx.waker(), run);
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }

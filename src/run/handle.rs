@@ -283,24 +283,26 @@ impl Run {
     }
 
     /// The opener's word, once its work was dropped: stored only if nothing
-    /// else was, and taken over by a run that is this one call.
+    /// else was, and taken over by a run that was opened for this one call. A
+    /// run that was given a name since it was opened goes on.
     pub(crate) fn settle(&self, reason: TerminalReason) {
+        if self.kind() == NodeKind::Run && !self.0.payload.is_single() {
+            self.0.leave();
+            return;
+        }
         let now = self.now();
         drop(self.0.settle(reason, now));
         if let Some(parent) = self.0.parent() {
+            let end = self.0.nearest_end();
             // What ended by itself was a step of what goes on above; what ended
             // because that ended was none.
-            let own = self
-                .0
-                .own_end()
-                .is_some_and(|end| end.origin == self.0.number());
-            if own {
+            if end.is_some_and(|end| end.origin == self.0.number()) {
                 parent.record(ResetOn::Step, now);
             }
-            if parent.payload.is_single() && parent.kind() == NodeKind::Run {
-                if let Some(end) = self.0.nearest_end() {
-                    parent.settle_as(end, now);
-                }
+            if let (true, true, Some(end)) =
+                (self.0.payload.is_sole(), parent.payload.is_single(), end)
+            {
+                parent.settle_as(end, now);
             }
         }
         self.0.leave();

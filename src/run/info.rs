@@ -19,8 +19,11 @@ pub(crate) struct Info {
     pub(crate) tree: u64,
     /// Put into a request, and no layer has taken over its settling yet.
     unclaimed: AtomicBool,
-    /// A run of one call, that ends as its call does.
+    /// A run that whoever opened it settles: nobody gave it a name by which it
+    /// could be found again.
     single: AtomicBool,
+    /// The one call that a single run was opened for.
+    sole: AtomicBool,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) changes: AtomicU64,
     step: Mutex<Option<Step>>,
@@ -48,6 +51,7 @@ impl Info {
             tree,
             unclaimed: AtomicBool::new(false),
             single: AtomicBool::new(false),
+            sole: AtomicBool::new(false),
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             step: Mutex::new(None),
@@ -75,6 +79,14 @@ impl Info {
 
     pub(crate) fn is_single(&self) -> bool {
         self.single.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_sole(&self) {
+        self.sole.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_sole(&self) -> bool {
+        self.sole.load(Ordering::Acquire)
     }
 
     pub(crate) fn identify(&self, identity: Identity) -> bool {

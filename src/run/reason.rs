@@ -124,13 +124,13 @@ impl TerminalReason {
     #[must_use]
     pub fn status(&self) -> StatusCode {
         match self {
-            Self::Completed => StatusCode::OK,
             Self::Failed(_) => StatusCode::BAD_GATEWAY,
             Self::StepTimeout | Self::HardCeiling | Self::CallerDeadline => {
                 StatusCode::GATEWAY_TIMEOUT
             }
             // 499 has no name of its own in the registry; proxies log it.
-            Self::ClientDisconnect | Self::Aborted => {
+            // A call that was cut because its run had completed did not.
+            Self::Completed | Self::ClientDisconnect | Self::Aborted => {
                 StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
             }
             Self::Shutdown => StatusCode::SERVICE_UNAVAILABLE,

@@ -12,7 +12,7 @@ use super::{RunLayer, policy::RunPolicy};
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
-    run::{InvalidRunId, NodeKind, Owner, Run, RunId},
+    run::{InvalidRunId, NodeKind, Owner, Run, RunId, TerminalReason},
 };
 
 /// The service of a [`RunLayer`].
@@ -60,54 +60,66 @@ impl RunLayer {
     /// Opens the call of a request, or finds the one that the program put into
     /// it; the caller settles it if the second is true.
     fn enter(&self, named: Named, found: Option<Run>) -> (Run, bool) {
-        let Named { owner, id, session } = named;
-        let (run, outer) = match found {
-            // Put there by the program, for a run that it knows.
-            Some(call) if call.kind() != NodeKind::Run => {
-                let owns = call.node().payload.claim();
-                return (call, owns);
-            }
-            Some(run) => {
-                let nameless = run.node().payload.identity().is_none();
-                match id {
-                    Some(id) if nameless => {
-                        if self
-                            .registry
-                            .adopt(&run, owner, id.clone(), session.clone())
-                        {
-                            (run, None)
-                        } else {
-                            (
-                                self.registry.open_with(owner, id, session, self.idle),
-                                Some(run),
-                            )
-                        }
-                    }
-                    _ => {
-                        if nameless {
-                            self.registry.adopt(&run, owner, run.id(), session);
-                        }
-                        (run, None)
-                    }
-                }
-            }
-            None => match id {
-                Some(id) => (self.registry.open_with(owner, id, session, self.idle), None),
-                None => {
-                    let run = Run::open_single();
-                    self.registry.adopt(&run, owner, run.id(), session);
-                    (run, None)
-                }
-            },
-        };
-        // A deadline that has come is stored here; the call inherits it.
-        drop(run.check());
-        let call = run.open_below(NodeKind::Call);
-        if let Some(outer) = outer {
-            call.node().follow(outer.node());
+        // Put there by the program, for a run that it knows.
+        if let Some(call) = found.as_ref().filter(|found| found.kind() != NodeKind::Run) {
+            return (call.clone(), call.node().payload.claim());
+        }
+        let mut call = self.open(&named, found.as_ref());
+        // Between being found and being asked an idle run may have completed;
+        // the id is free for the next one then.
+        if named.id.is_some() && call.terminal_reason() == Some(TerminalReason::Completed) {
+            call = self.open(&named, found.as_ref());
         }
         call.node().enter();
         (call, true)
+    }
+
+    fn open(&self, named: &Named, found: Option<&Run>) -> Run {
+        let (run, outer) = self.find(named, found);
+        // A deadline that has come is stored here; the call inherits it.
+        drop(run.check());
+        let call = run.open_below(NodeKind::Call);
+        match outer {
+            Some(outer) => call.node().follow(outer.node()),
+            None if named.id.is_none() && found.is_none() => call.node().payload.set_sole(),
+            None => {}
+        }
+        call
+    }
+
+    /// The run that a request belongs to, and the one around it if that is
+    /// another.
+    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> (Run, Option<&'a Run>) {
+        let registry = &self.registry;
+        let session = || named.session.clone();
+        let Some(found) = found else {
+            let run = match &named.id {
+                Some(id) => registry.open_with(named.owner, id.clone(), session(), self.idle),
+                None => {
+                    let run = Run::open_single();
+                    registry.adopt(&run, named.owner, None, session(), self.idle);
+                    run
+                }
+            };
+            return (run, None);
+        };
+        let nameless = found.node().payload.identity().is_none();
+        match &named.id {
+            Some(id) if nameless => {
+                let id = id.clone();
+                if registry.adopt(found, named.owner, Some(id.clone()), session(), self.idle) {
+                    return (found.clone(), None);
+                }
+                let run = registry.open_with(named.owner, id, session(), self.idle);
+                (run, Some(found))
+            }
+            _ => {
+                if nameless {
+                    registry.adopt(found, named.owner, None, session(), self.idle);
+                }
+                (found.clone(), None)
+            }
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{HeaderName, request::Parts};
+use http::{HeaderName, HeaderValue, request::Parts};
 
 use crate::run::{InvalidRunId, Owner, RunId};
 
@@ -43,9 +43,9 @@ impl OwnerSource {
                 let mut found = CREDENTIALS
                     .iter()
                     .filter_map(|name| parts.headers.get(*name));
-                found
-                    .next()
-                    .map_or_else(Owner::default, |value| Owner::of(value.as_bytes()))
+                // Callers without one are not the program: its runs are not
+                // theirs.
+                Owner::of(found.next().map_or(b"", HeaderValue::as_bytes))
             }
             Self::By(read) => read(parts),
         }

@@ -80,6 +80,13 @@ impl Policy for StepPolicy {
     }
 
     #[inline]
+    fn answered(&mut self, found: &Run) {
+        // Until the body is polled it is the reader's time; a head is bytes, and
+        // no content.
+        self.frame(found, Some(Seen::Life));
+    }
+
+    #[inline]
     fn frame(&mut self, found: &Run, seen: Option<Seen>) {
         let resets = match self.silence.resets_on() {
             ResetOn::AnyByte => true,

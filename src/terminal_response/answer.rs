@@ -1,4 +1,4 @@
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::LengthLimitError;
 
 use super::{InvalidRequest, TerminalResponseBody, layer::Statuses};
@@ -15,6 +15,8 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Caller {
     pub(super) dialect: Dialect,
+    /// It wants no body.
+    pub(super) head: bool,
 }
 
 impl Caller {
@@ -29,7 +31,10 @@ impl Caller {
             None if anthropic() => Dialect::Anthropic,
             None => Dialect::Any,
         };
-        Self { dialect }
+        Self {
+            dialect,
+            head: request.method() == Method::HEAD,
+        }
     }
 }
 

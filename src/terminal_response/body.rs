@@ -8,12 +8,11 @@ use http::{HeaderValue, Response, header};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::stream::Events;
+use super::{answer::Caller, stream::Events};
 use crate::{
     BoxError,
-    body::{Judged, Stream},
+    body::{Announced, Judged, Stream},
     run::Run,
-    sse::Dialect,
 };
 
 pin_project! {
@@ -38,9 +37,14 @@ impl<B> TerminalResponseBody<B> {
         }
     }
 
-    pub(super) fn wrap(answer: Response<B>, dialect: Dialect) -> Response<Self> {
+    pub(super) fn wrap(answer: Response<B>, caller: Caller) -> Response<Self>
+    where
+        B: Body,
+    {
+        let bodiless = Announced::by(caller.head, &answer).is_reached(0);
         let (mut parts, body) = answer.into_parts();
-        let events = Stream::is_events(parts.status, &parts.headers).then(|| {
+        let streams = !bodiless && Stream::is_events(parts.status, &parts.headers);
+        let events = streams.then(|| {
             // Another event may always follow, so nobody can know the length.
             parts.headers.remove(header::CONTENT_LENGTH);
             let no_cache = HeaderValue::from_static("no-cache");
@@ -50,7 +54,7 @@ impl<B> TerminalResponseBody<B> {
                 .insert("x-accel-buffering", HeaderValue::from_static("no"));
             let judged = parts.extensions.get::<Judged>().cloned();
             let run = parts.extensions.get::<Run>().cloned();
-            Box::new(Events::new(dialect, judged, run))
+            Box::new(Events::new(caller.dialect, judged, run))
         });
         let body = Self {
             inner: Some(body),

@@ -73,7 +73,7 @@ where
         let polled = ready!(inner.poll(cx));
         this.inner.set(None);
         Poll::Ready(Ok(match polled {
-            Ok(answer) => TerminalResponseBody::wrap(answer, this.caller.dialect),
+            Ok(answer) => TerminalResponseBody::wrap(answer, *this.caller),
             Err(error) => answer::to_error(*this.caller, *this.statuses, &error.into()),
         }))
     }

@@ -119,11 +119,22 @@ impl Events {
                 return self.fail(&cut.into());
             }
         }
-        self.flush();
         let judged = self.judged();
         let finished = judged.is_finished() && judged.terminator().is_none();
         if finished && matches!(judged.dialect(), Dialect::OpenAiChat) {
+            // An event without its blank line would swallow what follows it.
+            self.held.clear();
+            self.mend();
             self.out.push_back(Frame::data(Bytes::from_static(DONE)));
+        } else {
+            self.flush();
+        }
+    }
+
+    /// Ends an event whose beginning is out, so that another can follow.
+    fn mend(&mut self) {
+        if self.torn {
+            self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
         }
     }
 
@@ -157,10 +168,7 @@ impl Events {
             sequence,
         };
         let event = error_event(dialect, &info);
-        if self.torn {
-            // What is out of the torn event must not swallow this one.
-            self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
-        }
+        self.mend();
         self.held.clear();
         self.out.push_back(Frame::data(event));
     }

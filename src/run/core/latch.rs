@@ -138,10 +138,12 @@ impl<P: Hook> Node<P> {
             nodes.filter_map(|(node, _)| node.upgrade()).collect()
         };
         for ancestor in self.ancestors() {
+            ancestor.hear();
             ancestor.lock().waiters.collect(true, wakers);
         }
         for node in followed {
             for above in std::iter::once(&*node).chain(node.ancestors()) {
+                above.hear();
                 above.lock().waiters.collect(true, wakers);
             }
         }

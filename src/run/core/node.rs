@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -30,6 +30,8 @@ pub(crate) struct Node<P> {
     /// Pauses at this node, and at it or below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
+    /// How often drivers here were called because something ended.
+    heard: AtomicU64,
     /// Nodes at or below this one that somebody is working on.
     active: AtomicUsize,
     inner: Mutex<Inner<P>>,
@@ -101,6 +103,7 @@ impl<P: Hook> Node<P> {
             life: Life::new(),
             own_pauses: Pauses::default(),
             pauses: Pauses::default(),
+            heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             inner: Mutex::new(Inner {
                 children: Slab::new(),
@@ -169,6 +172,23 @@ impl<P: Hook> Node<P> {
         for waker in wakers {
             waker.wake();
         }
+    }
+
+    /// Changes whenever this node or one below it ends.
+    #[inline]
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    /// Before wakers are collected: who registers later sees that it came late.
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the node of that number is this one or one above it.
+    #[inline]
+    pub(crate) fn is_below(&self, number: u64) -> bool {
+        self.number == number || self.ancestors().any(|node| node.number == number)
     }
 
     pub(crate) fn active(&self) -> usize {

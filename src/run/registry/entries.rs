@@ -69,6 +69,20 @@ impl Entries {
         (run.terminal_reason() != Some(TerminalReason::Completed)).then_some(run)
     }
 
+    /// The run of this key was found by it: from now on it ends by being idle,
+    /// if by nothing else.
+    pub(super) fn share(&mut self, key: &Key, idle: Duration, now: Instant) {
+        let Some(entry) = self.by_key.get_mut(key) else {
+            return;
+        };
+        entry.run.node().payload.set_single(false);
+        if entry.idle.replace(idle).is_none() && entry.expires.is_none() {
+            if let Some(at) = now.checked_add(idle) {
+                self.due.push(Reverse((at, entry.serial)));
+            }
+        }
+    }
+
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Run> {
         let entry = self.by_key.get_mut(key)?;
         if entry.expires.is_some() {
@@ -141,6 +155,12 @@ impl Entries {
             if let Some(at) = again {
                 self.due.push(Reverse((at, serial)));
             }
+        }
+        // What was forgotten before its time leaves its place in the queue.
+        if self.due.len() > 2 * self.keys.len() + 64 {
+            let keys = &self.keys;
+            self.due
+                .retain(|Reverse((_, serial))| keys.contains_key(serial));
         }
         while let Some(serial) = self.ended.front() {
             if self.keys.contains_key(serial) {

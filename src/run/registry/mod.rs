@@ -48,7 +48,7 @@ pub use self::{
 
 use self::entries::{Entries, Key};
 use super::{
-    NodeKind, Run, RunId, RunSnapshot, TerminalReason,
+    Run, RunId, RunSnapshot, TerminalReason,
     core::Node,
     info::{Identity, Info, Registration},
 };
@@ -172,39 +172,44 @@ impl RunRegistry {
         let key = Key::new(owner, id);
         let run = {
             let mut entries = self.shared.lock();
-            match entries.reusable(&key, now) {
-                Some(run) => return run,
-                None => {
-                    let run = Run::open();
-                    self.identify(&run, &key, session);
-                    entries.insert(key, run.clone(), Some(idle), now);
-                    run
-                }
+            if let Some(run) = entries.reusable(&key, now) {
+                // Found by its name, it is no longer the run of one call.
+                entries.share(&key, idle, now);
+                return run;
             }
+            let run = Run::open();
+            self.identify(&run, &key, session);
+            entries.insert(key, run.clone(), Some(idle), now);
+            run
         };
         tracing::debug!(target: "tower_agent", run = %run.id(), "run opened");
         run
     }
 
-    /// Enrols a run that has no name yet under this one, if that is free.
+    /// Enrols a run that has no name yet: under this one if that is free, else,
+    /// without one, under the id that is made up for it. Answers whether it was
+    /// enrolled. A run that its opener does not settle ends after `idle`.
     pub(crate) fn adopt(
         &self,
         run: &Run,
         owner: Owner,
-        id: RunId,
+        id: Option<RunId>,
         session: Option<Arc<str>>,
+        idle: Duration,
     ) -> bool {
-        if run.kind() != NodeKind::Run {
-            return false;
-        }
         self.tidy();
         let now = Instant::now();
-        let key = Key::new(owner, id);
+        let given = id.is_some();
+        let key = Key::new(owner, id.unwrap_or_else(|| run.id()));
         let mut entries = self.shared.lock();
         if entries.reusable(&key, now).is_some() || !self.identify(run, &key, session) {
             return false;
         }
-        entries.insert(key, run.clone(), None, now);
+        if given {
+            run.node().payload.set_single(false);
+        }
+        let idle = (!run.node().payload.is_single()).then_some(idle);
+        entries.insert(key, run.clone(), idle, now);
         drop(entries);
         // It may have ended before it had a name to be remembered by.
         if run.terminal_reason().is_some() {
@@ -249,12 +254,13 @@ impl Registration for Shared {
             owner: identity.owner,
             id: identity.id.clone(),
         };
-        let Some(sequence) = self.lock().ended(&key, node.number(), Instant::now()) else {
-            return;
-        };
-        if self.events.receiver_count() > 0 {
-            // Only that nobody listens any more can go wrong.
-            let _ = self.events.send(RunEvent::ended(node, sequence));
+        let mut entries = self.lock();
+        if let Some(sequence) = entries.ended(&key, node.number(), Instant::now()) {
+            if self.events.receiver_count() > 0 {
+                // Under the lock, so that events come in the order of their
+                // numbers. Only that nobody listens any more can go wrong.
+                let _ = self.events.send(RunEvent::ended(node, sequence));
+            }
         }
     }
 }
