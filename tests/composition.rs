@@ -1,0 +1,381 @@
+//! Layers, tools and runs put together in ways that no single layer's tests see.
+
+use std::{
+    convert::Infallible,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response, StatusCode};
+use http_body_util::{BodyExt, Channel, Full};
+use tokio::time::{Instant, sleep};
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, Owner, Run, RunLayer, RunRegistry, Scope,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+type Answer = Response<Full<Bytes>>;
+
+fn hello() -> Result<Answer, Infallible> {
+    Ok(Response::new(Full::new(Bytes::from("hello"))))
+}
+
+fn never(_: Request<()>) -> impl Future<Output = Result<Answer, Infallible>> {
+    pending()
+}
+
+fn run_of<B>(request: &Request<B>) -> Run {
+    request.extensions().get::<Run>().unwrap().clone()
+}
+
+fn named(id: &str) -> Request<()> {
+    Request::builder().header("x-run-id", id).body(()).unwrap()
+}
+
+async fn text<B>(body: B) -> Result<Bytes, String>
+where
+    B: http_body::Body<Data = Bytes, Error = BoxError>,
+{
+    let collected = body.collect().await.map_err(|error| error.to_string())?;
+    Ok(collected.to_bytes())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_of_a_handler_does_not_complete_the_run_of_its_request() {
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(600 * SECOND))
+        .service(service_fn(|request: Request<()>| async move {
+            let run = run_of(&request);
+            run.tool("search").watch(sleep(SECOND)).await.unwrap();
+            assert_eq!(run.terminal_reason(), None);
+            sleep(SECOND).await;
+            hello()
+        }));
+
+    let answer = service.oneshot(Request::new(())).await.unwrap();
+    let run = answer.extensions().get::<Run>().unwrap().clone();
+
+    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_makes_several_calls_under_the_run_of_its_request() {
+    let client = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(60 * SECOND))
+        .service(service_fn(|_: Request<()>| async { hello() }));
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(60 * SECOND))
+        .service(service_fn(move |request: Request<()>| {
+            let client = client.clone();
+            async move {
+                let run = run_of(&request);
+                for _ in 0..3 {
+                    let answer = client.clone().oneshot(run.attach(Request::new(()))).await?;
+                    text(answer.into_body()).await?;
+                }
+                Ok::<_, BoxError>(hello()?)
+            }
+        }));
+
+    let answer = service.oneshot(Request::new(())).await.unwrap();
+
+    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_found_again_by_its_made_up_id_outlives_its_first_call() {
+    let registry = RunRegistry::new();
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(registry.clone()))
+        .service(service_fn(|request: Request<()>| async move {
+            let slow = request.headers().contains_key("x-run-id");
+            sleep(if slow { 10 * SECOND } else { 2 * SECOND }).await;
+            hello()
+        }));
+    let first = async {
+        let answer = service.clone().oneshot(Request::new(())).await.unwrap();
+        text(answer.into_body()).await
+    };
+    let second = async {
+        sleep(SECOND).await;
+        let id = registry.list()[0].run.to_string();
+        let answer = service.clone().oneshot(named(&id)).await.unwrap();
+        (answer.status(), text(answer.into_body()).await)
+    };
+
+    let (first, (status, second)) = tokio::join!(first, second);
+
+    assert_eq!(first.unwrap(), "hello");
+    assert_eq!(status, StatusCode::OK);
+    assert_eq!(second.unwrap(), "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_answer_leaves_the_run_of_an_id_open_in_any_order() {
+    for run_layer_inside in [false, true] {
+        let registry = RunRegistry::new();
+        let calls = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&calls);
+        let upstream = service_fn(move |_: Request<()>| {
+            let first = counted.fetch_add(1, Ordering::SeqCst) == 0;
+            async move {
+                let mut answer = hello()?;
+                if first {
+                    *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+                }
+                Ok::<_, Infallible>(answer)
+            }
+        });
+        let ceiling = HardCeilingLayer::new(600 * SECOND);
+        let runs = RunLayer::new(registry.clone());
+        for expected in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
+            let status = if run_layer_inside {
+                let stack = ServiceBuilder::new().layer(ceiling).layer(runs.clone());
+                let answer = stack.service(upstream.clone()).oneshot(named("r1")).await;
+                let answer = answer.unwrap();
+                let status = answer.status();
+                text(answer.into_body()).await.unwrap();
+                status
+            } else {
+                let stack = ServiceBuilder::new().layer(runs.clone()).layer(ceiling);
+                let answer = stack.service(upstream.clone()).oneshot(named("r1")).await;
+                let answer = answer.unwrap();
+                let status = answer.status();
+                text(answer.into_body()).await.unwrap();
+                status
+            };
+            assert_eq!(status, expected, "inside: {run_layer_inside}");
+        }
+        assert_eq!(calls.load(Ordering::SeqCst), 2);
+    }
+}
+
+/// One waiter per task is enough only for the nodes below the driver's.
+#[tokio::test(start_paused = true)]
+async fn the_end_of_another_run_in_the_same_task_is_noticed_at_once() {
+    for foreign in [false, true] {
+        let client = ServiceBuilder::new()
+            .layer(ClientDisconnectLayer::new())
+            .service(service_fn(never));
+        let outer = Run::open();
+        let inner = if foreign { Run::open() } else { outer.child() };
+        let call = client.oneshot(inner.attach(Request::new(())));
+        let start = Instant::now();
+
+        let stopping = tokio::spawn({
+            let inner = inner.clone();
+            async move {
+                sleep(SECOND).await;
+                inner.end(TerminalReason::Aborted);
+            }
+        });
+        let result = outer.tool("sub-agent").watch(call).await.unwrap();
+        stopping.await.unwrap();
+
+        let error = result.err().unwrap();
+        assert_eq!(
+            TerminalReason::find(&*error),
+            Some(&TerminalReason::Aborted)
+        );
+        assert_eq!(start.elapsed(), SECOND, "foreign: {foreign}");
+        assert_eq!(outer.terminal_reason(), None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_another_run_in_the_same_task_ends_when_it_is_over() {
+    let client = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(10 * SECOND))
+        .service(service_fn(never));
+    let outer = Run::open();
+    let inner = Run::open();
+    let call = client.oneshot(inner.attach(Request::new(())));
+    let start = Instant::now();
+
+    let pausing = tokio::spawn({
+        let inner = inner.clone();
+        async move {
+            sleep(SECOND).await;
+            let pause = inner.pause();
+            sleep(100 * SECOND).await;
+            drop(pause);
+        }
+    });
+    let result = outer.tool("sub-agent").watch(call).await.unwrap();
+    pausing.await.unwrap();
+
+    let error = result.err().unwrap();
+    assert_eq!(
+        TerminalReason::find(&*error),
+        Some(&TerminalReason::StepTimeout)
+    );
+    assert_eq!(start.elapsed(), 110 * SECOND);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_between_the_head_and_the_first_look_at_the_body_is_the_readers() {
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(10 * SECOND))
+        .service(service_fn(|_: Request<()>| async {
+            sleep(SECOND).await;
+            let (mut upstream, body) = Channel::<Bytes>::new(4);
+            tokio::spawn(async move {
+                sleep(61 * SECOND).await;
+                upstream.send_data(Bytes::from("late")).await.unwrap();
+            });
+            Ok::<_, Infallible>(Response::new(body))
+        }));
+
+    let answer = service.oneshot(Request::new(())).await.unwrap();
+    sleep(60 * SECOND).await;
+
+    assert_eq!(text(answer.into_body()).await.unwrap(), "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_lies_unread_does_not_stop_the_tools_of_its_run() {
+    let run = Run::open();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(10 * SECOND).scope(Scope::Run))
+        .service(service_fn(|_: Request<()>| async {
+            sleep(SECOND).await;
+            hello()
+        }));
+
+    let answer = service.oneshot(run.attach(Request::new(()))).await.unwrap();
+    let tool = run.tool("long").watch(sleep(60 * SECOND)).await;
+
+    assert!(tool.is_ok());
+    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_without_a_credential_is_not_the_program() {
+    let registry = RunRegistry::new();
+    let nightly = registry.open(Owner::default(), "nightly".parse().unwrap());
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(HardCeilingLayer::new(SECOND).scope(Scope::Run))
+        .service(service_fn(never));
+
+    assert!(service.oneshot(named("nightly")).await.is_err());
+
+    assert_eq!(nightly.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_the_programs_own_is_forgotten_after_it_was_idle() {
+    let registry = RunRegistry::new();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()).idle(60 * SECOND))
+        .service(service_fn(|_: Request<()>| async { hello() }));
+    for _ in 0..5 {
+        let mut request = Request::new(());
+        request.extensions_mut().insert(Run::open());
+        let answer = service.clone().oneshot(request).await.unwrap();
+        text(answer.into_body()).await.unwrap();
+    }
+    assert_eq!(registry.list().len(), 5);
+
+    sleep(61 * SECOND).await;
+    let idle = registry.list();
+    sleep(RunRegistry::REMEMBERED + SECOND).await;
+
+    assert!(
+        idle.iter()
+            .all(|run| run.reason == Some(TerminalReason::Completed))
+    );
+    assert!(registry.list().is_empty());
+}
+
+/// Answers with these bytes as a stream of events that then stays open, or
+/// ends.
+fn events(data: &'static str, ends: bool) -> Response<Channel<Bytes>> {
+    let (mut upstream, body) = Channel::<Bytes>::new(4);
+    tokio::spawn(async move {
+        upstream
+            .send_data(Bytes::from_static(data.as_bytes()))
+            .await
+            .unwrap();
+        if !ends {
+            pending::<()>().await;
+        }
+    });
+    Response::builder()
+        .header("content-type", "text/event-stream")
+        .body(body)
+        .unwrap()
+}
+
+fn chat(method: &str) -> Request<()> {
+    Request::builder()
+        .method(method)
+        .uri("/v1/chat/completions")
+        .body(())
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_leaves_after_the_upstreams_own_error_event_did_not_cut_it() {
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .service(service_fn(|_: Request<()>| async {
+            let error = "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n";
+            Ok::<_, Infallible>(events(error, false))
+        }));
+
+    let answer = service.oneshot(chat("POST")).await.unwrap();
+    let run = answer.extensions().get::<Run>().unwrap().clone();
+    let mut body = answer.into_body();
+    body.frame().await.unwrap().unwrap();
+    drop(body);
+
+    let reason = run.terminal_reason().unwrap();
+    assert!(matches!(reason, TerminalReason::Failed(_)), "{reason}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_supplied_terminator_is_not_glued_to_half_an_event() {
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .service(service_fn(|_: Request<()>| async {
+            let finished = "data: {\"choices\":[{\"index\":0,\"delta\":{},\
+                            \"finish_reason\":\"stop\"}]}\n\ndata: {\"usage\":{}}";
+            Ok::<_, Infallible>(events(finished, true))
+        }));
+
+    let answer = service.oneshot(chat("POST")).await.unwrap();
+
+    let body = text(answer.into_body()).await.unwrap();
+    assert!(
+        body.ends_with(b"\"stop\"}]}\n\ndata: [DONE]\n\n"),
+        "{body:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_head_request_is_complete_without_a_body() {
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(ClientDisconnectLayer::new())
+        .service(service_fn(|_: Request<()>| async {
+            let events = Response::builder().header("content-type", "text/event-stream");
+            Ok::<_, Infallible>(events.body(Full::<Bytes>::default()).unwrap())
+        }));
+
+    let answer = service.oneshot(chat("HEAD")).await.unwrap();
+    let run = answer.extensions().get::<Run>().unwrap().clone();
+
+    assert!(text(answer.into_body()).await.unwrap().is_empty());
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
