@@ -7,6 +7,7 @@ use http_body::Body;
 pub(crate) struct Announced(u64);
 
 impl Announced {
+    pub(crate) const NOTHING: Self = Self(0);
     const UNKNOWN: Self = Self(u64::MAX);
 
     pub(crate) fn by<B: Body>(head: bool, answer: &Response<B>) -> Self {
@@ -15,7 +16,7 @@ impl Announced {
             StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
         );
         if head || bodiless {
-            return Self(0);
+            return Self::NOTHING;
         }
         if let Some(exact) = answer.body().size_hint().exact() {
             return Self(exact);

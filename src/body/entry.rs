@@ -21,6 +21,7 @@ impl Entry {
             return Self::new(run, owns);
         }
         let run = Run::open_single();
+        run.node().payload.set_owned();
         run.node().enter();
         request.extensions_mut().insert(run.clone());
         Self::new(run, true)
@@ -29,7 +30,7 @@ impl Entry {
     /// The layer's node; the one who owns it says that a call begins.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
-        if owns {
+        if owns && run.node().own_end().is_none() {
             run.note(Step::new(StepKind::LlmCall));
         }
         Self { run, owns }

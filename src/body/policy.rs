@@ -40,9 +40,10 @@ pub trait Policy {
         let _ = (found, seen);
     }
 
-    /// The inner service or body failed at `now`, while `found` lived.
-    fn failed(&mut self, found: &Run, now: Duration) {
-        let _ = (found, now);
+    /// The inner service or body failed at `now`, while `found` lived; the clocks
+    /// are looked at next.
+    fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {
+        let _ = (found, now, task);
     }
 
     /// The future or body is dropped before its end, the inner one still being

@@ -40,7 +40,8 @@ pin_project! {
             let mut this = this.project();
             let Some(inner) = this.inner.as_ref().as_pin_ref() else { return };
             let Some(supervision) = this.supervision else { return };
-            let complete = inner.is_end_stream()
+            let whole = supervision.tap().is_none_or(|tap| tap.finish().is_ok());
+            let complete = (inner.is_end_stream() && whole)
                 || supervision.tap().is_some_and(Tap::is_complete);
             if !complete {
                 // First the reason, so that what is dropped can read it.
@@ -110,13 +111,10 @@ where
                 Err(cut) => Stop::Cut(cut),
             },
             Poll::Ready(Some(Err(_))) => Stop::Failed,
-            Poll::Pending => {
-                ready!(supervision.pending(turn, cx));
-                Stop::Over
-            }
+            Poll::Pending => ready!(supervision.pending(&turn, cx)),
         };
         this.inner.set(None);
-        Poll::Ready(supervision.stopped(why, polled).map(Err))
+        Poll::Ready(supervision.stopped(why, turn.task(), polled).map(Err))
     }
 
     fn is_end_stream(&self) -> bool {

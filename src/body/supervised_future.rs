@@ -10,7 +10,10 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{Entry, Policy, SupervisedBody, supervision::Supervision};
-use crate::{BoxError, run::Turn};
+use crate::{
+    BoxError,
+    run::{TaskId, Turn},
+};
 
 pin_project! {
     /// The response future of a layer that acts on a node; `P` is the layer's.
@@ -126,11 +129,14 @@ where
                         return Poll::Ready(Ok(this.watch.hand_over(answer)));
                     }
                     Poll::Ready(Err(error)) => {
+                        let task = turn.task();
                         drop(turn);
                         this.inner.set(None);
-                        return Poll::Ready(Err(this.watch.failed(error.into())));
+                        return Poll::Ready(Err(this.watch.failed(error.into(), task)));
                     }
-                    Poll::Pending => ready!(supervision.pending(turn, cx)),
+                    Poll::Pending => {
+                        ready!(supervision.pending(&turn, cx));
+                    }
                 }
             }
             this.inner.set(None);
@@ -159,9 +165,9 @@ impl<P: Policy> Watch<P> {
     }
 
     #[cold]
-    fn failed(&mut self, error: BoxError) -> BoxError {
+    fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         match std::mem::replace(self, Self::Done) {
-            Self::Node(mut supervision) => supervision.failed(error),
+            Self::Node(mut supervision) => supervision.failed(error, task),
             _ => error,
         }
     }

@@ -108,7 +108,7 @@ impl<P: Policy> Supervision<P> {
 
     /// Everything below is pending: looks at the clocks, else sees to it that
     /// the task is polled again in time. Answers whether the node is over.
-    pub(super) fn pending(&mut self, turn: Turn, cx: &mut Context<'_>) -> Poll<()> {
+    pub(super) fn pending(&mut self, turn: &Turn, cx: &mut Context<'_>) -> Poll<Stop> {
         self.ready = 0;
         let now = self.found.at(turn.now());
         self.note(now);
@@ -117,15 +117,20 @@ impl<P: Policy> Supervision<P> {
             _ => None,
         };
         let deadline = self.policy.pending(&self.found, tap, now, turn.task());
-        if deadline.is_some_and(|at| at <= nanos(now)) {
+        let passed = deadline.is_some_and(|at| at <= nanos(now));
+        if passed && self.tap().is_some_and(Tap::is_complete) {
+            // The answer was handed on whole; the transport alone has not ended.
+            return Poll::Ready(Stop::Ended);
+        }
+        if passed {
             // What the policy measures may stand on an ancestor: check walks
             // from the run down, so the outermost that has passed is latched.
             drop(self.found.node().check(now, turn.task()));
         }
         if self.is_over() {
-            return Poll::Ready(());
+            return Poll::Ready(Stop::Over);
         }
-        self.drive.wait(&turn, &self.found, deadline, cx);
+        self.drive.wait(turn, &self.found, deadline, cx);
         Poll::Pending
     }
 
@@ -144,6 +149,7 @@ impl<P: Policy> Supervision<P> {
                 None => {
                     // Nothing but the end comes after trailers.
                     tap.finish().map_err(Stop::Cut)?;
+                    tap.trailers();
                     Some(Seen::Life)
                 }
             },
@@ -165,6 +171,7 @@ impl<P: Policy> Supervision<P> {
     pub(super) fn stopped<T>(
         &mut self,
         why: Stop,
+        task: TaskId,
         polled: Poll<Option<Result<T, BoxError>>>,
     ) -> Option<BoxError> {
         match (why, polled) {
@@ -172,8 +179,8 @@ impl<P: Policy> Supervision<P> {
                 self.completed();
                 None
             }
-            (Stop::Cut(cut), _) => Some(self.failed(cut.into())),
-            (Stop::Failed, Poll::Ready(Some(Err(error)))) => Some(self.failed(error)),
+            (Stop::Cut(cut), _) => Some(self.failed(cut.into(), task)),
+            (Stop::Failed, Poll::Ready(Some(Err(error)))) => Some(self.failed(error, task)),
             (Stop::Failed | Stop::Over, _) => Some(self.over()),
         }
     }
@@ -196,13 +203,13 @@ impl<P: Policy> Supervision<P> {
     }
 
     /// The error to hand on for one that came from below, and for the node.
-    pub(super) fn failed(&mut self, error: BoxError) -> BoxError {
+    pub(super) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         let now = self.found.now();
         if !self.is_over() {
             // Clocks that passed at the same time come before the inner error.
-            if self.found.node().check(now, TaskId::NONE).is_ok() {
-                self.policy.failed(&self.found, now);
-            }
+            // What stood ready since the last wait has stopped its windows.
+            self.policy.failed(&self.found, now, task);
+            drop(self.found.node().check(now, task));
         }
         let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.found), cut));
         let error = match (self.is_over(), cut) {

@@ -155,6 +155,11 @@ impl Tap {
         }
     }
 
+    /// Trailers are handed on: nothing but the end comes after them.
+    pub(crate) const fn trailers(&mut self) {
+        self.announced = Announced::NOTHING;
+    }
+
     /// Stores what was seen since the last call on the node and above it.
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
         if let Some(sign) = self.unnoted.take() {

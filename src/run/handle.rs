@@ -3,9 +3,9 @@ use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Ended, NodeKind, PauseGuard, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason,
-    Terminated, Tool,
-    core::{Node, TaskId},
+    Ended, NodeKind, PauseGuard, ReasonClass, ResetOn, RunId, Scope, Settled, Step, StepKind,
+    TerminalReason, Terminated, Tool,
+    core::{End, Node, TaskId},
     drive::Turn,
     info::Info,
 };
@@ -299,10 +299,17 @@ impl Run {
             if end.is_some_and(|end| end.origin == self.0.number()) {
                 parent.record(ResetOn::Step, now);
             }
-            if let (true, true, Some(end)) =
-                (self.0.payload.is_sole(), parent.payload.is_single(), end)
-            {
-                parent.settle_as(end, now);
+            // How a whole answer ended, a layer that opened the run sees itself,
+            // once it has handed it on.
+            let whole = |end: &End| {
+                let class = end.reason.class();
+                matches!(class, ReasonClass::Success | ReasonClass::Failure)
+            };
+            let last_word = |end: &&End| !(parent.payload.is_owned() && whole(end));
+            if self.0.payload.is_sole() && parent.payload.is_single() {
+                if let Some(end) = end.filter(last_word) {
+                    parent.settle_as(end, now);
+                }
             }
         }
         self.0.leave();

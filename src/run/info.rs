@@ -24,6 +24,8 @@ pub(crate) struct Info {
     single: AtomicBool,
     /// The one call that a single run was opened for.
     sole: AtomicBool,
+    /// A layer opened the run, and settles it itself.
+    owned: AtomicBool,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) changes: AtomicU64,
     step: Mutex<Option<Step>>,
@@ -52,6 +54,7 @@ impl Info {
             unclaimed: AtomicBool::new(false),
             single: AtomicBool::new(false),
             sole: AtomicBool::new(false),
+            owned: AtomicBool::new(false),
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             step: Mutex::new(None),
@@ -83,6 +86,14 @@ impl Info {
 
     pub(crate) fn set_sole(&self) {
         self.sole.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_owned(&self) {
+        self.owned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_sole(&self) -> bool {

@@ -1,7 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    ResetOn, TerminalReason,
+    ResetOn,
     core::{Nanos, Node, Paused, TaskId, Window, nanos},
     info::Info,
 };
@@ -89,7 +89,10 @@ impl Silence {
             let since = since.max(self.last(target));
             self.kept = at.saturating_sub(since);
             self.state = State::Stopped(at);
-            self.stop_window();
+            // One that has passed already stays so, whoever looks next.
+            if self.kept < self.length {
+                self.stop_window();
+            }
         }
     }
 
@@ -161,16 +164,11 @@ impl Silence {
         }
     }
 
-    /// Ends `target` if the window has passed at `now`: for an error that comes
-    /// in the very poll in which it does.
-    pub(crate) fn expire(&mut self, target: &Node<Info>, now: Duration) {
-        let paused = self.take_pauses(target, nanos(now));
-        if let (State::Since(since), None) = (self.state, paused.since) {
-            let since = since.max(self.last(target));
-            if since.saturating_add(self.length) <= nanos(now) {
-                let length = Duration::from_nanos(self.length);
-                drop(target.end(TerminalReason::StepTimeout, Some(length), now));
-            }
+    /// Brings the node's window up to date, for a check that follows without a
+    /// wait: what is waited for has failed.
+    pub(crate) fn look(&mut self, target: &Node<Info>, now: Duration, task: TaskId) {
+        if self.is_counting() {
+            self.wait(target, now, task);
         }
     }
 

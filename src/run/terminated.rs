@@ -59,7 +59,12 @@ impl Terminated {
     /// The first one in the chain of `error`, itself included.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        chain(error).find_map(|error| error.downcast_ref())
+        // A box of an error is an error of its own, and hides what it holds.
+        chain(error).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
+            error.downcast_ref().or_else(boxed).or_else(shared)
+        })
     }
 
     /// Keeps the error that the layer got while the run was over already.

@@ -81,7 +81,7 @@ impl RunLayer {
         let call = run.open_below(NodeKind::Call);
         match outer {
             Some(outer) => call.node().follow(outer.node()),
-            None if named.id.is_none() && found.is_none() => call.node().payload.set_sole(),
+            None if named.id.is_none() => call.node().payload.set_sole(),
             None => {}
         }
         call

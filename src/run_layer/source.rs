@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{HeaderName, HeaderValue, request::Parts};
+use http::{HeaderName, request::Parts};
 
 use crate::run::{InvalidRunId, Owner, RunId};
 
@@ -45,7 +45,9 @@ impl OwnerSource {
                     .filter_map(|name| parts.headers.get(*name));
                 // Callers without one are not the program: its runs are not
                 // theirs.
-                Owner::of(found.next().map_or(b"", HeaderValue::as_bytes))
+                found
+                    .next()
+                    .map_or_else(Owner::anonymous, |value| Owner::of(value.as_bytes()))
             }
             Self::By(read) => read(parts),
         }

@@ -101,8 +101,8 @@ impl Policy for StepPolicy {
         }
     }
 
-    fn failed(&mut self, found: &Run, now: Duration) {
-        self.silence.expire(found.in_scope(self.scope), now);
+    fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {
+        self.silence.look(found.in_scope(self.scope), now, task);
     }
 
     #[inline]

@@ -49,7 +49,10 @@ pub(super) struct Told {
 
 impl Told {
     pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
-        if let Some(end) = Terminated::find(&**error) {
+        let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
+        // The end of another run is a failure of ours.
+        let end = Terminated::find(&**error);
+        if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {
             return Self {
                 code: end.reason.as_str().to_owned(),
                 message: end.message(),
@@ -58,7 +61,6 @@ impl Told {
                 reason: Some(end.reason.clone()),
             };
         }
-        let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         let (status, code, message) = describe(error);
         // Whom it concerns is the operator; the caller need not know our hosts.
         tracing::warn!(target: "tower_agent", error = &**error as &dyn std::error::Error, code, "call failed");

@@ -100,7 +100,10 @@ where
             match frame {
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => events.push(data),
-                    Err(trailers) => events.trailers(trailers),
+                    Err(trailers) => {
+                        this.inner.set(None);
+                        events.trailers(trailers);
+                    }
                 },
                 Some(Err(error)) => events.fail(&error),
                 None => events.end(),

@@ -8,7 +8,7 @@ use crate::{
     BoxError,
     body::{Judged, Stream},
     run::Run,
-    sse::{DONE, Dialect, ErrorInfo, Splitter, error_event},
+    sse::{DONE, Dialect, ErrorInfo, Splitter, Truncated, error_event},
 };
 
 /// How much of an event that has not ended is held back.
@@ -114,11 +114,21 @@ impl Events {
 
     /// The upstream ended cleanly.
     pub(super) fn end(&mut self) {
-        if let Source::Own(stream) = &self.source {
-            if let Err(cut) = stream.finish() {
-                return self.fail(&cut.into());
-            }
+        match self.finish() {
+            Ok(()) => self.complete(),
+            Err(cut) => self.fail(&cut.into()),
         }
+    }
+
+    fn finish(&self) -> Result<(), Truncated> {
+        match &self.source {
+            Source::Own(stream) => stream.finish(),
+            // Whoever judged it further in says so.
+            Source::Judged(..) => Ok(()),
+        }
+    }
+
+    fn complete(&mut self) {
         let judged = self.judged();
         let finished = judged.is_finished() && judged.terminator().is_none();
         if finished && matches!(judged.dialect(), Dialect::OpenAiChat) {
@@ -140,8 +150,13 @@ impl Events {
 
     /// The upstream's trailers: nothing but the end follows.
     pub(super) fn trailers(&mut self, trailers: Frame<Bytes>) {
-        self.end();
-        self.out.push_back(trailers);
+        match self.finish() {
+            Ok(()) => {
+                self.complete();
+                self.out.push_back(trailers);
+            }
+            Err(cut) => self.fail(&cut.into()),
+        }
     }
 
     /// The stream was cut.

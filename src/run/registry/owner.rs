@@ -12,6 +12,12 @@ use std::{
 pub struct Owner(pub(crate) u128);
 
 impl Owner {
+    /// Every caller that shows no credential.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self::of(b"")
+    }
+
     /// The owner that this credential, or other name, stands for.
     #[must_use]
     pub fn of(credential: &[u8]) -> Self {

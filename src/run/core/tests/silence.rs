@@ -164,10 +164,12 @@ fn an_error_in_the_instant_in_which_it_passes_is_the_silences() {
     let mut quiet = Quiet::new(ResetOn::Content);
     quiet.wait(0);
 
-    quiet.silence.expire(&quiet.node, ms(99));
-    assert!(quiet.node.own_end().is_none());
+    let task = quiet.task(0);
+    quiet.silence.look(&quiet.node, ms(99), task);
+    assert!(quiet.node.check(ms(99), task).is_ok());
 
-    quiet.silence.expire(&quiet.node, ms(100));
+    quiet.silence.look(&quiet.node, ms(100), task);
+    assert!(quiet.node.check(ms(100), task).is_err());
     let end = quiet.node.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::StepTimeout);
     assert_eq!((end.at, end.limit), (ms(100), Some(LENGTH)));
@@ -179,9 +181,10 @@ fn an_error_while_nothing_is_counted_is_not_the_silences() {
     quiet.wait(0);
     quiet.interrupt(50);
 
-    quiet.silence.expire(&quiet.node, ms(500));
+    let task = quiet.task(0);
+    quiet.silence.look(&quiet.node, ms(500), task);
 
-    assert!(quiet.node.own_end().is_none());
+    assert!(quiet.node.check(ms(500), task).is_ok());
 }
 
 #[test]
@@ -257,7 +260,7 @@ async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
 
     let _pause = run.pause();
     tokio::time::advance(ms(1_000)).await;
-    silence.expire(node, run.now());
+    silence.look(node, run.now(), task);
 
-    assert_eq!(run.terminal_reason(), None);
+    assert!(node.check(run.now(), task).is_ok());
 }

@@ -1,0 +1,482 @@
+use http::Method;
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::time::sleep;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{ClientDisconnectLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+
+use crate::support::{
+    DONE, FINISH, ReadExt, STOP, Script, call_of, chat, content_block, messages, plain, poll_body,
+    poll_once, reason_of, request, secs,
+};
+
+const fn layer() -> ClientDisconnectLayer {
+    ClientDisconnectLayer::new()
+}
+
+fn gone() -> Option<TerminalReason> {
+    Some(TerminalReason::ClientDisconnect)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_dropped_before_its_first_poll_is_a_disconnect() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+
+    drop(layer().layer(upstream).call(request()));
+
+    assert_eq!(probe.run().terminal_reason(), gone());
+    assert_eq!(probe.dropped().reason, gone(), "stored before the drop");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_dropped_while_it_waits_is_a_disconnect() {
+    let (upstream, probe) = Script::before_head().wait(5.0).never().upstream();
+    let mut call = layer().layer(upstream).call(request());
+    assert!(poll_once(&mut call).is_pending());
+
+    drop(call);
+
+    assert_eq!(probe.run().terminal_reason(), gone());
+    assert_eq!(probe.dropped().reason, gone());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_dropped_after_it_was_ready_is_none() {
+    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let mut call = layer().layer(upstream).call(request());
+    let answer = (&mut call).await.unwrap();
+
+    drop(call);
+
+    assert_eq!(probe.run().terminal_reason(), None);
+    answer.into_body().read().await.whole();
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect() {
+    let script = Script::sse()
+        .wait(1.0)
+        .data(chat("a"))
+        .wait(1.0)
+        .data(chat("b"))
+        .wait(1.0)
+        .data(DONE);
+    for frames in 0..3 {
+        for pending in [false, true] {
+            let (upstream, probe) = script.clone().upstream();
+            let mut body = layer()
+                .layer(upstream)
+                .oneshot(request())
+                .await
+                .unwrap()
+                .into_body();
+            for _ in 0..frames {
+                body.token().await;
+            }
+            if pending && frames < 3 {
+                assert!(poll_body(&mut body).is_pending());
+            }
+
+            drop(body);
+
+            let expected = if frames < 3 {
+                TerminalReason::ClientDisconnect
+            } else {
+                TerminalReason::Completed
+            };
+            assert_eq!(probe.run().terminal_reason(), Some(expected));
+            assert_eq!(probe.dropped().reason, gone());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
+    let announced = [
+        Script::json().size(4).data("ab").data("cd"),
+        Script::json()
+            .header("content-length", "4")
+            .data("ab")
+            .data("cd"),
+    ];
+    for script in announced {
+        let (upstream, probe) = script.upstream();
+        let mut body = layer()
+            .layer(upstream)
+            .oneshot(plain())
+            .await
+            .unwrap()
+            .into_body();
+        body.token().await;
+        body.token().await;
+
+        drop(body);
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::Completed)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_half_read_length_is_a_disconnect() {
+    let (upstream, probe) = Script::json().size(4).data("ab").data("cd").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+
+    drop(body);
+
+    assert_eq!(probe.run().terminal_reason(), gone());
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_without_a_body_need_not_be_polled() {
+    let mut head = plain();
+    *head.method_mut() = Method::HEAD;
+    let cases = [
+        (head, Script::json().size(4)),
+        (plain(), Script::json().status(204)),
+        (plain(), Script::json().status(304)),
+        (plain(), Script::json().size(0)),
+        (plain(), Script::json().knows_its_end()),
+    ];
+    for (request, script) in cases {
+        let (upstream, probe) = script.upstream();
+        let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+
+        drop(answer);
+
+        let reason = probe.run().terminal_reason();
+        assert_eq!(reason, Some(TerminalReason::Completed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_answer_that_was_delivered_is_a_failure_not_a_disconnect() {
+    let (upstream, probe) = Script::json().status(500).size(2).data("{}").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+
+    drop(body);
+
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_dialects_terminator_completes_an_answer() {
+    let cases = [
+        (request(), chat("a"), DONE),
+        (messages(), content_block("a"), STOP),
+    ];
+    for (request, token, end) in cases {
+        let (upstream, probe) = Script::sse().data(token).data(end).never().upstream();
+        let mut body = layer()
+            .layer(upstream)
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_body();
+        body.token().await;
+        body.token().await;
+
+        drop(body);
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::Completed)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_finish_reason_alone_does_not_complete_an_answer() {
+    let (upstream, probe) = Script::sse()
+        .data(chat("a"))
+        .data(FINISH)
+        .wait(1.0)
+        .data(DONE)
+        .upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    body.token().await;
+
+    drop(body);
+
+    assert_eq!(probe.run().terminal_reason(), gone(), "usage may follow");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_says_it_has_ended_is_complete() {
+    let (upstream, probe) = Script::json().knows_its_end().data("ab").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    assert!(body.is_end_stream());
+
+    drop(body);
+
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_delivered_with_its_trailers() {
+    for script in [
+        Script::json().data("ab").trailers(),
+        Script::sse().data(FINISH).trailers(),
+    ] {
+        let (upstream, probe) = script.upstream();
+        let mut body = layer()
+            .layer(upstream)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        body.token().await;
+        assert!(body.frame().await.unwrap().unwrap().is_trailers());
+
+        // A server need not ask for what comes after trailers: nothing does.
+        drop(body);
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::Completed)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_stream_that_is_dropped_before_its_error_is_not_merely_aborted() {
+    let (upstream, probe) = Script::sse().data(chat("a")).knows_its_end().upstream();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(layer())
+        .service(upstream);
+    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    body.token().await;
+    assert!(!body.is_end_stream());
+
+    drop(body);
+
+    let reason = probe.run().terminal_reason().unwrap();
+    assert_ne!(reason, TerminalReason::Completed);
+    assert_ne!(
+        reason,
+        TerminalReason::Aborted,
+        "the caller went away, or upstream failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_read_to_its_end_is_complete() {
+    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).upstream();
+
+    layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .whole();
+
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+    assert!(!probe.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn somebody_elses_reason_stays_and_the_drop_is_not_noted() {
+    let (upstream, probe) = Script::sse().never().upstream();
+    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    probe.run().end(TerminalReason::Shutdown);
+
+    drop(answer);
+
+    let end = probe.run().terminated().unwrap();
+    assert_eq!(end.reason, TerminalReason::Shutdown);
+    assert!(end.also.is_empty());
+    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnect_ends_the_call_and_not_its_run() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::sse().never().upstream();
+    let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+
+    drop(answer);
+
+    assert_eq!(call.terminal_reason(), gone());
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().never().upstream();
+    let service = layer().scope(Scope::Run).layer(upstream);
+    let first = service
+        .clone()
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap();
+    let second = service.oneshot(run.attach(request())).await.unwrap();
+
+    drop(first);
+
+    assert_eq!(run.terminal_reason(), gone());
+    let read = second.into_body().read().await;
+    assert_eq!(read.reason(), gone());
+    assert!(
+        probe
+            .all_dropped()
+            .iter()
+            .all(|dropped| dropped.reason == gone())
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_hangs_below_the_call_ends_too() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let below = call.child();
+    let (upstream, _) = Script::sse().never().upstream();
+    let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+
+    drop(answer);
+
+    assert_eq!(below.terminal_reason(), gone());
+    assert_eq!(
+        call.child().terminal_reason(),
+        gone(),
+        "also what is opened later"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_from_below_is_no_disconnect() {
+    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert!(read.end.is_err());
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn twice_in_one_stack_it_is_one_disconnect() {
+    let (upstream, probe) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(layer())
+        .service(upstream);
+    let answer = service.oneshot(request()).await.unwrap();
+
+    drop(answer);
+
+    let end = probe.run().terminated().unwrap();
+    assert_eq!(end.reason, TerminalReason::ClientDisconnect);
+    assert!(end.also.is_empty());
+    assert_eq!(probe.dropped().reason, gone());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_message_says_that_the_caller_went_away() {
+    let (upstream, probe) = Script::sse().never().upstream();
+    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    sleep(secs(75)).await;
+
+    drop(answer);
+
+    let message = probe.run().terminated().unwrap().message();
+    assert!(
+        message.contains("after 1m 15s: the caller went away (client_disconnect)"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_hint_end_and_trailers_are_forwarded() {
+    let (upstream, _) = Script::json().size(2).knows_its_end().data("{}").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap()
+        .into_body();
+    assert_eq!(body.size_hint().exact(), Some(2));
+    body.token().await;
+    assert!(body.is_end_stream());
+
+    let (upstream, _) = Script::json().data("{}").trailers().upstream();
+    let read = layer()
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+    assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_an_ended_run_is_not_sent_and_its_drop_is_no_disconnect() {
+    let run = Run::open();
+    run.end(TerminalReason::Aborted);
+    let (upstream, probe) = Script::sse().upstream();
+
+    let error = layer()
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(probe.calls(), 0);
+    assert!(run.terminated().unwrap().also.is_empty());
+}

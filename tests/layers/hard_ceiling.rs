@@ -1,0 +1,488 @@
+use std::time::Duration;
+
+use http_body::Body;
+use tokio::time::{Instant, advance, sleep};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{HardCeilingLayer, Limits, NodeKind, Run, Scope, TerminalReason, Terminated};
+
+use crate::support::{
+    DONE, FINISH, ReadExt, Script, chat, plain, poll_body, reason_of, request, secs,
+};
+
+const LIMIT: Duration = secs(30);
+
+fn layer() -> HardCeilingLayer {
+    HardCeilingLayer::new(LIMIT)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ceiling_ends_a_call_before_its_head() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let start = Instant::now();
+
+    let error = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT);
+    assert_eq!(probe.dropped().at, start + LIMIT);
+    assert_eq!(probe.dropped().reason, Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ceiling_ends_a_body_and_progress_does_not_extend_it() {
+    let (upstream, probe) = Script::sse().repeat(100, 1.0, chat("a")).upstream();
+    let start = Instant::now();
+
+    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT);
+    assert_eq!(probe.dropped().at, start + LIMIT);
+    assert!((29..=30).contains(&read.frames), "{}", read.frames);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
+    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    for _ in 0..100 {
+        body.token().await;
+    }
+    advance(LIMIT).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert!(
+        read.frames <= 15,
+        "{} frames after the ceiling",
+        read.frames
+    );
+    assert!(probe.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
+    let (upstream, _) = Script::json().flood("x").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    advance(LIMIT).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert!(read.frames <= 15);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pauses_do_not_stop_it() {
+    let (upstream, probe) = Script::sse().never().upstream();
+    let start = Instant::now();
+    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let _pause = probe.run().pause();
+
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_has_a_reason_of_its_own() {
+    let (upstream, _) = Script::sse().never().upstream();
+    let start = Instant::now();
+
+    let service = layer().timeout(Some(secs(20))).layer(upstream);
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert_eq!(start.elapsed(), secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_timeout_works_without_a_ceiling() {
+    let (upstream, _) = Script::sse().never().upstream();
+    let start = Instant::now();
+
+    let service = HardCeilingLayer::optional(None)
+        .timeout(Some(secs(20)))
+        .layer(upstream);
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert_eq!(start.elapsed(), secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
+    let (upstream, _) = Script::sse().never().upstream();
+
+    let service = layer().timeout(Some(LIMIT)).layer(upstream);
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_scope_of_a_run_counts_over_several_calls() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().wait(20.0).data(DONE).upstream();
+    let service = layer().scope(Scope::Run).layer(upstream);
+    let start = Instant::now();
+
+    let first = service
+        .clone()
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap();
+    let first = first.into_body().read().await;
+    let second = service
+        .clone()
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap();
+    let second = second.into_body().read().await;
+
+    assert_eq!(first.whole(), DONE);
+    assert_eq!(second.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let service = layer().scope(Scope::Run).layer(upstream);
+    service
+        .clone()
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .whole();
+    sleep(LIMIT).await;
+
+    let error = service.oneshot(run.attach(request())).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(probe.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
+    let run = Run::open();
+    sleep(secs(100)).await;
+    let (upstream, _) = Script::sse().never().upstream();
+    let start = Instant::now();
+
+    let answer = layer()
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(start.elapsed(), LIMIT);
+    let error = read.end.unwrap_err();
+    let end = Terminated::find(&*error).unwrap();
+    assert_eq!(
+        (end.kind, end.elapsed, end.limit),
+        (NodeKind::Call, LIMIT, Some(LIMIT))
+    );
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_layers_the_tighter_holds() {
+    for limits in [[30, 50], [50, 30]] {
+        let (upstream, _) = Script::sse().never().upstream();
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(limits[0])))
+            .layer(HardCeilingLayer::new(secs(limits[1])))
+            .service(upstream);
+        let start = Instant::now();
+
+        let read = service
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body()
+            .read()
+            .await;
+
+        assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(start.elapsed(), LIMIT);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_very_instant_is_the_ceilings_and_becomes_its_source() {
+    for script in [
+        Script::before_head().wait(30.0).fail("reset"),
+        Script::sse().wait(30.0).fail("reset"),
+    ] {
+        let (upstream, _) = script.upstream();
+
+        let answer = layer().layer(upstream).oneshot(request()).await;
+        let error = match answer {
+            Ok(answer) => answer.into_body().read().await.end.unwrap_err(),
+            Err(error) => error,
+        };
+
+        let end = Terminated::find(&*error).unwrap();
+        assert_eq!(end.reason, TerminalReason::HardCeiling);
+        assert_eq!(std::error::Error::source(end).unwrap().to_string(), "reset");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_one_tick_before_the_ceiling_is_the_error() {
+    let (upstream, probe) = Script::sse().wait(29.999).fail("reset").upstream();
+
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), None);
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_the_body_in_the_very_instant_wins() {
+    let (upstream, probe) = Script::sse().data(FINISH).wait(30.0).upstream();
+    let start = Instant::now();
+
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(start.elapsed(), LIMIT);
+    assert_eq!(read.whole(), FINISH);
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_durations_there_are_do_not_overflow() {
+    let (upstream, _) = Script::sse().wait(1e6).data(DONE).upstream();
+    let service = HardCeilingLayer::new(Duration::MAX)
+        .timeout(Some(Duration::MAX))
+        .layer(upstream);
+
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.whole(), DONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_programs_limits_for_a_request_replace_both_clocks() {
+    let limits = [
+        (
+            Limits {
+                ceiling: Some(secs(90)),
+                ..Limits::default()
+            },
+            40,
+            TerminalReason::CallerDeadline,
+        ),
+        (
+            Limits {
+                ceiling: Some(secs(90)),
+                timeout: Some(secs(95)),
+                ..Limits::default()
+            },
+            90,
+            TerminalReason::HardCeiling,
+        ),
+        (
+            Limits {
+                timeout: Some(secs(5)),
+                ..Limits::default()
+            },
+            5,
+            TerminalReason::CallerDeadline,
+        ),
+    ];
+    for (limits, expected, reason) in limits {
+        let (upstream, _) = Script::sse().never().upstream();
+        let mut request = request();
+        request.extensions_mut().insert(limits);
+        let start = Instant::now();
+
+        let service = layer().timeout(Some(secs(40))).layer(upstream);
+        let read = service
+            .oneshot(request)
+            .await
+            .unwrap()
+            .into_body()
+            .read()
+            .await;
+
+        assert_eq!(read.reason(), Some(reason));
+        assert_eq!(start.elapsed(), secs(expected));
+    }
+}
+
+#[test]
+#[should_panic(expected = "a ceiling must be longer than zero")]
+fn a_ceiling_of_zero_panics() {
+    let _ = HardCeilingLayer::new(Duration::ZERO);
+}
+
+#[test]
+#[should_panic(expected = "a timeout must be longer than zero")]
+fn a_timeout_of_zero_panics() {
+    let _ = layer().timeout(Some(Duration::ZERO));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inert_layer_passes_everything_on_unchanged() {
+    let script = Script::json().size(3).knows_its_end().wait(1e5).data("abc");
+    let (upstream, probe) = script.upstream();
+    let answer = HardCeilingLayer::optional(None)
+        .layer(upstream)
+        .oneshot(plain())
+        .await
+        .unwrap();
+    let mut body = answer.into_body();
+
+    assert_eq!(body.size_hint().exact(), Some(3));
+    assert_eq!(body.token().await, "abc");
+    assert!(body.is_end_stream());
+    assert!(probe.runs().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_hint_end_and_trailers_are_forwarded() {
+    let (upstream, _) = Script::json().size(2).knows_its_end().data("{}").upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    assert_eq!(body.size_hint().exact(), Some(2));
+    body.token().await;
+    assert!(body.is_end_stream());
+
+    let (upstream, _) = Script::json().data("{}").trailers().upstream();
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
+    assert_eq!(read.whole(), "{}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_comes_back_after_the_ceiling_gets_it() {
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    sleep(LIMIT * 2).await;
+    assert!(!probe.is_dropped(), "nobody polled");
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert!(probe.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_dropped_gives_its_node_and_timer_back() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().never().upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body();
+    assert!(poll_body(&mut body).is_pending());
+    let call = probe.run();
+    assert_eq!(run.in_flight(), 1);
+
+    drop(body);
+
+    assert_eq!(run.in_flight(), 0);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_never_polled_settles_its_call() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().never().upstream();
+
+    drop(layer().layer(upstream).call(run.attach(request())));
+
+    assert_eq!(probe.run().terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}

@@ -1,0 +1,20 @@
+//! Each layer alone, on a paused clock, through the public API.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod client_disconnect;
+mod hard_ceiling;
+mod pump;
+mod reasons;
+mod registry;
+mod run;
+mod run_layer;
+mod step_timeout;
+mod support;
+mod terminal_response;
+mod ties;
+mod tools;

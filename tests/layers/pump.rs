@@ -1,0 +1,667 @@
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http_body::Body;
+use http_body_util::BodyExt;
+use tokio::{
+    task::yield_now,
+    time::{Instant, sleep},
+};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, PumpLayer, Run, Scope, StepTimeoutLayer, TerminalReason, pump::PumpStopped,
+};
+
+use crate::support::{
+    DONE, Probe, ReadExt, Script, chat, poll_body, poll_once, reason_of, request, secs,
+};
+
+const LIMIT: Duration = secs(30);
+
+const fn layer() -> PumpLayer {
+    PumpLayer::new(4)
+}
+
+/// Waits without letting time pass; a task that was told to stop must have
+/// stopped by then.
+async fn turns() {
+    for _ in 0..4 {
+        yield_now().await;
+    }
+}
+
+async fn dropped_soon(probe: &Probe) -> Instant {
+    let start = Instant::now();
+    turns().await;
+    assert_eq!(start.elapsed(), Duration::ZERO);
+    probe.dropped().at
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
+    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(HardCeilingLayer::new(LIMIT))
+        .service(upstream);
+    let start = Instant::now();
+    let mut body = service.oneshot(request()).await.unwrap().into_body();
+
+    sleep(LIMIT * 2).await;
+
+    assert_eq!(probe.dropped().at, start + LIMIT);
+    assert_eq!(probe.dropped().reason, Some(TerminalReason::HardCeiling));
+    let error = body.next().await.unwrap().unwrap_err();
+    assert_eq!(
+        reason_of(&error),
+        Some(TerminalReason::HardCeiling),
+        "queued frames are dropped"
+    );
+    assert!(body.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_outside_the_pump_holds_for_a_reader_that_never_reads() {
+    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(LIMIT))
+        .layer(layer())
+        .service(upstream);
+    let start = Instant::now();
+    let _body = service.oneshot(request()).await.unwrap().into_body();
+
+    sleep(LIMIT * 2).await;
+
+    assert_eq!(probe.dropped().at, start + LIMIT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_elsewhere_drops_upstream_though_nobody_reads() {
+    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let _body = layer().layer(upstream).oneshot(request()).await.unwrap();
+    sleep(secs(7)).await;
+
+    probe.run().end(TerminalReason::Shutdown);
+
+    let now = Instant::now();
+    assert_eq!(dropped_soon(&probe).await, now);
+    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_gets_all_bytes_in_order() {
+    let texts: Vec<String> = (0..40).map(|n| chat(&n.to_string())).collect();
+    let script = texts
+        .iter()
+        .fold(Script::sse(), |script, text| script.data(text))
+        .data(DONE);
+    let (upstream, probe) = script.upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    let mut seen = Vec::new();
+
+    while let Some(frame) = body.next().await {
+        seen.push(frame.unwrap());
+        sleep(secs(3)).await;
+    }
+
+    assert_eq!(seen.concat(), texts.concat() + DONE);
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn upstream_is_not_read_further_ahead_than_the_channel_holds() {
+    for frames in [1, 4, 9] {
+        let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+        let mut body = PumpLayer::new(frames)
+            .layer(upstream)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        turns().await;
+        assert_eq!(probe.frames(), frames);
+
+        body.token().await;
+        turns().await;
+
+        assert_eq!(probe.frames(), frames + 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_future_is_a_disconnect_and_drops_upstream_in_one_turn() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let mut call = layer().layer(upstream).call(request());
+    assert!(poll_once(&mut call).is_pending());
+    turns().await;
+
+    drop(call);
+
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::ClientDisconnect)
+    );
+    dropped_soon(&probe).await;
+    assert_eq!(
+        probe.dropped().reason,
+        Some(TerminalReason::ClientDisconnect)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_never_polled_is_a_disconnect_too() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+
+    drop(layer().layer(upstream).call(request()));
+
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::ClientDisconnect)
+    );
+    dropped_soon(&probe).await;
+    assert_eq!(probe.run().in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_body_is_a_disconnect_at_every_point() {
+    for frames in 0..3 {
+        let (upstream, probe) = Script::sse().repeat(3, 1.0, chat("a")).never().upstream();
+        let mut body = layer()
+            .layer(upstream)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        for _ in 0..frames {
+            body.token().await;
+        }
+
+        drop(body);
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::ClientDisconnect)
+        );
+        dropped_soon(&probe).await;
+        assert_eq!(
+            probe.dropped().reason,
+            Some(TerminalReason::ClientDisconnect)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end() {
+    for script in [
+        Script::sse().data(DONE),
+        Script::json().size(4).data("abcd"),
+        Script::json().knows_its_end().data("x"),
+    ] {
+        let (upstream, probe) = script.upstream();
+        let mut body = layer()
+            .layer(upstream)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body();
+        body.token().await;
+
+        drop(body);
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::Completed)
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_hand_an_answer_over() {
+    let (upstream, probe) = Script::json().data("ab").trailers().upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    assert!(body.frame().await.unwrap().unwrap().is_trailers());
+
+    drop(body);
+
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_follows_frames_is_delivered_after_them() {
+    let (upstream, _) = Script::sse()
+        .data(chat("a"))
+        .data(chat("b"))
+        .fail("reset")
+        .upstream();
+    let body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    turns().await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.text, chat("a") + &chat("b"));
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_needs_no_room_in_the_channel() {
+    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let body = PumpLayer::new(1)
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    sleep(secs(5)).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.text, chat("a"));
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
+    let (upstream, probe) = Script::sse()
+        .data(chat("a"))
+        .data(chat("b"))
+        .never()
+        .upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    assert_eq!(body.token().await, chat("a"));
+    turns().await;
+    probe.run().end(TerminalReason::Aborted);
+
+    let error = body.next().await.unwrap().unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert!(body.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_before_the_head_comes_through() {
+    let (upstream, probe) = Script::before_head().wait(1.0).fail("refused").upstream();
+
+    let error = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap_err();
+
+    assert_eq!(error.to_string(), "refused");
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_inside_is_an_error_and_no_clean_end() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let (upstream, _) = Script::before_head().panic().upstream();
+    let error = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap_err();
+    assert!(error.is::<PumpStopped>());
+
+    let (upstream, probe) = Script::json().data("ab").panic().upstream();
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+    let _ = std::panic::take_hook();
+
+    assert_eq!(read.text, "ab");
+    assert!(read.end.unwrap_err().is::<PumpStopped>());
+    assert_eq!(
+        probe.run().terminal_reason().unwrap().as_str(),
+        "upstream_failed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_hint_end_and_trailers_come_through() {
+    let (upstream, _) = Script::json()
+        .size(3)
+        .knows_its_end()
+        .data("ab")
+        .data("c")
+        .upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    assert_eq!(body.size_hint().exact(), Some(3));
+    body.token().await;
+    assert_eq!(body.size_hint().exact(), Some(1));
+    assert!(!body.is_end_stream());
+    body.token().await;
+    assert!(body.is_end_stream());
+
+    let (upstream, _) = Script::json().knows_its_end().upstream();
+    let body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    assert!(body.is_end_stream(), "a body born ended");
+
+    let (upstream, _) = Script::json().data("ab").trailers().upstream();
+    let read = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
+    assert_eq!(read.whole(), "ab");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_stream_is_an_error_through_the_pump() {
+    for script in [
+        Script::sse().data(chat("a")),
+        Script::sse().data(chat("a")).knows_its_end(),
+    ] {
+        let (upstream, probe) = script.upstream();
+
+        let read = layer()
+            .layer(upstream)
+            .oneshot(request())
+            .await
+            .unwrap()
+            .into_body()
+            .read()
+            .await;
+
+        assert_eq!(read.text, chat("a"));
+        assert!(read.end.unwrap_err().is::<tower_agent::sse::Truncated>());
+        assert_eq!(
+            probe.run().terminal_reason().unwrap().as_str(),
+            "upstream_failed"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_window_inside_runs_while_nobody_reads_until_the_channel_is_full() {
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream);
+    let start = Instant::now();
+    let _body = service.oneshot(request()).await.unwrap();
+
+    sleep(secs(60)).await;
+
+    assert_eq!(probe.dropped().at, start + secs(10));
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::StepTimeout)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_full_channel_is_a_slow_reader_and_no_silence() {
+    let (upstream, probe) = Script::sse()
+        .repeat(20, 1.0, chat("a"))
+        .data(DONE)
+        .upstream();
+    let service = ServiceBuilder::new()
+        .layer(PumpLayer::new(2))
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream);
+    let body = service.oneshot(request()).await.unwrap().into_body();
+    sleep(secs(200)).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.whole(), chat("a").repeat(20) + DONE);
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_window_further_out_still_sees_progress_and_silence() {
+    let (upstream, probe) = Script::sse().repeat(5, 8.0, chat("a")).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(layer())
+        .service(upstream);
+    let start = Instant::now();
+
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.frames, 5);
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(50));
+    turns().await;
+    assert_eq!(probe.dropped().at, start + secs(50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_window_on_the_run_outside_and_inside_the_pump_ends_the_run() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().never().upstream();
+    let window = StepTimeoutLayer::new(secs(10)).scope(Scope::Run);
+    let service = ServiceBuilder::new()
+        .layer(window)
+        .layer(layer())
+        .layer(window)
+        .service(upstream);
+    let start = Instant::now();
+
+    let read = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(10));
+    turns().await;
+    assert_eq!(probe.dropped().at, start + secs(10));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_pumps_in_one_stack_hand_everything_on() {
+    let (upstream, probe) = Script::sse()
+        .repeat(30, 0.1, chat("a"))
+        .data(DONE)
+        .upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(layer())
+        .service(upstream);
+
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.whole(), chat("a").repeat(30) + DONE);
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+    assert_eq!(probe.run().in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_is_gone_when_the_answer_was_read() {
+    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    let before = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert_eq!(before, 1);
+
+    body.read().await.whole();
+    turns().await;
+
+    assert_eq!(
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks(),
+        0
+    );
+    assert!(!probe.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_an_ended_run_spawns_nothing() {
+    let run = Run::open();
+    run.end(TerminalReason::Aborted);
+    let (upstream, probe) = Script::sse().upstream();
+
+    let error = layer()
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(probe.calls(), 0);
+    assert_eq!(
+        tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks(),
+        0
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_was_read_halfway_waits_for_its_reader_without_spinning() {
+    let (upstream, probe) = Script::sse()
+        .repeat(20, 0.0, chat("a"))
+        .data(DONE)
+        .upstream();
+    let mut body = layer()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    sleep(secs(1)).await;
+    let polls = probe.polls();
+
+    sleep(secs(3600)).await;
+
+    assert_eq!(probe.polls(), polls);
+    assert!(poll_body(&mut body).is_ready());
+}
+
+#[test]
+#[should_panic(expected = "a pump must hold at least one frame")]
+fn a_pump_of_no_frames_panics() {
+    let _ = PumpLayer::new(0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callers_span_is_kept() {
+    use tracing::Instrument;
+    let _default = tracing::subscriber::set_default(tracing_subscriber::registry());
+    let names = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&names);
+    let inner = tower::service_fn(move |_: http::Request<()>| {
+        let seen = Arc::clone(&seen);
+        async move {
+            let span = tracing::Span::current();
+            seen.lock()
+                .unwrap()
+                .extend(span.metadata().map(tracing::Metadata::name));
+            Ok::<_, tower_agent::BoxError>(http::Response::new(Script::json().data("x").body()))
+        }
+    });
+
+    let call = async {
+        let answer = layer().layer(inner).oneshot(request()).await.unwrap();
+        answer.into_body().read().await.whole()
+    };
+    call.instrument(tracing::info_span!("the_callers")).await;
+
+    assert_eq!(*names.lock().unwrap(), ["the_callers"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_complete_inside_is_read_to_its_end_outside() {
+    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(tower_agent::RunLayer::new(tower_agent::RunRegistry::new()))
+        .service(upstream);
+    let body = service.oneshot(request()).await.unwrap().into_body();
+    turns().await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.whole(), chat("a") + DONE);
+    assert_eq!(
+        probe.run().run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}

@@ -1,0 +1,224 @@
+//! Reasons, their names, statuses and messages.
+
+use std::{error::Error, io, sync::Arc};
+
+use http::StatusCode;
+use tokio::time::advance;
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    BoxError, HardCeilingLayer, Run, Step, StepKind, StepTimeoutLayer, TerminalReason, Terminated,
+    run::{CustomReason, ReasonClass},
+    upstream::FailureClass,
+};
+
+use crate::support::{Script, reason_of, request, secs};
+
+pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
+    use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
+    let custom = TerminalReason::Custom(Arc::new(CustomReason {
+        name: "too_dear".to_owned(),
+        class: Limit,
+        status: StatusCode::PAYMENT_REQUIRED,
+    }));
+    vec![
+        (TerminalReason::Completed, "completed", 499, Success),
+        (
+            TerminalReason::Failed(FailureClass::Server),
+            "upstream_failed",
+            502,
+            Failure,
+        ),
+        (TerminalReason::StepTimeout, "step_timeout", 504, Timeout),
+        (TerminalReason::HardCeiling, "max_turn_time", 504, Timeout),
+        (TerminalReason::CallerDeadline, "timeout", 504, Timeout),
+        (
+            TerminalReason::ClientDisconnect,
+            "client_disconnect",
+            499,
+            Cancelled,
+        ),
+        (TerminalReason::Aborted, "aborted", 499, Cancelled),
+        (TerminalReason::Superseded, "superseded", 422, Cancelled),
+        (TerminalReason::Shutdown, "shutdown", 503, Cancelled),
+        (TerminalReason::TurnCap, "turn_cap_reached", 422, Limit),
+        (
+            TerminalReason::RetryBudget,
+            "retry_budget_exceeded",
+            422,
+            Limit,
+        ),
+        (
+            TerminalReason::RunErrors,
+            "per_dispatch_errors_exceeded",
+            422,
+            Limit,
+        ),
+        (
+            TerminalReason::ConsecutiveErrors,
+            "consecutive_errors",
+            422,
+            Limit,
+        ),
+        (TerminalReason::LoopDetected, "loop_detected", 422, Limit),
+        (TerminalReason::Stuck, "stuck", 422, Limit),
+        (
+            TerminalReason::IdleCircuitOpen,
+            "idle_circuit_open",
+            422,
+            Limit,
+        ),
+        (custom, "too_dear", 402, Limit),
+    ]
+}
+
+#[test]
+fn names_statuses_and_classes_are_those_of_the_table() {
+    for (reason, name, status, class) in all() {
+        assert_eq!(reason.as_str(), name);
+        assert_eq!(reason.to_string(), name);
+        assert_eq!(reason.status().as_u16(), status, "{name}");
+        assert_eq!(reason.class(), class, "{name}");
+        assert_eq!(reason.is_retryable(), name == "shutdown");
+    }
+}
+
+#[derive(Debug)]
+struct Wrapped(BoxError);
+
+impl std::fmt::Display for Wrapped {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("wrapped")
+    }
+}
+
+impl Error for Wrapped {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.0)
+    }
+}
+
+fn end() -> Terminated {
+    let run = Run::open();
+    run.end(TerminalReason::TurnCap);
+    run.terminated().unwrap()
+}
+
+#[test]
+fn a_reason_is_found_through_wrapping_errors() {
+    let cases: Vec<(&str, BoxError)> = vec![
+        ("itself", end().into()),
+        ("an error with a source", Wrapped(end().into()).into()),
+        ("two of them", Wrapped(Wrapped(end().into()).into()).into()),
+        ("io", io::Error::other(end()).into()),
+        (
+            "io in a source",
+            Wrapped(io::Error::other(end()).into()).into(),
+        ),
+        (
+            "io in io",
+            io::Error::other(io::Error::other(Wrapped(end().into()))).into(),
+        ),
+        ("a box", Box::new(Box::new(end()))),
+        ("a box in io", io::Error::other(Box::new(end())).into()),
+        (
+            "a box in an error",
+            Wrapped(Box::new(Box::new(end()))).into(),
+        ),
+    ];
+    for (case, error) in cases {
+        assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap), "{case}");
+    }
+    let other: BoxError = Wrapped("other".into()).into();
+    assert_eq!(reason_of(&other), None);
+}
+
+async fn ended_by<S>(service: S) -> String
+where
+    S: tower::Service<http::Request<()>, Error = BoxError>,
+{
+    let ended = service.oneshot(request()).await.map(drop);
+    Terminated::find(&*ended.unwrap_err()).unwrap().message()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try() {
+    let upstream = || Script::before_head().never().upstream().0;
+    let timeout = HardCeilingLayer::optional(None).timeout(Some(secs(45)));
+
+    let step = ended_by(StepTimeoutLayer::new(secs(90)).layer(upstream())).await;
+    let ceiling = ended_by(HardCeilingLayer::new(secs(190)).layer(upstream())).await;
+    let timeout = ended_by(timeout.layer(upstream())).await;
+
+    assert_eq!(
+        step,
+        "The run was stopped after 1m 30s: nothing happened for 1m 30s (step_timeout). \
+         Last step: llm_call. It may be stuck: retry, or simplify the request."
+    );
+    assert_eq!(
+        ceiling,
+        "The run was stopped after 3m 10s: it reached its time limit of 3m 10s (max_turn_time). \
+         Last step: llm_call. Try a simpler request, or a larger limit."
+    );
+    assert_eq!(
+        timeout,
+        "The run was stopped after 45s: it used up the 45s it was given (timeout). \
+         Last step: llm_call. Retry, or simplify the request."
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_last_step_that_nobody_told_reads_unknown() {
+    let run = Run::open();
+    run.end(TerminalReason::Stuck);
+    assert!(
+        run.terminated()
+            .unwrap()
+            .message()
+            .contains("Last step: unknown.")
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_without_a_description_keeps_the_one_before() {
+    let run = Run::open();
+    run.step(Step::new(StepKind::ToolComplete).detail("search"));
+    run.step(Step::new(StepKind::LlmCall));
+    run.end(TerminalReason::Aborted);
+
+    let message = run.terminated().unwrap().message();
+    assert!(
+        message.contains("Last step: tool_complete (search)"),
+        "{message}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn losers_are_kept_in_also_and_the_first_reason_stays() {
+    let run = Run::open();
+    assert!(run.end(TerminalReason::Aborted));
+    for late in [
+        TerminalReason::Shutdown,
+        TerminalReason::Stuck,
+        TerminalReason::Shutdown,
+    ] {
+        assert!(!run.end(late));
+    }
+
+    let end = run.terminated().unwrap();
+    assert_eq!(end.reason, TerminalReason::Aborted);
+    assert_eq!(end.also, [TerminalReason::Shutdown, TerminalReason::Stuck]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_says_which_run_and_how_long() {
+    let run = Run::open();
+    advance(secs(61)).await;
+    run.end(TerminalReason::Aborted);
+
+    let end = run.terminated().unwrap();
+    assert_eq!(
+        end.to_string(),
+        format!("run {} ended with aborted after 1m 1s", run.id())
+    );
+    assert_eq!(end.elapsed, secs(61));
+}

@@ -1,0 +1,256 @@
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt};
+use tower_agent::{Owner, RunEvent, RunId, RunRegistry, StepTimeoutLayer, TerminalReason};
+
+use crate::support::{DONE, ReadExt, Script, request, secs};
+
+const IDLE: Duration = RunRegistry::IDLE;
+
+fn id(text: &str) -> RunId {
+    text.parse().unwrap()
+}
+
+fn us() -> Owner {
+    Owner::default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_is_one_run_for_its_owner_and_another_for_another() {
+    let registry = RunRegistry::new();
+    let ours = registry.open(us(), id("r"));
+    let theirs = registry.open(Owner::of(b"key"), id("r"));
+
+    assert!(registry.open(us(), id("r")).end(TerminalReason::Aborted));
+
+    assert_eq!(ours.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(theirs.terminal_reason(), None);
+    assert_eq!(registry.find(&id("r")).len(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn abort_answers_true_once_and_false_for_what_it_does_not_know() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+
+    assert!(!registry.abort(us(), &id("other")));
+    assert!(!registry.abort(Owner::of(b"key"), &id("r")));
+    assert_eq!(run.terminal_reason(), None, "nothing was touched");
+    assert!(registry.abort(us(), &id("r")));
+    assert!(!registry.abort(us(), &id("r")));
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn get_opens_nothing() {
+    let registry = RunRegistry::new();
+    assert!(registry.get(us(), &id("r")).is_none());
+    assert!(registry.list().is_empty());
+
+    let run = registry.open(us(), id("r"));
+    assert_eq!(registry.get(us(), &id("r")).unwrap().id(), run.id());
+    assert_eq!(registry.list().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tombstone_answers_until_ten_minutes_after_its_last_hit() {
+    let registry = RunRegistry::new();
+    registry.open(us(), id("r")).end(TerminalReason::TurnCap);
+
+    for _ in 0..5 {
+        sleep(secs(599)).await;
+        let again = registry.open(us(), id("r"));
+        assert_eq!(again.terminal_reason(), Some(TerminalReason::TurnCap));
+    }
+    sleep(secs(599)).await;
+    assert_eq!(registry.list().len(), 1, "a list is no hit");
+    sleep(secs(1)).await;
+
+    assert!(registry.get(us(), &id("r")).is_none());
+    assert_eq!(registry.open(us(), id("r")).terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_run_is_pinned() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let _busy = run.attach(request());
+
+    sleep(IDLE * 10).await;
+
+    assert_eq!(registry.open(us(), id("r")).terminal_reason(), None);
+    assert_eq!(registry.list().len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_idle_counts_as_completed_and_its_id_opens_a_new_one() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    sleep(IDLE - secs(1)).await;
+    assert_eq!(registry.open(us(), id("r")).terminal_reason(), None);
+    assert_eq!(run.terminal_reason(), None);
+    sleep(secs(1)).await;
+
+    let next = registry.open(us(), id("r"));
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(next.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn idle_counts_from_when_the_last_work_ended_however_it_ended() {
+    for aborted in [false, true] {
+        let registry = RunRegistry::new();
+        let run = registry.open(us(), id("r"));
+        let (request, call) = crate::support::call_of(&run);
+        sleep(IDLE - secs(60)).await;
+        if aborted {
+            call.end(TerminalReason::ClientDisconnect);
+        }
+        drop(request);
+        assert_eq!(run.in_flight(), 0);
+        sleep(secs(120)).await;
+
+        let again = registry.open(us(), id("r"));
+
+        assert_eq!(again.terminal_reason(), None);
+        assert_eq!(
+            run.terminal_reason(),
+            None,
+            "idle for two minutes only; aborted: {aborted}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_ended_by_its_own_window_also_counts_as_work_until_then() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = StepTimeoutLayer::new(IDLE - secs(60)).layer(upstream);
+    service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .end
+        .unwrap_err();
+    sleep(secs(120)).await;
+
+    let again = registry.open(us(), id("r"));
+
+    assert_eq!(again.terminal_reason(), None);
+    assert_eq!(run.terminal_reason(), None, "idle for two minutes only");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_run_has_one_event_at_its_end_and_numbers_go_up_by_one() {
+    let registry = RunRegistry::new();
+    let mut events = registry.subscribe();
+    for name in ["a", "b", "c"] {
+        let run = registry.open(us(), id(name));
+        run.end(TerminalReason::Aborted);
+        run.end(TerminalReason::Shutdown);
+        registry.abort(us(), &id(name));
+    }
+    drop(registry);
+
+    let mut seen = Vec::new();
+    while let Some(event) = events.next().await {
+        let RunEvent::Ended {
+            run,
+            sequence,
+            reason,
+            message,
+            snapshot,
+            ..
+        } = event
+        else {
+            panic!()
+        };
+        assert_eq!(reason, TerminalReason::Aborted);
+        assert!(message.contains("it was aborted (aborted)"));
+        assert_eq!(snapshot.reason, Some(reason));
+        seen.push((run.to_string(), sequence));
+    }
+    assert_eq!(
+        seen,
+        [
+            ("a".to_owned(), 1),
+            ("b".to_owned(), 2),
+            ("c".to_owned(), 3)
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
+    let registry = RunRegistry::new();
+    let mut events = registry.subscribe();
+    for n in 0..RunRegistry::EVENTS + 10 {
+        registry
+            .open(us(), id(&n.to_string()))
+            .end(TerminalReason::Aborted);
+    }
+
+    let lost = events.next().await.unwrap();
+    assert!(matches!(lost, RunEvent::Lost { events: 10 }), "{lost:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_live_runs_once() {
+    let registry = RunRegistry::new();
+    let runs = ["a", "b", "c"].map(|name| registry.open(us(), id(name)));
+    runs[0].end(TerminalReason::Aborted);
+
+    assert_eq!(registry.shutdown(), 2);
+    assert_eq!(registry.shutdown(), 0);
+
+    assert_eq!(runs[0].terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(runs[1].terminal_reason(), Some(TerminalReason::Shutdown));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_runs_are_bounded_and_the_oldest_is_forgotten() {
+    let registry = RunRegistry::new();
+    for n in 0..=RunRegistry::ENDED {
+        registry
+            .open(us(), id(&format!("r-{n}")))
+            .end(TerminalReason::Aborted);
+    }
+
+    assert!(registry.get(us(), &id("r-0")).is_none());
+    assert!(registry.get(us(), &id("r-1")).is_some());
+    assert_eq!(registry.list().len(), RunRegistry::ENDED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_opened_by_the_program_is_not_completed_by_an_answer() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let service = StepTimeoutLayer::new(secs(5)).layer(upstream);
+
+    service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .whole();
+
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[test]
+fn an_owner_prints_no_credential() {
+    assert_eq!(format!("{:?}", Owner::of(b"sk-secret")), "Owner(..)");
+    assert_eq!(Owner::of(b"a"), Owner::of(b"a"));
+    assert_ne!(Owner::of(b"a"), Owner::of(b"b"));
+}

@@ -1,0 +1,277 @@
+use tokio::time::{Instant, advance, sleep};
+use tower::{Layer, Service, ServiceExt};
+use tower_agent::{
+    ClientDisconnectLayer, HardCeilingLayer, NodeKind, Run, Scope, StepTimeoutLayer, TerminalReason,
+};
+
+use crate::support::{DONE, ReadExt, Script, call_of, later, poll_once, reason_of, request, secs};
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_call_is_settled_by_the_first_layer_and_by_no_other() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let inner = StepTimeoutLayer::new(secs(10)).layer(upstream);
+    let service = HardCeilingLayer::new(secs(10)).layer(inner);
+
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    assert_eq!(run.in_flight(), 1);
+    body.token().await;
+    assert_eq!(call.terminal_reason(), None);
+    assert!(body.next().await.is_none());
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_no_layer_took_is_aborted_with_the_last_clone_of_its_request() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let clone = request.clone();
+
+    drop(request);
+    assert_eq!(call.terminal_reason(), None);
+    assert_eq!(run.in_flight(), 1);
+    drop(clone);
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn clones_of_an_attached_request_are_claimed_once() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let service = StepTimeoutLayer::new(secs(10)).layer(upstream);
+
+    let first = service.clone().oneshot(request.clone()).await.unwrap();
+    let second = service.oneshot(request).await.unwrap();
+    drop(second);
+    assert_eq!(call.terminal_reason(), None, "the second has not taken it");
+    first.into_body().read().await.whole();
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_starts_under_an_ended_run() {
+    let run = Run::open();
+    run.end(TerminalReason::Stuck);
+    let (upstream, probe) = Script::sse().data(DONE).upstream();
+
+    let error = StepTimeoutLayer::new(secs(10))
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Stuck));
+    assert_eq!(probe.calls(), 0);
+    assert_eq!(run.child().terminal_reason(), Some(TerminalReason::Stuck));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parents_end_ends_its_children_and_those_opened_later_and_not_the_other_way() {
+    let parent = Run::open();
+    let child = parent.child();
+    let grandchild = child.child();
+    let other = parent.child();
+
+    assert!(child.end(TerminalReason::Aborted));
+    assert_eq!(grandchild.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(parent.terminal_reason(), None);
+    assert_eq!(other.terminal_reason(), None);
+    assert!(parent.end(TerminalReason::Shutdown));
+
+    assert_eq!(
+        child.terminal_reason(),
+        Some(TerminalReason::Aborted),
+        "the first stays"
+    );
+    assert_eq!(other.terminal_reason(), Some(TerminalReason::Shutdown));
+    assert_eq!(
+        parent.child().terminal_reason(),
+        Some(TerminalReason::Shutdown)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_run_of_a_sub_agent_is_the_sub_agents_run() {
+    let parent = Run::open();
+    let child = parent.child();
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = HardCeilingLayer::new(secs(10))
+        .scope(Scope::Run)
+        .layer(upstream);
+
+    let read = service
+        .oneshot(child.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(child.terminal_reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(parent.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parents_end_drops_the_upstream_of_a_sub_agents_call() {
+    let parent = Run::open();
+    let child = parent.child();
+    let (upstream, probe) = Script::sse().never().upstream();
+    let service = HardCeilingLayer::new(secs(100)).layer(upstream);
+    let body = service
+        .oneshot(child.attach(request()))
+        .await
+        .unwrap()
+        .into_body();
+    let start = Instant::now();
+
+    later(5, {
+        let parent = parent.clone();
+        move || parent.end(TerminalReason::Aborted)
+    });
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::Aborted));
+    assert_eq!(probe.dropped().at, start + secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_resolves_at_the_end_and_settled_when_the_work_is_gone() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().never().upstream();
+    let answer = StepTimeoutLayer::new(secs(100))
+        .layer(upstream)
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap();
+    let mut ended = run.ended();
+    let mut settled = run.settled();
+    assert!(poll_once(&mut ended).is_pending());
+    assert!(poll_once(&mut settled).is_pending());
+
+    run.end(TerminalReason::Aborted);
+
+    assert_eq!(ended.await, TerminalReason::Aborted);
+    assert!(
+        poll_once(&mut settled).is_pending(),
+        "the body is still there"
+    );
+    drop(answer);
+    assert_eq!(settled.await, TerminalReason::Aborted);
+    assert_eq!(
+        run.ended().await,
+        TerminalReason::Aborted,
+        "also for who comes late"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn ended_wakes_every_waiter() {
+    let run = Run::open();
+    let waiters: Vec<_> = (0..5).map(|_| tokio::spawn(run.ended())).collect();
+    sleep(secs(1)).await;
+
+    run.end(TerminalReason::Stuck);
+
+    for waiter in waiters {
+        assert_eq!(waiter.await.unwrap(), TerminalReason::Stuck);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_latches_the_outermost_clock_that_has_passed() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::sse().never().upstream();
+    let inner = HardCeilingLayer::new(secs(10)).layer(upstream);
+    let _pending = HardCeilingLayer::new(secs(20))
+        .scope(Scope::Run)
+        .layer(inner)
+        .call(request);
+    assert!(call.check().is_ok());
+    advance(secs(20)).await;
+
+    let end = call.check().unwrap_err();
+
+    assert_eq!(
+        (end.kind, end.reason),
+        (NodeKind::Run, TerminalReason::HardCeiling)
+    );
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_node_opens_a_run_that_is_its_call() {
+    let (upstream, probe) = Script::json().data("{}").upstream();
+
+    let answer = ClientDisconnectLayer::new()
+        .layer(upstream)
+        .oneshot(request())
+        .await
+        .unwrap();
+    assert_eq!(
+        answer.extensions().get::<Run>().unwrap().id(),
+        probe.run().id()
+    );
+    answer.into_body().read().await.whole();
+
+    let run = probe.run();
+    assert_eq!(run.kind(), NodeKind::Run);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn judged_failures_settle_as_failed_with_their_class() {
+    let error_event = "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"busy\"}}\n\n";
+    let cases = [
+        (Script::json().status(429).data("{}"), "rate_limit"),
+        (Script::json().status(500).data("{}"), "server"),
+        (Script::sse().data(error_event), "overloaded"),
+        (Script::before_head().fail("reset"), "transport"),
+        (
+            Script::before_head().fail_with(|| "no idea".into()),
+            "server",
+        ),
+    ];
+    for (script, class) in cases {
+        let (upstream, probe) = script.upstream();
+        let answer = StepTimeoutLayer::new(secs(10))
+            .layer(upstream)
+            .oneshot(request())
+            .await;
+        if let Ok(answer) = answer {
+            answer.into_body().read().await;
+        }
+        match probe.run().terminal_reason() {
+            Some(TerminalReason::Failed(found)) => assert_eq!(found.as_str(), class),
+            other => panic!("{other:?} in place of {class}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_serialises_to_what_an_operator_reads() {
+    let run = Run::open();
+    advance(secs(2)).await;
+    run.heartbeat();
+    run.end(TerminalReason::Aborted);
+
+    let json = serde_json::to_value(run.snapshot()).unwrap();
+
+    assert_eq!(json["reason"], "aborted");
+    assert_eq!(json["elapsed_ms"], 2000);
+    assert_eq!(json["kind"], "run");
+    assert_eq!(json["progress"]["heartbeats"], 1);
+    assert_eq!(json["in_flight"], 0);
+}

@@ -1,0 +1,56 @@
+//! A scripted upstream, and what tests ask of an answer.
+
+mod events;
+mod probe;
+mod read;
+mod script;
+
+pub(crate) use self::{
+    events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
+    probe::Probe,
+    read::{ReadExt, poll_body, poll_once, reason_of, secs},
+    script::{Script, Upstream, UpstreamBody},
+};
+
+use http::Request;
+use tower_agent::Run;
+
+/// A chat request without a node.
+pub(crate) fn request() -> Request<()> {
+    Request::post("/v1/chat/completions").body(()).unwrap()
+}
+
+/// An Anthropic request without a node.
+pub(crate) fn messages() -> Request<()> {
+    Request::post("/v1/messages").body(()).unwrap()
+}
+
+/// A request whose path says nothing of its dialect.
+pub(crate) fn plain() -> Request<()> {
+    Request::post("/").body(()).unwrap()
+}
+
+/// A chat request that carries `run` itself as its node.
+pub(crate) fn request_of(run: &Run) -> Request<()> {
+    let mut request = request();
+    request.extensions_mut().insert(run.clone());
+    request
+}
+
+/// A chat request with a call of `run`, and the call.
+pub(crate) fn call_of(run: &Run) -> (Request<()>, Run) {
+    let request = run.attach(request());
+    let call = request.extensions().get::<Run>().unwrap().clone();
+    (request, call)
+}
+
+/// Does something later, from another task: nothing else wakes the test's.
+pub(crate) fn later<T: Send + 'static>(
+    seconds: u64,
+    act: impl FnOnce() -> T + Send + 'static,
+) -> tokio::task::JoinHandle<T> {
+    tokio::spawn(async move {
+        tokio::time::sleep(secs(seconds)).await;
+        act()
+    })
+}

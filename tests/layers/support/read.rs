@@ -1,0 +1,115 @@
+//! Reading an answer to its end.
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use tower_agent::{BoxError, TerminalReason};
+
+pub(crate) const fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// All of a body, and how it ended.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) text: String,
+    pub(crate) frames: usize,
+    pub(crate) trailers: Option<HeaderMap>,
+    pub(crate) end: Result<(), BoxError>,
+}
+
+impl Read {
+    pub(crate) fn reason(&self) -> Option<TerminalReason> {
+        self.end.as_ref().err().and_then(reason_of)
+    }
+
+    /// That it ended cleanly, and its text.
+    pub(crate) fn whole(self) -> String {
+        self.end.unwrap();
+        self.text
+    }
+}
+
+pub(crate) fn reason_of(error: &BoxError) -> Option<TerminalReason> {
+    TerminalReason::find(&**error).cloned()
+}
+
+/// What tests do with a body.
+pub(crate) trait ReadExt: Body<Data = Bytes> + Unpin {
+    /// The next frame as text.
+    fn next(&mut self) -> impl Future<Output = Option<Result<String, BoxError>>> + Send;
+
+    /// The next frame, which is data.
+    fn token(&mut self) -> impl Future<Output = String>;
+
+    /// Everything.
+    fn read(self) -> impl Future<Output = Read> + Send;
+}
+
+impl<B> ReadExt for B
+where
+    B: Body<Data = Bytes> + Unpin + Send,
+    B::Error: Into<BoxError> + Send,
+{
+    async fn next(&mut self) -> Option<Result<String, BoxError>> {
+        let frame = self.frame().await?;
+        Some(
+            frame
+                .map(|frame| String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
+                .map_err(Into::into),
+        )
+    }
+
+    async fn token(&mut self) -> String {
+        self.next().await.unwrap().unwrap()
+    }
+
+    async fn read(mut self) -> Read {
+        let mut data = Vec::new();
+        let mut frames = 0;
+        let mut trailers = None;
+        let end = loop {
+            match self.frame().await {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(chunk) => {
+                        frames += 1;
+                        data.extend_from_slice(&chunk);
+                    }
+                    Err(frame) => trailers = frame.into_trailers().ok(),
+                },
+                Some(Err(error)) => {
+                    let after = self.frame().await;
+                    assert!(after.is_none(), "a body is fused after an error");
+                    break Err(error.into());
+                }
+                None => break Ok(()),
+            }
+        };
+        Read {
+            text: String::from_utf8(data).unwrap(),
+            frames,
+            trailers,
+            end,
+        }
+    }
+}
+
+type Polled<B> = Result<Frame<<B as Body>::Data>, <B as Body>::Error>;
+
+/// One poll of a body, by nobody's waker.
+pub(crate) fn poll_body<B: Body + Unpin>(body: &mut B) -> Poll<Option<Polled<B>>> {
+    Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
+}
+
+/// One poll of a future, by nobody's waker.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}

@@ -1,0 +1,716 @@
+//! Several layers in one stack, and which of them has the last word.
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use http::{Request, Response};
+use tokio::time::{Instant, advance};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, NodeKind, PumpLayer, Run, RunLayer,
+    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer, Terminated,
+};
+
+use crate::support::{
+    DONE, ReadExt, Script, UpstreamBody, call_of, chat, later, poll_body, reason_of, request,
+    request_of, secs,
+};
+
+const WINDOW: Duration = secs(10);
+
+fn origin(error: &BoxError) -> (NodeKind, TerminalReason) {
+    let end = Terminated::find(&**error).unwrap();
+    (end.kind, end.reason.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_equal_ceilings_on_run_and_call_the_runs_is_latched_in_either_order() {
+    let layers = [[Scope::Run, Scope::Found], [Scope::Found, Scope::Run]];
+    for [outer, inner] in layers {
+        let run = Run::open();
+        let (upstream, _) = Script::sse().never().upstream();
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(WINDOW).scope(outer))
+            .layer(HardCeilingLayer::new(WINDOW).scope(inner))
+            .service(upstream);
+
+        let read = service
+            .oneshot(run.attach(request()))
+            .await
+            .unwrap()
+            .into_body()
+            .read()
+            .await;
+
+        assert_eq!(
+            origin(&read.end.unwrap_err()),
+            (NodeKind::Run, TerminalReason::HardCeiling)
+        );
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_equal_step_windows_on_run_and_call_the_runs_is_latched_in_either_order() {
+    for [outer, inner] in [[Scope::Run, Scope::Found], [Scope::Found, Scope::Run]] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().wait(3.0).data(chat("a")).never(),
+        ] {
+            let run = Run::open();
+            let (upstream, _) = script.upstream();
+            let service = ServiceBuilder::new()
+                .layer(StepTimeoutLayer::new(WINDOW).scope(outer))
+                .layer(StepTimeoutLayer::new(WINDOW).scope(inner))
+                .service(upstream);
+
+            let error = match service.oneshot(run.attach(request())).await {
+                Ok(answer) => answer.into_body().read().await.end.unwrap_err(),
+                Err(error) => error,
+            };
+
+            assert_eq!(origin(&error), (NodeKind::Run, TerminalReason::StepTimeout));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runs_caller_deadline_beats_the_calls_ceiling_of_the_same_instant() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(
+            HardCeilingLayer::optional(None)
+                .timeout(Some(WINDOW))
+                .scope(Scope::Run),
+        )
+        .layer(HardCeilingLayer::new(WINDOW))
+        .service(upstream);
+
+    let read = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(
+        origin(&read.end.unwrap_err()),
+        (NodeKind::Run, TerminalReason::CallerDeadline)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_one_node_ceiling_step_and_deadline_come_in_that_order() {
+    for reversed in [false, true] {
+        for (ceiling, expected) in [
+            (Some(WINDOW), TerminalReason::HardCeiling),
+            (None, TerminalReason::StepTimeout),
+        ] {
+            let (upstream, _) = Script::sse().never().upstream();
+            let totals = HardCeilingLayer::optional(ceiling).timeout(Some(WINDOW));
+            let step = StepTimeoutLayer::new(WINDOW);
+            let read = if reversed {
+                let service = ServiceBuilder::new()
+                    .layer(step)
+                    .layer(totals)
+                    .service(upstream);
+                service
+                    .oneshot(request())
+                    .await
+                    .unwrap()
+                    .into_body()
+                    .read()
+                    .await
+            } else {
+                let service = ServiceBuilder::new()
+                    .layer(totals)
+                    .layer(step)
+                    .service(upstream);
+                service
+                    .oneshot(request())
+                    .await
+                    .unwrap()
+                    .into_body()
+                    .read()
+                    .await
+            };
+
+            assert_eq!(read.reason(), Some(expected));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_inner_window_and_an_outer_ceiling_of_one_instant_are_the_outer_nodes_ceiling() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(WINDOW).scope(Scope::Run))
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+
+    let read = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(
+        origin(&read.end.unwrap_err()),
+        (NodeKind::Run, TerminalReason::HardCeiling)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_look_latches_the_outermost_though_an_inner_deadline_passed_first() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(20)).scope(Scope::Run))
+        .layer(HardCeilingLayer::new(secs(10)))
+        .service(upstream);
+    let mut body = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body();
+    assert!(poll_body(&mut body).is_pending());
+
+    advance(secs(25)).await;
+    let read = body.read().await;
+
+    assert_eq!(
+        origin(&read.end.unwrap_err()),
+        (NodeKind::Run, TerminalReason::HardCeiling)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_instant_in_which_both_windows_pass_is_the_outermosts() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().wait(10.0).fail("reset").upstream();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+
+    let read = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(
+        origin(&read.end.unwrap_err()),
+        (NodeKind::Run, TerminalReason::StepTimeout)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_instant_of_an_outer_window_is_not_settled_as_a_failure_further_in() {
+    let (upstream, probe) = Script::sse().wait(10.0).fail("reset").upstream();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .layer(RunLayer::new(RunRegistry::new()))
+        .service(upstream);
+
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(
+        probe.run().run().terminal_reason(),
+        Some(TerminalReason::StepTimeout)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stored_reason_beats_a_ready_frame_and_a_passed_clock() {
+    let (upstream, probe) = Script::sse()
+        .wait(5.0)
+        .data(chat("a"))
+        .data(DONE)
+        .upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(WINDOW))
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    assert!(poll_body(&mut body).is_pending());
+    advance(secs(30)).await;
+    probe.run().end(TerminalReason::Superseded);
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::Superseded));
+    assert_eq!(read.frames, 0);
+}
+
+/// Polls what is inside by wakers of its own.
+#[derive(Clone, Debug)]
+struct Unordered<S>(S);
+
+impl<S> Service<Request<()>> for Unordered<S>
+where
+    S: Service<Request<()>> + Clone + 'static,
+    S::Future: 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<S::Response, S::Error>>>>;
+
+    fn poll_ready(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Result<(), S::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let mut calls = FuturesUnordered::new();
+        calls.push(self.0.call(request));
+        Box::pin(async move { calls.next().await.unwrap() })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clocks_hold_on_both_sides_of_a_combinator_with_wakers_of_its_own() {
+    for (outer, inner, expected) in [(10, 30, 10), (30, 10, 10), (10, 10, 10)] {
+        let (upstream, probe) = Script::before_head().never().upstream();
+        let inner = StepTimeoutLayer::new(secs(inner)).layer(upstream);
+        let service = StepTimeoutLayer::new(secs(outer)).layer(Unordered(inner));
+        let start = Instant::now();
+
+        let error = service.oneshot(request()).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), secs(expected));
+        assert_eq!(probe.dropped().at, start + secs(expected));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_from_outside_reaches_through_a_combinator_with_wakers_of_its_own() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let inner = HardCeilingLayer::new(secs(100)).layer(upstream);
+    let service = HardCeilingLayer::new(secs(200)).layer(Unordered(inner));
+    let start = Instant::now();
+
+    later(3, {
+        let probe = probe.clone();
+        move || probe.run().end(TerminalReason::Aborted)
+    });
+    let result = service.oneshot(request()).await;
+
+    assert_eq!(
+        reason_of(&result.unwrap_err()),
+        Some(TerminalReason::Aborted)
+    );
+    assert_eq!(probe.dropped().at, start + secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_calls_in_one_task_have_clocks_of_their_own() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().never().upstream();
+    let start = Instant::now();
+    let read = |seconds, request| {
+        let service = StepTimeoutLayer::new(secs(seconds)).layer(upstream.clone());
+        async move {
+            let read = service
+                .oneshot(request)
+                .await
+                .unwrap()
+                .into_body()
+                .read()
+                .await;
+            (read.reason(), start.elapsed())
+        }
+    };
+    let calls = [
+        read(20, run.attach(request())),
+        read(10, run.attach(request())),
+        read(15, run.attach(request())),
+    ];
+
+    let ends = futures_util::future::join_all(calls).await;
+
+    let expected = [20, 10, 15].map(|at| (Some(TerminalReason::StepTimeout), secs(at)));
+    assert_eq!(ends, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_calls_end_from_outside_wakes_a_driver_of_another_tree() {
+    // A server's own run drives the task; the handler calls a model for a run
+    // that it opened itself.
+    let agent = Run::open();
+    let (upstream, probe) = Script::sse().never().upstream();
+    let client = HardCeilingLayer::new(secs(1000)).layer(upstream);
+    let inside = agent.clone();
+    let server = StepTimeoutLayer::new(secs(500)).layer(service_fn(move |_: Request<()>| {
+        client.clone().oneshot(inside.attach(request()))
+    }));
+    let start = Instant::now();
+    let mut body = server.oneshot(request()).await.unwrap().into_body();
+
+    later(3, {
+        let agent = agent.clone();
+        move || agent.end(TerminalReason::Aborted)
+    });
+    let _end = body.next().await;
+
+    assert_eq!(
+        probe.dropped().at,
+        start + secs(3),
+        "upstream runs on for a run that is over"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_by_id_reaches_a_call_whose_driver_has_another_run() {
+    let registry = RunRegistry::new();
+    let known = registry.open(tower_agent::Owner::anonymous(), "r-1".parse().unwrap());
+    let (upstream, probe) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(500)))
+        .layer(RunLayer::new(registry.clone()))
+        .service(upstream);
+    let mut request = request();
+    request
+        .headers_mut()
+        .insert("x-run-id", "r-1".parse().unwrap());
+    let start = Instant::now();
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    assert_eq!(known.in_flight(), 1);
+
+    let stop = later(3, {
+        let registry = registry.clone();
+        move || registry.abort(tower_agent::Owner::anonymous(), &"r-1".parse().unwrap())
+    });
+    let _end = body.next().await;
+    let aborted = stop.await.unwrap();
+
+    assert!(aborted);
+    assert_eq!(probe.dropped().at, start + secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_of_another_run_is_dropped_when_that_run_ends() {
+    let agent = Run::open();
+    let inside = agent.clone();
+    let server = StepTimeoutLayer::new(secs(500)).layer(service_fn(move |_: Request<()>| {
+        let tool = inside.tool("slow").watch(std::future::pending::<()>());
+        async move {
+            let _ = tool.await;
+            Ok::<_, BoxError>(Response::new(Script::json().data("x").body()))
+        }
+    }));
+    let start = Instant::now();
+
+    later(3, {
+        let agent = agent.clone();
+        move || agent.end(TerminalReason::Aborted)
+    });
+    let answer = server.oneshot(request()).await;
+
+    assert!(answer.is_ok());
+    assert_eq!(start.elapsed(), secs(3));
+}
+
+type Boxed = tower::util::BoxCloneSyncService<
+    Request<()>,
+    Response<http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, BoxError>>,
+    BoxError,
+>;
+
+fn boxed<S, B>(service: S) -> Boxed
+where
+    S: Service<Request<()>, Response = Response<B>> + Clone + Send + Sync + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    use http_body_util::BodyExt;
+    Boxed::new(
+        service
+            .map_response(|answer| answer.map(|body| body.map_err(Into::into).boxed_unsync()))
+            .map_err(Into::into),
+    )
+}
+
+/// All layers but the outermost, in this order; `None` leaves it out.
+fn stack(order: &[usize], registry: &RunRegistry, upstream: Boxed) -> Boxed {
+    order
+        .iter()
+        .rev()
+        .fold(upstream, |inner, layer| match layer {
+            0 => boxed(StepTimeoutLayer::new(WINDOW).layer(inner)),
+            1 => boxed(HardCeilingLayer::new(WINDOW * 6).layer(inner)),
+            2 => boxed(ClientDisconnectLayer::new().layer(inner)),
+            3 => boxed(PumpLayer::new(4).layer(inner)),
+            _ => boxed(RunLayer::new(registry.clone()).layer(inner)),
+        })
+}
+
+const ORDERS: [[usize; 5]; 6] = [
+    [4, 3, 2, 1, 0],
+    [0, 1, 2, 3, 4],
+    [3, 4, 0, 1, 2],
+    [2, 0, 4, 1, 3],
+    [1, 3, 0, 4, 2],
+    [4, 0, 3, 1, 2],
+];
+
+#[tokio::test(start_paused = true)]
+async fn all_layers_in_any_order_hand_an_answer_on() {
+    for order in ORDERS {
+        for twice in [false, true] {
+            let order = if twice {
+                [order, order].concat()
+            } else {
+                order.to_vec()
+            };
+            let registry = RunRegistry::new();
+            let (upstream, probe) = Script::sse()
+                .repeat(4, 7.0, chat("a"))
+                .data(DONE)
+                .upstream();
+            let service =
+                TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+
+            let answer = service.oneshot(request()).await.unwrap();
+            let text = answer.into_body().read().await.whole();
+
+            assert_eq!(text, chat("a").repeat(4) + DONE, "{order:?}");
+            assert_eq!(
+                probe.run().run().terminal_reason(),
+                Some(TerminalReason::Completed),
+                "{order:?}"
+            );
+            assert_eq!(probe.run().run().in_flight(), 0, "{order:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_layers_in_any_order_end_a_silent_stream_with_the_error_event() {
+    for order in ORDERS {
+        for twice in [false, true] {
+            let order = if twice {
+                [order, order].concat()
+            } else {
+                order.to_vec()
+            };
+            let registry = RunRegistry::new();
+            let (upstream, probe) = Script::sse()
+                .data(chat("a"))
+                .data("data: {\"cho")
+                .never()
+                .upstream();
+            let service =
+                TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+            let start = Instant::now();
+
+            let answer = service.oneshot(request()).await.unwrap();
+            let text = answer.into_body().read().await.whole();
+
+            assert_eq!(start.elapsed(), WINDOW, "{order:?}");
+            let error = text.strip_prefix(&chat("a")).unwrap();
+            assert!(
+                error.starts_with(
+                    "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"step_timeout\""
+                ),
+                "{order:?}: {error}"
+            );
+            assert_eq!(error.matches("event: error").count(), 1);
+            for _ in 0..4 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(probe.dropped().at, start + WINDOW, "{order:?}");
+            assert_eq!(
+                probe.run().run().terminal_reason(),
+                Some(TerminalReason::StepTimeout),
+                "{order:?}"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_layers_in_any_order_see_a_dropped_body() {
+    for order in ORDERS {
+        let registry = RunRegistry::new();
+        let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+        let service = TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+        let mut body = service.oneshot(request()).await.unwrap().into_body();
+        body.token().await;
+
+        drop(body);
+        for _ in 0..4 {
+            tokio::task::yield_now().await;
+        }
+
+        assert_eq!(
+            probe.run().terminal_reason(),
+            Some(TerminalReason::ClientDisconnect),
+            "{order:?}"
+        );
+        assert_eq!(
+            probe.dropped().reason,
+            Some(TerminalReason::ClientDisconnect),
+            "{order:?}"
+        );
+        assert_eq!(probe.run().run().in_flight(), 0, "{order:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_layer_twice_in_one_stack_measures_once() {
+    let (upstream, probe) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(WINDOW))
+        .layer(HardCeilingLayer::new(WINDOW))
+        .layer(StepTimeoutLayer::new(WINDOW * 2))
+        .layer(StepTimeoutLayer::new(WINDOW * 2))
+        .service(upstream);
+
+    let read = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert!(probe.run().terminated().unwrap().also.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn inside_an_axum_router_the_layers_are_a_service_builder_under_terminal_response() {
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let handler = move |request: axum::extract::Request| {
+        let upstream = upstream.clone();
+        async move {
+            let answer: Response<UpstreamBody> = upstream.oneshot(request).await.unwrap();
+            answer.map(axum::body::Body::new)
+        }
+    };
+    let router = axum::Router::new()
+        .route("/v1/chat/completions", axum::routing::post(handler))
+        .layer(
+            ServiceBuilder::new()
+                .layer(TerminalResponseLayer::new())
+                .layer(RunLayer::new(RunRegistry::new()))
+                .layer(PumpLayer::new(8))
+                .layer(ClientDisconnectLayer::new())
+                .layer(HardCeilingLayer::new(WINDOW * 9))
+                .layer(StepTimeoutLayer::new(WINDOW)),
+        );
+    let request = Request::post("/v1/chat/completions")
+        .header("x-run-id", "r-7")
+        .body(axum::body::Body::empty())
+        .unwrap();
+    let start = Instant::now();
+
+    let answer = router.oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()["x-run-id"], "r-7");
+    let text = answer.into_body().read().await.whole();
+
+    assert_eq!(start.elapsed(), WINDOW);
+    assert!(
+        text.contains("\"code\":\"step_timeout\"") && text.contains("\"run_id\":\"r-7\""),
+        "{text}"
+    );
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(probe.dropped().at, start + WINDOW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_in_the_request_is_used_and_not_settled_by_layers_that_did_not_open_it() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+
+    service
+        .oneshot(request_of(&run))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .whole();
+
+    assert_eq!(probe.run().terminal_reason(), None);
+    let (request, call) = call_of(&run);
+    drop(request);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_runs_window_that_a_ping_interrupts_in_the_instant_it_passes_beats_a_calls_ceiling() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse()
+        .wait(10.0)
+        .data(crate::support::PING)
+        .never()
+        .upstream();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
+        .layer(HardCeilingLayer::new(WINDOW))
+        .service(upstream);
+
+    let read = service
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(
+        origin(&read.end.unwrap_err()),
+        (NodeKind::Run, TerminalReason::StepTimeout)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_after_the_terminator_does_not_undo_an_answer_that_was_delivered() {
+    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+
+    let text = service
+        .oneshot(request())
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await
+        .whole();
+
+    assert_eq!(text, chat("a") + DONE);
+    assert_eq!(
+        probe.run().terminal_reason(),
+        Some(TerminalReason::Completed)
+    );
+}
