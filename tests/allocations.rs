@@ -1,5 +1,7 @@
 //! What a frame and a call allocate: counted, not timed.
 
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::{
     convert::Infallible,
     hint::black_box,

@@ -1,5 +1,7 @@
 //! Layers, tools and runs put together in ways that no single layer's tests see.
 
+#![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
+
 use std::{
     convert::Infallible,
     future::pending,
@@ -74,16 +76,13 @@ async fn a_handler_makes_several_calls_under_the_run_of_its_request() {
         .service(service_fn(|_: Request<()>| async { hello() }));
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(60 * SECOND))
-        .service(service_fn(move |request: Request<()>| {
-            let client = client.clone();
-            async move {
-                let run = run_of(&request);
-                for _ in 0..3 {
-                    let answer = client.clone().oneshot(run.attach(Request::new(()))).await?;
-                    text(answer.into_body()).await?;
-                }
-                Ok::<_, BoxError>(hello()?)
+        .service(service_fn(move |request: Request<()>| async move {
+            let run = run_of(&request);
+            for _ in 0..3 {
+                let answer = client.oneshot(run.attach(Request::new(()))).await?;
+                text(answer.into_body()).await?;
             }
+            Ok::<_, BoxError>(hello()?)
         }));
 
     let answer = service.oneshot(Request::new(())).await.unwrap();

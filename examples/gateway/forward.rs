@@ -8,12 +8,13 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use serde::de::IgnoredAny;
 use tower::Service;
 use tower_agent::{
     BoxError, Run,
     adapter::reqwest::{ReqwestBody, ReqwestService},
+    client_disconnect::RequestCut,
     sse::Dialect,
     terminal_response::InvalidRequest,
 };
@@ -83,7 +84,8 @@ impl Service<Request<Body>> for Forward {
             // Up front: an unread body would hide that the caller has left.
             // The caller's time, not the upstream's silence.
             let uploading = parts.extensions.get::<Run>().map(Run::pause);
-            let body = Limited::new(body, MAX_BODY).collect().await?.to_bytes();
+            let body = Limited::new(body, MAX_BODY).collect().await;
+            let body = body.map_err(unread)?.to_bytes();
             drop(uploading);
             if parts.method == Method::POST {
                 let json: Result<IgnoredAny, _> = serde_json::from_slice(&body);
@@ -103,6 +105,14 @@ impl Service<Request<Body>> for Forward {
             Ok(answer)
         })
     }
+}
+
+/// Too large is the caller's fault; anything else means that it has left.
+fn unread(error: BoxError) -> BoxError {
+    if error.is::<LengthLimitError>() {
+        return error;
+    }
+    RequestCut::new(error).into()
 }
 
 /// Whether the candidate understands what it would be sent.

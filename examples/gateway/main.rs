@@ -37,7 +37,13 @@ async fn main() -> ExitCode {
     match run().await {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("gateway: {error}");
+            let mut line = format!("gateway: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                line = format!("{line}: {error}");
+                cause = error.source();
+            }
+            eprintln!("{line}");
             ExitCode::FAILURE
         }
     }

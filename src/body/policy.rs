@@ -36,8 +36,8 @@ pub trait Policy {
     }
 
     /// A frame is handed on; `seen` is none if the policy does not read.
-    fn frame(&mut self, found: &Run, seen: Option<Seen>) {
-        let _ = (found, seen);
+    fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
+        let _ = (found, seen, tap);
     }
 
     /// The inner service or body failed at `now`, while `found` lived; the clocks

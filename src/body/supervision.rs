@@ -1,4 +1,5 @@
 use std::{
+    error::Error,
     task::{Context, Poll},
     time::Duration,
 };
@@ -6,13 +7,16 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
+use http_body_util::LengthLimitError;
 
 use super::{Facts, Policy, Seen, Tap};
 use crate::{
     BoxError,
+    client_disconnect::RequestCut,
     error::chain,
     run::{Drive, Run, Step, StepKind, TaskId, TerminalReason, Terminated, Turn, nanos},
     sse::Truncated,
+    terminal_response::InvalidRequest,
     upstream::{FailureClass, TransportError},
 };
 
@@ -155,7 +159,11 @@ impl<P: Policy> Supervision<P> {
             },
             _ => None,
         };
-        self.policy.frame(&self.found, seen);
+        let tap = match &self.reading {
+            Reading::Tap(tap) => Some(tap),
+            _ => None,
+        };
+        self.policy.frame(&self.found, seen, tap);
         if P::TIMED {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
@@ -223,7 +231,7 @@ impl<P: Policy> Supervision<P> {
                 error
             }
             (false, _) => {
-                self.settle(TerminalReason::Failed(class_of(&error)));
+                self.settle(reason_of(&error));
                 error
             }
         };
@@ -276,11 +284,18 @@ impl<P: Policy> Supervision<P> {
     }
 }
 
-fn class_of(error: &BoxError) -> FailureClass {
-    let cut = chain(&**error).any(|error| error.is::<Truncated>());
-    if cut || TransportError::is_in(&**error) {
-        FailureClass::Transport
-    } else {
-        FailureClass::Server
+/// What an error that is no end amounts to.
+fn reason_of(error: &BoxError) -> TerminalReason {
+    let is = |wanted: fn(&(dyn Error + 'static)) -> bool| chain(&**error).any(wanted);
+    if is(|error| error.is::<RequestCut>()) {
+        return TerminalReason::ClientDisconnect;
     }
+    // Judged before the transport: a body over its limit is the caller's.
+    let callers = is(|error| error.is::<LengthLimitError>() || error.is::<InvalidRequest>());
+    let cut = is(|error| error.is::<Truncated>());
+    TerminalReason::Failed(match (callers, cut || TransportError::is_in(&**error)) {
+        (true, _) => FailureClass::Caller,
+        (false, true) => FailureClass::Transport,
+        (false, false) => FailureClass::Server,
+    })
 }

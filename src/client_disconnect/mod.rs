@@ -74,11 +74,13 @@
 //! let layer = ClientDisconnectLayer::new().scope(Scope::Run);
 //! ```
 
+mod error;
 mod layer;
 mod policy;
 mod service;
 
 pub use self::{
+    error::RequestCut,
     layer::ClientDisconnectLayer,
     service::{ClientDisconnect, ClientDisconnectBody, ClientDisconnectFuture},
 };

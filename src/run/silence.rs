@@ -62,6 +62,9 @@ impl Silence {
     /// The length from the next [`wait`](Self::wait) on.
     pub(crate) fn set_length(&mut self, length: Duration) {
         self.length = nanos(length);
+        if !self.is_counting() && self.kept < self.length {
+            self.stop_window();
+        }
     }
 
     /// Something came that resets the window: no clock is needed.

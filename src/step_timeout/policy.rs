@@ -59,6 +59,16 @@ impl StepPolicy {
             scope,
         }
     }
+
+    /// From the first content on the other window holds.
+    #[inline]
+    fn begin(&mut self, tap: Option<&Tap>) {
+        if self.then.is_some() && tap.is_some_and(Tap::has_content) {
+            if let Some(window) = self.then.take() {
+                self.silence.set_length(*window);
+            }
+        }
+    }
 }
 
 impl Policy for StepPolicy {
@@ -71,11 +81,7 @@ impl Policy for StepPolicy {
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
-        if self.then.is_some() && tap.is_some_and(Tap::has_content) {
-            if let Some(window) = self.then.take() {
-                self.silence.set_length(*window);
-            }
-        }
+        self.begin(tap);
         self.silence.wait(found.in_scope(self.scope), now, task)
     }
 
@@ -83,11 +89,12 @@ impl Policy for StepPolicy {
     fn answered(&mut self, found: &Run) {
         // Until the body is polled it is the reader's time; a head is bytes, and
         // no content.
-        self.frame(found, Some(Seen::Life));
+        self.frame(found, Some(Seen::Life), None);
     }
 
     #[inline]
-    fn frame(&mut self, found: &Run, seen: Option<Seen>) {
+    fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
+        self.begin(tap);
         let resets = match self.silence.resets_on() {
             ResetOn::AnyByte => true,
             ResetOn::Content => seen == Some(Seen::Progress),

@@ -4,6 +4,7 @@ use http_body_util::LengthLimitError;
 use super::{InvalidRequest, TerminalResponseBody, layer::Statuses};
 use crate::{
     BoxError,
+    client_disconnect::RequestCut,
     error::chain,
     run::{InvalidRunId, RunId, TerminalReason, Terminated},
     run_layer::CallFailed,
@@ -86,6 +87,14 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
         if let Some(invalid) = cause.downcast_ref::<InvalidRequest>() {
             let status = StatusCode::BAD_REQUEST;
             return (status, "invalid_request_error", invalid.to_string());
+        }
+        if cause.is::<RequestCut>() && !chain(cause).any(|cause| cause.is::<LengthLimitError>()) {
+            let message = "The request could not be read to its end.";
+            return (
+                StatusCode::BAD_REQUEST,
+                "invalid_request_error",
+                message.to_owned(),
+            );
         }
         if cause.is::<LengthLimitError>() {
             return (

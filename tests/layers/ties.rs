@@ -714,3 +714,28 @@ async fn silence_after_the_terminator_does_not_undo_an_answer_that_was_delivered
         Some(TerminalReason::Completed)
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inner_check() {
+    let script = Script::before_head()
+        .wait(2.0)
+        .head("application/json")
+        .data("x");
+    let (upstream, probe) = script.never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(
+            StepTimeoutLayer::new(secs(3))
+                .first(secs(2))
+                .resets_on(tower_agent::ResetOn::Step),
+        )
+        .layer(HardCeilingLayer::optional(None).timeout(Some(secs(3))))
+        .service(upstream);
+    let answer = service.oneshot(request()).await.unwrap();
+    tokio::time::sleep(secs(1)).await;
+
+    let read = answer.into_body().read().await;
+
+    // Two seconds of silence were counted, and the window is three by now.
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert!(probe.is_dropped());
+}

@@ -1,0 +1,191 @@
+//! What the clients of each API read, in front of the embedded upstream.
+
+use futures_util::future::join_all;
+use serde_json::Value;
+
+use super::support::{DIALECTS, Dialect, Gateway, error_event, run, within};
+
+async fn ask(gateway: &Gateway, dialect: &Dialect, body: String) -> (reqwest::Response, String) {
+    let mut answer = within(gateway.post(dialect.path, body).send())
+        .await
+        .unwrap();
+    let mut text = Vec::new();
+    while let Some(chunk) = within(answer.chunk()).await.unwrap() {
+        text.extend(chunk);
+    }
+    (answer, String::from_utf8(text).unwrap())
+}
+
+/// Asks in all dialects at once.
+async fn ask_each(model: &str, stream: bool, look: impl Fn(&Dialect, &reqwest::Response, &str)) {
+    let gateway = Gateway::embedded().await;
+    let answers = DIALECTS.iter().map(async |dialect| {
+        let (answer, text) = ask(&gateway, dialect, dialect.asks(model, stream)).await;
+        println!("{}: {answer:?}\n{text}", dialect.path);
+        look(dialect, &answer, &text);
+    });
+    join_all(answers).await;
+}
+
+#[test]
+fn a_whole_answer_has_the_dialects_shape() {
+    run(ask_each("sim-healthy", false, |dialect, answer, text| {
+        assert_eq!(answer.status(), 200);
+        assert!(answer.headers().contains_key("x-run-id"));
+        assert_eq!(answer.headers().get("x-should-retry"), None);
+        let body: Value = serde_json::from_str(text).unwrap();
+        let (key, value) = dialect.object;
+        assert_eq!(body[key], value);
+    }));
+}
+
+#[test]
+fn a_whole_stream_ends_with_the_dialects_terminator() {
+    run(ask_each("sim-healthy", true, |dialect, answer, text| {
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.headers()["cache-control"], "no-cache");
+        assert_eq!(answer.headers()["x-accel-buffering"], "no");
+        let (_, last) = text.trim_end().rsplit_once("\n\n").unwrap();
+        assert!(last.contains(dialect.terminator.trim_end()), "{last}");
+        assert!(!text.contains("event: error"));
+    }));
+}
+
+#[test]
+fn a_model_without_a_head_is_answered_504() {
+    run(ask_each("sim-stall-head", true, |dialect, answer, text| {
+        assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["content-type"], "application/json");
+        assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
+        assert_eq!(answer.headers()["x-should-retry"], "false");
+        assert!(answer.headers().contains_key("x-run-id"));
+        assert_eq!(answer.headers().get("retry-after"), None);
+        let (kind, message) = dialect.error(text);
+        assert_eq!(kind, "step_timeout");
+        assert!(message.contains("5s"), "it names the limit: {message}");
+    }));
+}
+
+#[test]
+fn a_stream_that_stalls_ends_with_the_error_event() {
+    run(ask_each(
+        "sim-stall-stream",
+        true,
+        |dialect, answer, text| {
+            assert_eq!(answer.status(), 200);
+            let (before, data) = error_event(text);
+            assert_eq!(data["code"], "step_timeout");
+            assert_eq!(data["error"]["type"], "step_timeout");
+            let run = answer.headers()["x-run-id"].to_str().unwrap();
+            assert_eq!(data["error"]["run_id"], run);
+            assert!(!text.contains(dialect.terminator));
+            let failed = before.contains("response.failed");
+            assert_eq!(failed, dialect.path == "/v1/responses");
+        },
+    ));
+}
+
+#[test]
+fn a_stream_that_is_cut_ends_with_the_error_event() {
+    run(ask_each("sim-cut", true, |dialect, answer, text| {
+        assert_eq!(answer.status(), 200);
+        let (_, data) = error_event(text);
+        assert_eq!(data["code"], "upstream_failed");
+        assert!(!text.contains(dialect.terminator));
+    }));
+}
+
+#[test]
+fn a_whole_answer_that_is_cut_is_an_error_at_the_client() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for dialect in &DIALECTS {
+            let request = gateway.post(dialect.path, dialect.asks("sim-cut", false));
+            let read = async { request.send().await?.bytes().await };
+            assert!(within(read).await.is_err(), "{}", dialect.path);
+        }
+    });
+}
+
+#[test]
+fn what_is_no_json_is_answered_400_with_line_and_column() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for dialect in &DIALECTS {
+            let (answer, text) = ask(&gateway, dialect, "{\n  \"model\": oops\n}".into()).await;
+            assert_eq!(answer.status(), 400);
+            assert_eq!(answer.headers().get("x-terminal-reason"), None);
+            assert!(answer.headers().contains_key("x-run-id"));
+            let (kind, message) = dialect.error(&text);
+            assert_eq!(kind, "invalid_request_error");
+            assert!(message.contains("line 2 column 12"), "{message}");
+        }
+    });
+}
+
+#[test]
+fn an_unusable_run_id_is_answered_400() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for dialect in &DIALECTS {
+            for (name, value) in [
+                ("x-run-id", "a b"),
+                ("x-run-id", ""),
+                ("x-session-id", "a/b?"),
+            ] {
+                let request = gateway.post(dialect.path, dialect.asks("sim-healthy", false));
+                let answer = within(request.header(name, value).send()).await.unwrap();
+                assert_eq!(answer.status(), 400, "{name}: {value:?}");
+                let text = answer.text().await.unwrap();
+                let (kind, _) = dialect.error(&text);
+                assert_eq!(kind, "invalid_request_error");
+            }
+        }
+    });
+}
+
+/// No reason caused it, so it says nothing of one.
+#[test]
+fn an_upstreams_own_error_passes_as_it_is() {
+    run(ask_each("no-such-model", false, |_, answer, text| {
+        assert_eq!(answer.status(), 404);
+        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(answer.headers().get("x-should-retry"), None);
+        assert!(text.contains("no-such-model"), "{text}");
+    }));
+}
+
+#[test]
+fn the_other_operations_are_forwarded() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for (path, key) in [
+            ("/v1/messages/count_tokens", "input_tokens"),
+            ("/v1/embeddings", "data"),
+        ] {
+            let body = "{\"model\":\"sim-healthy\",\"input\":\"hi\",\"messages\":[]}";
+            let answer = within(gateway.post(path, body).send()).await.unwrap();
+            assert_eq!(answer.status(), 200, "{path}");
+            let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+            assert!(body.get(key).is_some(), "{body}");
+        }
+    });
+}
+
+#[test]
+fn models_and_health_are_told() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let models = gateway.json("/v1/models").await;
+        let ids: Vec<_> = models["data"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|model| &model["id"])
+            .collect();
+        assert!(ids.contains(&&Value::from("sim-healthy")), "{ids:?}");
+        let answer = within(gateway.get("/healthz").send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.text().await.unwrap(), "ok\n");
+    });
+}

@@ -1,0 +1,252 @@
+//! The operator's routes, and who may use them.
+
+use reqwest::Method;
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// Every route of the operator's.
+const ROUTES: [(Method, &str); 3] = [
+    (Method::GET, "/runs"),
+    (Method::GET, "/runs/r-1"),
+    (Method::POST, "/runs/r-1/abort"),
+];
+
+async fn status(gateway: &Gateway, route: &(Method, &str), headers: &[(&str, &str)]) -> u16 {
+    let (method, path) = route;
+    let request = gateway.request(method.clone(), path);
+    let request = headers.iter().fold(request, |request, (name, value)| {
+        request.header(*name, *value)
+    });
+    within(request.send()).await.unwrap().status().as_u16()
+}
+
+#[test]
+fn a_run_is_listed_shown_and_aborted_once() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let stream = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
+        let stream = within(stream.header("x-session-id", "s-1").send())
+            .await
+            .unwrap();
+        assert_eq!(stream.headers()["x-run-id"], "r-1");
+
+        let runs = gateway.json("/runs").await;
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 1);
+        let shown = gateway.json("/runs/r-1").await;
+        assert_eq!(shown["run"], "r-1");
+        assert_eq!(shown["session"], "s-1");
+        assert_eq!(shown["reason"], Value::Null);
+        assert_eq!(shown["in_flight"], 1);
+
+        assert!(gateway.abort("r-1").await);
+        let text = within(stream.text()).await.unwrap();
+        let (_, data) = error_event(&text);
+        assert_eq!(data["code"], "aborted");
+        assert_eq!(data["error"]["run_id"], "r-1");
+        assert!(!gateway.abort("r-1").await, "once");
+        assert_eq!(gateway.json("/runs/r-1").await["reason"], "aborted");
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+    });
+}
+
+/// It is over, whatever its clients try.
+#[test]
+fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let request = || {
+            gateway
+                .post(CHAT, chat("ok"))
+                .header("x-run-id", "r-1")
+                .send()
+        };
+        assert_eq!(within(request()).await.unwrap().status(), 200);
+        assert!(gateway.abort("r-1").await);
+
+        for _ in 0..3 {
+            let answer = within(request()).await.unwrap();
+            assert_eq!(answer.status(), 499);
+            assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
+            assert_eq!(answer.headers()["x-should-retry"], "false");
+            assert_eq!(answer.headers()["x-run-id"], "r-1");
+            let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+            assert_eq!(body["error"]["code"], "aborted");
+        }
+        assert_eq!(upstream.count(), 1, "the upstream is called once");
+    });
+}
+
+/// An abort before the head is an answer, not a broken connection.
+#[test]
+fn a_call_that_waits_is_answered_499_when_its_run_is_aborted() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let call = gateway
+            .post(CHAT, chat("silent"))
+            .header("x-run-id", "r-1")
+            .send();
+        let call = tokio::spawn(call);
+        eventually(async || (upstream.open() == 1).then_some(())).await;
+        assert!(gateway.abort("r-1").await);
+        let answer = within(call).await.unwrap().unwrap();
+        assert_eq!(answer.status(), 499);
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+    });
+}
+
+#[test]
+fn an_unknown_run_is_not_found_and_not_aborted() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        assert_eq!(status(&gateway, &ROUTES[1], &[]).await, 404);
+        assert!(!gateway.abort("r-1").await);
+        assert_eq!(gateway.json("/runs").await, json!({"runs": []}));
+        let bad = (Method::GET, "/runs/a%20b");
+        assert_eq!(status(&gateway, &bad, &[]).await, 400);
+    });
+}
+
+/// The run of one credential is not the run of another, except to the operator.
+#[test]
+fn the_operator_sees_the_runs_of_all_owners() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let request = |key| {
+            let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
+            request.bearer_auth(key).send()
+        };
+        assert_eq!(within(request("one")).await.unwrap().status(), 200);
+        assert_eq!(within(request("two")).await.unwrap().status(), 200);
+        let shown = gateway.json("/runs/r-1").await;
+        assert_eq!(shown["runs"].as_array().unwrap().len(), 2, "{shown}");
+        assert!(gateway.abort("r-1").await);
+        for key in ["one", "two"] {
+            assert_eq!(within(request(key)).await.unwrap().status(), 499);
+        }
+    });
+}
+
+#[test]
+fn a_page_of_another_origin_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for route in &ROUTES {
+            for origin in [
+                "http://evil.example",
+                "https://127.0.0.1.evil.example",
+                "http://localhost.evil.example:8787",
+                "http://localhost@evil.example",
+                "null",
+                "",
+                "file://",
+            ] {
+                let headers = [("origin", origin)];
+                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
+            }
+        }
+        let own = format!("http://{}", gateway.addr);
+        for origin in [&own, "http://localhost:3000", "http://[::1]:3000"] {
+            let headers = [("origin", origin)];
+            assert_eq!(
+                status(&gateway, &ROUTES[0], &headers).await,
+                200,
+                "{origin}"
+            );
+        }
+    });
+}
+
+/// A name that a page made resolve to this machine is not this machine's.
+#[test]
+fn a_foreign_host_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let port = gateway.addr.port();
+        for route in &ROUTES {
+            for host in [
+                "evil.example",
+                "127.0.0.1.evil.example",
+                "localhost.",
+                "192.0.2.1",
+            ] {
+                for host in [host.to_owned(), format!("{host}:{port}")] {
+                    let headers = [("host", host.as_str())];
+                    assert_eq!(status(&gateway, route, &headers).await, 403, "{host}");
+                }
+            }
+        }
+        for host in ["localhost", "127.0.0.1", "[::1]"] {
+            let headers = [("host", host)];
+            assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200, "{host}");
+        }
+    });
+}
+
+async fn raw(gateway: &Gateway, request: &str) -> String {
+    let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut text = String::new();
+    within(stream.read_to_string(&mut text)).await.unwrap();
+    text
+}
+
+#[test]
+fn a_request_that_names_no_host_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let answer = raw(&gateway, "GET /runs HTTP/1.0\r\n\r\n").await;
+        assert!(answer.starts_with("HTTP/1.0 403"), "{answer}");
+    });
+}
+
+/// The target's authority is what counts.
+#[test]
+fn a_request_with_a_foreign_authority_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let target = "GET http://evil.example/runs HTTP/1.1\r\nconnection: close";
+        let answer = raw(&gateway, &format!("{target}\r\nhost: localhost\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
+    });
+}
+
+#[test]
+fn with_a_token_only_who_knows_it_is_let_through() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
+        let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
+        for route in &ROUTES {
+            for value in [
+                "",
+                "Bearer ",
+                "Bearer t0ke",
+                "Bearer t0ken2",
+                "t0ken",
+                "Basic t0ken",
+            ] {
+                let headers = [("authorization", value)];
+                assert_eq!(status(&gateway, route, &headers).await, 403, "{value:?}");
+            }
+            assert_eq!(status(&gateway, route, &[]).await, 403);
+        }
+        let known = ("authorization", "Bearer t0ken");
+        assert_eq!(status(&gateway, &ROUTES[0], &[known]).await, 200);
+        let elsewhere = ("host", "gateway.example");
+        assert_eq!(status(&gateway, &ROUTES[0], &[known, elsewhere]).await, 200);
+        // The callers' routes are not the operator's.
+        let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+    });
+}

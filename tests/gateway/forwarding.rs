@@ -1,0 +1,170 @@
+//! What the upstream is sent, and what of its answer is handed on.
+
+use super::support::{Config, Gateway, Upstream, chat, run, within};
+
+/// What only the gateway must know of its caller.
+const PRIVATE: [(&str, &str); 7] = [
+    ("authorization", "Bearer caller"),
+    ("x-api-key", "caller"),
+    ("api-key", "caller"),
+    ("x-goog-api-key", "caller"),
+    ("cookie", "session=caller"),
+    ("x-run-id", "caller"),
+    ("x-session-id", "caller"),
+];
+
+async fn ask(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
+    let request = gateway.post(path, chat("ok"));
+    let request = headers.iter().fold(request, |request, (name, value)| {
+        request.header(*name, *value)
+    });
+    within(request.send()).await.unwrap()
+}
+
+#[test]
+fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::new(&format!(
+            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\napi_key_env = \"TEST_KEY\"\n",
+            upstream.addr
+        ));
+        let gateway = Gateway::with(&config, &[("TEST_KEY", "sk-ours")]).await;
+        for path in ["/v1/chat/completions", "/v1/messages"] {
+            assert_eq!(ask(&gateway, path, &PRIVATE).await.status(), 200);
+        }
+        let seen = upstream.seen();
+        assert_eq!(seen[0].headers["authorization"], "Bearer sk-ours");
+        assert_eq!(seen[0].headers.get("x-api-key"), None);
+        assert_eq!(seen[1].headers["x-api-key"], "sk-ours");
+        assert_eq!(seen[1].headers.get("authorization"), None);
+        for seen in &seen {
+            assert!(
+                !format!("{:?}", seen.headers).contains("caller"),
+                "{seen:?}"
+            );
+            assert_eq!(seen.headers["host"], upstream.addr.to_string());
+        }
+    });
+}
+
+#[test]
+fn without_a_key_no_credential_is_sent() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        ask(&gateway, "/v1/chat/completions", &PRIVATE).await;
+        let seen = &upstream.seen()[0];
+        for (name, _) in PRIVATE {
+            assert_eq!(seen.headers.get(name), None);
+        }
+    });
+}
+
+/// Only a gateway like this one has a use for it.
+#[test]
+fn a_trusted_candidate_is_told_the_run() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::new(&format!(
+            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\ntrusted = true\n",
+            upstream.addr
+        ));
+        let gateway = Gateway::with(&config, &[]).await;
+        ask(&gateway, "/v1/chat/completions", &[("x-run-id", "r-1")]).await;
+        let seen = &upstream.seen()[0];
+        assert_eq!(seen.headers["x-run-id"], "r-1");
+        assert_eq!(seen.headers.get_all("x-run-id").iter().count(), 1);
+    });
+}
+
+#[test]
+fn headers_of_one_hop_stay_on_it() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let headers = [
+            ("connection", "keep-alive, x-hop"),
+            ("x-hop", "1"),
+            ("te", "trailers"),
+            ("proxy-authorization", "Basic caller"),
+            ("accept-encoding", "gzip, br"),
+            ("anthropic-version", "2023-06-01"),
+            ("user-agent", "test/1"),
+        ];
+        ask(&gateway, "/v1/messages", &headers).await;
+        let seen = &upstream.seen()[0].headers;
+        for name in ["connection", "x-hop", "te", "proxy-authorization"] {
+            assert_eq!(seen.get(name), None, "{name}");
+        }
+        assert_eq!(seen["accept-encoding"], "identity");
+        assert_eq!(seen["anthropic-version"], "2023-06-01");
+        assert_eq!(seen["user-agent"], "test/1");
+    });
+}
+
+#[test]
+fn query_and_body_are_sent_as_they_came() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let body = "{ \"model\" : \"m\", \"seed\":1.0000000000000000001,\"a\":\"\\u00fc\" }";
+        let request = gateway.post("/v1/chat/completions?api-version=2&x=%2F", body);
+        assert_eq!(within(request.send()).await.unwrap().status(), 200);
+        let seen = &upstream.seen()[0];
+        assert_eq!(seen.uri, "/v1/chat/completions?api-version=2&x=%2F");
+        assert_eq!(seen.body, body);
+    });
+}
+
+/// No reason caused it: the upstream's own word on retries counts.
+#[test]
+fn an_upstreams_word_on_retries_is_handed_on() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let request = gateway.post("/v1/chat/completions", chat("limited"));
+        let answer = within(request.send()).await.unwrap();
+        assert_eq!(answer.status(), 429);
+        let headers = answer.headers();
+        assert_eq!(headers["x-should-retry"], "true");
+        assert_eq!(headers["retry-after"], "7");
+        assert_eq!(headers["retry-after-ms"], "6500");
+        assert_eq!(headers["x-request-id"], "req_1");
+        assert!(headers.contains_key("x-run-id"));
+        assert_eq!(headers.get("x-terminal-reason"), None);
+        assert_eq!(headers.get("keep-alive"), None);
+        assert_eq!(answer.text().await.unwrap(), "{\"slow\": \"down\"}");
+        assert_eq!(upstream.count(), 1);
+    });
+}
+
+#[test]
+fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
+    run(async {
+        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let addr = nobody.local_addr().unwrap();
+        drop(nobody);
+        let gateway = Gateway::with(&Config::of(addr, ""), &[]).await;
+        let answer = ask(&gateway, "/v1/chat/completions", &[]).await;
+        assert_eq!(answer.status(), 502);
+        assert!(answer.headers().contains_key("x-run-id"));
+        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(answer.headers().get("x-should-retry"), None);
+        let text = answer.text().await.unwrap();
+        assert!(text.contains("upstream_failed"), "{text}");
+        assert!(!text.contains(&addr.to_string()), "{text}");
+    });
+}
+
+#[test]
+fn the_models_of_a_configuration_are_its_candidates() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let models = gateway.json("/v1/models").await;
+        assert_eq!(models["data"].as_array().unwrap().len(), 1);
+        assert_eq!(models["data"][0]["id"], "m");
+        assert_eq!(upstream.count(), 0);
+    });
+}

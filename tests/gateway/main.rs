@@ -1,0 +1,17 @@
+//! The gateway example as a process, as its users have it.
+
+#![cfg(all(feature = "axum", feature = "reqwest"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod answers;
+mod command_line;
+mod configuration;
+mod control;
+mod disconnects;
+mod forwarding;
+mod shutdown;
+mod support;

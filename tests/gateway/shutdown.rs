@@ -1,0 +1,127 @@
+//! SIGTERM: open calls learn why, and the process ends.
+
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpSocket, TcpStream},
+};
+
+use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
+
+#[test]
+fn an_idle_gateway_ends_cleanly() {
+    run(async {
+        for signal in ["TERM", "INT"] {
+            let mut gateway = Gateway::embedded().await;
+            // Its connection stays open.
+            let client = super::support::client();
+            let health = client.get(format!("http://{}/healthz", gateway.addr));
+            assert_eq!(within(health.send()).await.unwrap().status(), 200);
+            gateway.signal(signal);
+            assert_eq!(gateway.ended().await.code(), Some(0), "{signal}");
+        }
+    });
+}
+
+#[test]
+fn an_open_stream_ends_with_the_shutdown_event() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let mut stream = within(gateway.post(CHAT, chat("stall")).send())
+            .await
+            .unwrap();
+        let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
+        gateway.signal("TERM");
+        while let Some(chunk) = within(stream.chunk()).await.unwrap() {
+            text.extend(chunk);
+        }
+        let text = String::from_utf8(text).unwrap();
+        let (before, data) = error_event(&text);
+        assert!(before.starts_with("data: "), "the tokens came first");
+        assert_eq!(data["code"], "shutdown");
+        assert_eq!(gateway.ended().await.code(), Some(0));
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+    });
+}
+
+/// The one end after which a client may try again.
+#[test]
+fn a_call_that_waits_is_answered_503_and_may_be_retried() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
+        eventually(async || (upstream.open() == 1).then_some(())).await;
+        gateway.signal("TERM");
+        let answer = within(call).await.unwrap().unwrap();
+        assert_eq!(answer.status(), 503);
+        assert_eq!(answer.headers()["x-terminal-reason"], "shutdown");
+        assert_eq!(answer.headers()["x-should-retry"], "true");
+        assert_eq!(answer.headers()["retry-after"], "1");
+        assert_eq!(gateway.ended().await.code(), Some(0));
+    });
+}
+
+/// Its call is over, but its connection cannot be told so.
+#[test]
+fn a_client_that_does_not_read_does_not_keep_the_process() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let mut stream = socket.connect(gateway.addr).await.unwrap();
+        let body = chat("flood");
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {}",
+            body.len()
+        );
+        let request = format!("{head}\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        eventually(async || (upstream.open() == 1).then_some(())).await;
+        // Until nothing more goes into the sockets.
+        let (mut sent, mut still) = (0, 0);
+        eventually(async || {
+            let before = std::mem::replace(&mut sent, upstream.sent());
+            still = if before == sent { still + 1 } else { 0 };
+            (sent > 0 && still >= 100).then_some(())
+        })
+        .await;
+        gateway.signal("TERM");
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+        assert_eq!(gateway.ended().await.code(), Some(0));
+        drop(stream);
+    });
+}
+
+/// A connection on which half a request came has no call that could end.
+fn does_not_keep_the_process(half: &str) {
+    run(async {
+        let mut gateway = Gateway::embedded().await;
+        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
+        stream.write_all(half.as_bytes()).await.unwrap();
+        // Another answer: the first connection was accepted before.
+        gateway.json("/v1/models").await;
+        gateway.signal("TERM");
+        assert_eq!(gateway.ended().await.code(), Some(0));
+        drop(stream);
+    });
+}
+
+#[test]
+fn a_client_that_sends_nothing_does_not_keep_the_process() {
+    does_not_keep_the_process("");
+}
+
+#[test]
+fn a_client_that_sends_half_a_head_does_not_keep_the_process() {
+    does_not_keep_the_process("POST /v1/ch");
+}
+
+#[test]
+fn a_client_that_sends_half_a_body_does_not_keep_the_process() {
+    let head = "POST /v1/messages HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n";
+    does_not_keep_the_process(&format!("{head}{{"));
+}

@@ -1,0 +1,19 @@
+//! Real sockets: HTTP/1.1 and HTTP/2, axum, hyper and reqwest, and clients
+//! that leave at every point of a call.
+
+#![cfg(all(feature = "axum", feature = "reqwest"))]
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod axum_adapter;
+mod delivered;
+mod disconnects;
+mod drops;
+mod frames;
+mod half_closed;
+mod readers;
+mod reqwest_adapter;
+mod support;

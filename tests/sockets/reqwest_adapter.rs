@@ -1,0 +1,296 @@
+//! `ReqwestService` in front of upstreams that fail.
+
+use std::{error::Error, net::SocketAddr};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, Full, StreamBody};
+use serde_json::Value;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
+use tower::{Service, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    BoxError, Run, RunLayer, RunRegistry, TerminalReason, TerminalResponseLayer,
+    adapter::reqwest::ReqwestService, upstream::TransportError,
+};
+
+use super::support::{Calls, Play, Upstream, run, within};
+
+const SECRET: &str = "s3cr3t";
+
+fn service() -> ReqwestService {
+    ReqwestService::new(reqwest::Client::builder().no_proxy()).unwrap()
+}
+
+fn request_to(addr: SocketAddr) -> Request<Full<Bytes>> {
+    let uri: Uri = format!("http://{addr}/v1/chat/completions?key={SECRET}")
+        .parse()
+        .unwrap();
+    let request = Request::post(uri).header("x-try", "one");
+    request.body(Full::from("{}")).unwrap()
+}
+
+/// A port on which nobody listens.
+async fn nobody() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    listener.local_addr().unwrap()
+}
+
+/// All that a log could show of an error.
+fn text_of(error: &BoxError) -> String {
+    let mut text = format!("{error:?}");
+    let mut next: Option<&dyn Error> = Some(&**error);
+    while let Some(error) = next {
+        text += &format!("\n{error}");
+        next = error.source();
+    }
+    text
+}
+
+#[test]
+fn a_redirect_is_an_answer() {
+    run(async {
+        for status in [301, 302, 303, 307, 308] {
+            let target = Upstream::http1(Play::Silent).await;
+            let play = Play::keep(format!(
+                "HTTP/1.1 {status} Moved\r\nlocation: http://{}/\r\ncontent-length: 0\r\n\r\n",
+                target.addr
+            ));
+            let upstream = Upstream::http1(play).await;
+            let answer = within(service().oneshot(request_to(upstream.addr))).await;
+            assert_eq!(answer.unwrap().status(), status);
+            assert_eq!((upstream.calls.count(), target.calls.count()), (1, 0));
+        }
+    });
+}
+
+/// As the docs warn: nobody can see its policies from here.
+#[test]
+fn a_client_that_was_built_elsewhere_keeps_its_redirects() {
+    run(async {
+        let target = Upstream::http1(Play::keep("HTTP/1.1 204 No Content\r\n\r\n")).await;
+        let play = Play::keep(format!(
+            "HTTP/1.1 303 See Other\r\nlocation: http://{}/\r\ncontent-length: 0\r\n\r\n",
+            target.addr
+        ));
+        let upstream = Upstream::http1(play).await;
+        let client = reqwest::Client::builder().no_proxy().build().unwrap();
+        let service = ReqwestService::from_client(client);
+        let answer = within(service.oneshot(request_to(upstream.addr))).await;
+        assert_eq!(answer.unwrap().status(), StatusCode::NO_CONTENT);
+        assert_eq!((upstream.calls.count(), target.calls.count()), (1, 1));
+    });
+}
+
+#[test]
+fn the_run_of_the_request_is_on_the_answer() {
+    run(async {
+        let play = Play::keep("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+        let upstream = Upstream::http1(play).await;
+        let run = Run::open();
+        let mut request = request_to(upstream.addr);
+        request.extensions_mut().insert(run.clone());
+        let answer = within(service().oneshot(request)).await.unwrap();
+        let kept = answer.extensions().get::<Run>().unwrap();
+        run.end(TerminalReason::Aborted);
+        assert_eq!(kept.terminal_reason(), Some(TerminalReason::Aborted));
+    });
+}
+
+#[test]
+fn a_dropped_future_closes_the_connection() {
+    run(async {
+        let upstream = Upstream::http1(Play::Silent).await;
+        let call = tokio::spawn(service().oneshot(request_to(upstream.addr)));
+        upstream.calls.accepted("one").await;
+        call.abort();
+        upstream.calls.released("one").await;
+    });
+}
+
+#[test]
+fn a_dropped_body_closes_the_connection() {
+    run(async {
+        let upstream = Upstream::http1(Play::Tokens(1)).await;
+        let answer = within(service().oneshot(request_to(upstream.addr))).await;
+        drop(answer.unwrap());
+        upstream.calls.released("one").await;
+    });
+}
+
+/// Nothing is sent twice, on a new connection or on one that was kept.
+#[test]
+fn a_connection_that_closes_without_an_answer_is_one_failed_try() {
+    run(async {
+        let upstream = Upstream::serve(|stream, connection, calls| {
+            tokio::spawn(answer_the_first(stream, connection, calls));
+        })
+        .await;
+        let mut service = service();
+        let first = within(service.call(request_to(upstream.addr))).await;
+        let body = within(first.unwrap().into_body().collect()).await;
+        assert_eq!(body.unwrap().to_bytes(), "{}");
+
+        for tries in 2..=4 {
+            let error = within(service.call(request_to(upstream.addr)))
+                .await
+                .unwrap_err();
+            assert!(TransportError::is_in(&*error), "{error:?}");
+            assert!(!text_of(&error).contains(SECRET), "{error:?}");
+            assert_eq!(upstream.calls.count(), tries);
+        }
+        let calls = upstream.calls.all();
+        assert_eq!(
+            calls[1].connection, 0,
+            "the second was on a kept connection"
+        );
+    });
+}
+
+/// Answers the first request that it gets; for the others it hangs up.
+async fn answer_the_first(mut stream: TcpStream, connection: usize, calls: Calls) {
+    let mut read = Vec::new();
+    loop {
+        while !read.ends_with(b"{}") {
+            if stream.read_buf(&mut read).await.unwrap_or(0) == 0 {
+                return;
+            }
+        }
+        read.clear();
+        calls.accept("one".into(), connection);
+        if calls.count() > 1 {
+            return;
+        }
+        let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
+        stream.write_all(answer).await.unwrap();
+    }
+}
+
+/// What a server refuses so may be repeated, says HTTP/2; but by a layer that
+/// counts.
+#[test]
+fn a_refused_http2_stream_is_one_failed_try() {
+    run(async {
+        let upstream = Upstream::serve(|stream, connection, calls| {
+            tokio::spawn(refuse_streams(stream, connection, calls));
+        })
+        .await;
+        let builder = reqwest::Client::builder().no_proxy();
+        let mut service = ReqwestService::new(builder.http2_prior_knowledge()).unwrap();
+        for tries in 1..=3 {
+            let error = within(service.call(request_to(upstream.addr)))
+                .await
+                .unwrap_err();
+            assert!(TransportError::is_in(&*error), "{error:?}");
+            assert_eq!(upstream.calls.count(), tries);
+        }
+    });
+}
+
+/// An HTTP/2 server that answers each HEADERS with RST_STREAM(REFUSED_STREAM).
+async fn refuse_streams(mut stream: TcpStream, connection: usize, calls: Calls) {
+    const SETTINGS: u8 = 4;
+    let mut preface = [0; 24];
+    stream.read_exact(&mut preface).await.unwrap();
+    stream
+        .write_all(&[0, 0, 0, SETTINGS, 0, 0, 0, 0, 0])
+        .await
+        .unwrap();
+    let mut head = [0; 9];
+    while stream.read_exact(&mut head).await.is_ok() {
+        let [a, b, c, kind, flags, id @ ..] = head;
+        let mut payload = vec![0; u32::from_be_bytes([0, a, b, c]) as usize];
+        stream.read_exact(&mut payload).await.unwrap();
+        match (kind, flags & 1) {
+            (SETTINGS, 0) => {
+                let acknowledged = [0, 0, 0, SETTINGS, 1, 0, 0, 0, 0];
+                stream.write_all(&acknowledged).await.unwrap();
+            }
+            // HEADERS
+            (1, _) => {
+                calls.accept("one".into(), connection);
+                let mut reset = vec![0, 0, 4, 3, 0];
+                reset.extend(id);
+                reset.extend(7_u32.to_be_bytes());
+                stream.write_all(&reset).await.unwrap();
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn a_refused_connection_is_a_transport_error_without_the_url() {
+    run(async {
+        let error = within(service().oneshot(request_to(nobody().await)))
+            .await
+            .unwrap_err();
+        assert!(error.is::<TransportError>(), "{error:?}");
+        let text = text_of(&error);
+        assert!(!text.contains(SECRET), "{text}");
+        assert!(!text.contains("/v1/chat"), "{text}");
+    });
+}
+
+#[test]
+fn a_refused_connection_is_answered_502() {
+    run(async {
+        let registry = RunRegistry::new();
+        let stack = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new())
+            .layer(RunLayer::new(registry.clone()))
+            .service(service());
+        let Ok(answer) = within(stack.oneshot(request_to(nobody().await))).await;
+        assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
+        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(answer.headers().get("x-should-retry"), None);
+        assert!(answer.headers().contains_key("x-run-id"));
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let body: Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "upstream_failed");
+        assert!(!body.to_string().contains(SECRET), "{body}");
+        let reason = registry.list()[0].reason.clone().unwrap();
+        assert!(matches!(reason, TerminalReason::Failed(_)), "{reason}");
+    });
+}
+
+#[test]
+fn a_body_that_is_cut_is_a_transport_error_without_the_url() {
+    run(async {
+        let play = Play::close(["HTTP/1.1 200 OK\r\ncontent-length: 99\r\n\r\n{".into()]);
+        let upstream = Upstream::http1(play).await;
+        let answer = within(service().oneshot(request_to(upstream.addr))).await;
+        let error = within(answer.unwrap().into_body().collect())
+            .await
+            .unwrap_err();
+        assert!(error.is::<TransportError>(), "{error:?}");
+        assert!(!text_of(&error).contains(SECRET), "{error:?}");
+    });
+}
+
+/// The request's own body fails: the call fails with its error in the chain.
+#[test]
+fn an_error_of_the_requests_body_stays_in_the_chain() {
+    run(async {
+        let upstream = Upstream::http1(Play::Silent).await;
+        let frames = stream::iter([Err(BoxError::from("the body broke"))]);
+        let request = request_to(upstream.addr).map(|_| StreamBody::new(frames));
+        let error = within(service().oneshot(request)).await.unwrap_err();
+        let text = text_of(&error);
+        assert!(text.contains("the body broke"), "{text}");
+        assert!(!text.contains(SECRET), "{text}");
+    });
+}
+
+/// A request that reqwest cannot build never reaches the wire.
+#[test]
+fn a_uri_without_a_host_is_no_transport_error() {
+    run(async {
+        let request = Request::post("/v1").body(Full::<Bytes>::default()).unwrap();
+        let error = within(service().oneshot(request)).await.unwrap_err();
+        assert!(!TransportError::is_in(&*error), "{error:?}");
+    });
+}

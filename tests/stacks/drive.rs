@@ -1,0 +1,178 @@
+//! Plays a plan.
+
+use std::{future::Future, time::Duration};
+
+use http::Request;
+use http_body_util::BodyExt;
+use tokio::time::{sleep, timeout};
+use tower::ServiceExt;
+use tower_agent::{BoxError, RunRegistry, TerminalReason};
+
+use crate::{
+    build::stack,
+    plan::{Action, PATIENCE, Plan},
+    trace::{Event, Node, Over, Story, Trace},
+    upstream,
+};
+
+const HALF: Duration = Duration::from_millis(500);
+const QUARTER: Duration = Duration::from_millis(250);
+
+/// The longest that any reader waits for a frame.
+const FOR_EVER: Duration = Duration::from_millis(PATIENCE * 1000 + 250);
+
+const fn ticks(ticks: u64) -> Duration {
+    Duration::from_secs(ticks)
+}
+
+pub(crate) fn run(plan: &Plan) -> Story {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    runtime.block_on(play(plan))
+}
+
+async fn play(plan: &Plan) -> Story {
+    let trace = Trace::new();
+    let registry = RunRegistry::new();
+    let service = stack(plan, &trace, &registry);
+    let mut request = Request::post("/v1/chat/completions").body(()).unwrap();
+    if plan.named {
+        request
+            .headers_mut()
+            .insert("x-run-id", "r".parse().unwrap());
+    }
+    let mut outsiders = Vec::new();
+    // The service is called at the first poll; then its node is known.
+    let mut call = Box::pin(service.oneshot(request));
+    trace.push(Event::Asked);
+    let first = std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx))).await;
+    if let Some(call) = trace.call() {
+        for (node, run) in [(Node::Run, call.run()), (Node::Call, call.clone())] {
+            let trace = trace.clone();
+            outsiders.push(tokio::spawn(async move {
+                let reason = run.ended().await;
+                trace.push(Event::Noticed(node, reason));
+            }));
+        }
+        if let Some((from, span)) = plan.pause {
+            let call = call.clone();
+            outsiders.push(tokio::spawn(async move {
+                sleep(ticks(from) + HALF).await;
+                let _pause = call.pause();
+                sleep(ticks(span)).await;
+            }));
+        }
+        if let Some((at, action)) = plan.action {
+            let trace = trace.clone();
+            outsiders.push(tokio::spawn(async move {
+                sleep(ticks(at) + HALF).await;
+                trace.push(Event::Acted("end"));
+                match action {
+                    Action::Shutdown => call.run().end(TerminalReason::Shutdown),
+                    Action::Abort => call.end(TerminalReason::Aborted),
+                };
+            }));
+        }
+    }
+    let answer = match first {
+        std::task::Poll::Ready(answer) => Some(answer),
+        std::task::Poll::Pending => {
+            let leaves = plan
+                .reader
+                .leaves
+                .filter(|leave| leave.after_frames.is_none());
+            let patience = leaves.map(|leave| {
+                leave
+                    .patience
+                    .map_or(Duration::ZERO, |p| ticks(p) + QUARTER)
+            });
+            match patience.unwrap_or(FOR_EVER) {
+                Duration::ZERO => None,
+                patience => timeout(patience, call.as_mut()).await.ok(),
+            }
+        }
+    };
+    match answer {
+        None => {
+            trace.push(Event::Left);
+            drop(call);
+        }
+        Some(Err(error)) => trace.push(Event::Over(over(&error))),
+        Some(Ok(answer)) => {
+            trace.push(Event::Head(answer.status().as_u16()));
+            read(plan, &trace, answer.into_body()).await;
+        }
+    }
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    let in_flight = trace.call().map_or(0, |call| call.run().in_flight());
+    let listed = registry.list().iter().map(|run| run.in_flight).sum();
+    // Outsiders of a run that lives on.
+    for outsider in &outsiders {
+        outsider.abort();
+    }
+    for outsider in outsiders {
+        drop(outsider.await);
+    }
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    trace.push(Event::Gone(in_flight, listed, alive));
+    Story {
+        entries: trace.entries(),
+        given: upstream::all(plan),
+    }
+}
+
+async fn read<B>(plan: &Plan, trace: &Trace, mut body: B)
+where
+    B: http_body::Body<Data = bytes::Bytes, Error = BoxError> + Unpin,
+{
+    let leaves = plan.reader.leaves;
+    for frames in 0.. {
+        let leaves = leaves.filter(|leave| leave.after_frames == Some(frames));
+        if leaves.is_some_and(|leave| leave.patience.is_none()) {
+            return leave(trace, body);
+        }
+        let away = plan.reader.away.get(frames).copied().unwrap_or(0);
+        if away > 0 {
+            sleep(ticks(away)).await;
+        }
+        trace.push(Event::Asked);
+        let patience = leaves.and_then(|leave| leave.patience);
+        let patience = patience.map_or(FOR_EVER, |patience| ticks(patience) + QUARTER);
+        let Ok(frame) = timeout(patience, body.frame()).await else {
+            return leave(trace, body);
+        };
+        match frame {
+            None => return trace.push(Event::Over(Over::Whole)),
+            Some(Ok(frame)) => {
+                let data = frame.into_data().unwrap();
+                trace.push(Event::Got(String::from_utf8(data.to_vec()).unwrap()));
+            }
+            Some(Err(error)) => {
+                trace.push(Event::Over(over(&error)));
+                if body.frame().await.is_some() {
+                    trace.push(Event::Unfused);
+                }
+                return;
+            }
+        }
+    }
+}
+
+fn leave<B>(trace: &Trace, body: B) {
+    trace.push(Event::Left);
+    drop(body);
+}
+
+fn over(error: &BoxError) -> Over {
+    match TerminalReason::find(&**error) {
+        Some(reason) => Over::Reason(reason.clone()),
+        None => Over::Error(error.to_string()),
+    }
+}

@@ -1,0 +1,129 @@
+//! Random stacks of all layers over random upstreams, readers and outsiders,
+//! on a paused clock whose grid makes deadlines coincide.
+//!
+//! 5,000 cases by default, the same ones each time. `STACKS_CASES=N` and
+//! `STACKS_SEED=N` choose others; a failing case prints the line that replays it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod build;
+mod drive;
+mod model;
+mod oracles;
+mod plan;
+mod trace;
+mod upstream;
+
+use plan::Plan;
+
+use proptest::{
+    strategy::{Strategy, ValueTree},
+    test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
+};
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
+}
+
+fn runner(seed: u64) -> TestRunner {
+    let mut bytes = [0; 32];
+    bytes[..8].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    TestRunner::new_with_rng(Config::default(), rng)
+}
+
+#[test]
+fn random_stacks_keep_every_promise() {
+    let first = number("STACKS_SEED", 0);
+    let cases = number("STACKS_CASES", 5_000);
+    let mut violations = std::collections::BTreeMap::<&str, (usize, String)>::new();
+    let mut ends = std::collections::BTreeMap::<String, usize>::new();
+    for seed in first..first + cases {
+        let tree = plan::plans().new_tree(&mut runner(seed)).unwrap();
+        let plan = tree.current();
+        let story = play(&plan);
+        let found = judge(&plan, &story);
+        for name in found.iter().map(|(name, _)| *name) {
+            violations.entry(name).or_default().0 += 1;
+        }
+        let end = story.map_or_else(|why| why, |story| story.end());
+        *ends.entry(end).or_default() += 1;
+        let news = |name: &&str| violations[name].1.is_empty();
+        let Some(oracle) = found.iter().map(|(name, _)| *name).find(news) else {
+            continue;
+        };
+        let example = smallest(tree, oracle);
+        let replay = format!("STACKS_SEED={seed} STACKS_CASES=1 cargo test --test stacks");
+        violations.get_mut(oracle).unwrap().1 = format!("{example}\nreplay: {replay}");
+    }
+    for (oracle, (times, example)) in &violations {
+        println!("--- {oracle}: {times} of {cases}\n{example}");
+    }
+    println!("{ends:?}");
+    assert!(violations.is_empty(), "{:?}", violations.keys());
+    let kinds = [
+        "completed",
+        "upstream_failed",
+        "step_timeout",
+        "max_turn_time",
+        "timeout",
+        "client_disconnect",
+        "aborted",
+        "shutdown",
+    ];
+    for kind in kinds.into_iter().filter(|_| cases >= 1000) {
+        assert!(
+            ends.contains_key(kind),
+            "no case ended with {kind}: {ends:?}"
+        );
+    }
+}
+
+/// The smallest plan that breaks the same promise, and what happens in it.
+fn smallest(mut tree: impl ValueTree<Value = Plan>, oracle: &str) -> String {
+    let broken = |plan: &Plan| {
+        let story = play(plan);
+        let found = judge(plan, &story);
+        let (_, why) = found.into_iter().find(|(name, _)| *name == oracle)?;
+        let story = story.map_or_else(|why| why, |story| story.to_string());
+        Some(format!("{why}\n{plan:#?}\n{story}"))
+    };
+    let mut example = String::new();
+    loop {
+        let plan = tree.current();
+        let simpler = match broken(&plan) {
+            Some(broken) => {
+                example = broken;
+                tree.simplify()
+            }
+            None => tree.complicate(),
+        };
+        if !simpler {
+            return example;
+        }
+    }
+}
+
+/// Plays a plan; the error says how it broke down.
+fn play(plan: &Plan) -> Result<trace::Story, String> {
+    let played = std::panic::catch_unwind(|| drive::run(plan));
+    played.map_err(|panic| match panic.downcast_ref::<&str>() {
+        Some(why) => (*why).to_owned(),
+        None => "it panicked".to_owned(),
+    })
+}
+
+fn judge(plan: &Plan, story: &Result<trace::Story, String>) -> Vec<(&'static str, String)> {
+    let story = match story {
+        Ok(story) => story,
+        Err(why) => return vec![("it neither panics nor spins", why.clone())],
+    };
+    let checks = oracles::ALL.into_iter();
+    checks
+        .filter_map(|(name, check)| Some((name, check(plan, story).err()?)))
+        .collect()
+}
