@@ -29,8 +29,9 @@ impl Totals {
     #[inline]
     pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
-            self.ceiling = limits.ceiling.or(self.ceiling);
-            self.timeout = limits.timeout.or(self.timeout);
+            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+            self.ceiling = set(limits.ceiling).or(self.ceiling);
+            self.timeout = set(limits.timeout).or(self.timeout);
         }
         self
     }

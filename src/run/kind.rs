@@ -43,7 +43,7 @@ pub enum ResetOn {
 /// The program's own limits for one request, as a request extension: each
 /// that is set replaces what the layers were built with.
 ///
-/// Values that come over the wire never end up here.
+/// A zero counts as not set. Values that come over the wire never end up here.
 ///
 /// ```
 /// use std::time::Duration;

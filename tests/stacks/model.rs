@@ -241,7 +241,11 @@ impl<'a> Model<'a> {
             let mut passed = self.all_passed(from, first);
             let (node, reason) = passed.remove(0);
             let tied = passed.into_iter().map(|(_, reason)| reason);
-            let tied = tied.filter(|_| first == from).collect();
+            let mut tied: Vec<_> = tied.filter(|_| first == from).collect();
+            if acted == Some(first) {
+                // A window may pass as a pause ends, on a half tick: two tasks.
+                tied.extend(self.action().map(|(_, reason, _)| reason));
+            }
             Wait::Ended(node, reason, first, tied)
         } else if acted == Some(first) {
             let (node, reason, at) = self.action().unwrap();

@@ -137,7 +137,7 @@ impl RunRegistry {
     )]
     pub fn abort(&self, owner: Owner, id: &RunId) -> bool {
         let run = self.get(owner, id);
-        run.is_some_and(|run| run.end(TerminalReason::Aborted))
+        run.is_some_and(|run| run.terminal_reason().is_none() && run.end(TerminalReason::Aborted))
     }
 
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one
