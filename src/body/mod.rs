@@ -35,5 +35,5 @@ pub(crate) use self::{
     entry::Entry,
     judging::Stream,
     policy::Policy,
-    tap::{Facts, Seen, Tap},
+    tap::{Facts, Seen, Tap, dialect_of},
 };

@@ -16,6 +16,16 @@ pub(crate) struct Facts {
     head: bool,
 }
 
+/// The dialect that a request's path tells, else that which the program put into
+/// its extensions.
+#[inline]
+pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
+    match Dialect::from_path(request.uri().path()) {
+        Dialect::Any => request.extensions().get().copied().unwrap_or_default(),
+        known => known,
+    }
+}
+
 /// A [`Dialect`], small where it is one of ours.
 #[derive(Debug, Default)]
 enum Known {
@@ -92,12 +102,8 @@ struct Follower {
 impl Facts {
     #[inline]
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
-        let dialect = match Dialect::from_path(request.uri().path()) {
-            Dialect::Any => request.extensions().get::<Dialect>().copied(),
-            known => Some(known),
-        };
         Self {
-            dialect: dialect.unwrap_or_default().into(),
+            dialect: dialect_of(request).into(),
             // A successful CONNECT has no body either, but no model call is one.
             head: request.method() == Method::HEAD,
         }

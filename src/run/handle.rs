@@ -47,27 +47,6 @@ impl Run {
         self.open_below(NodeKind::Run)
     }
 
-    /// Puts a call of this run into the request, for the layers that the
-    /// request will go through.
-    ///
-    /// The first of them settles the call. If none ever sees the request, the
-    /// call ends as [`Aborted`](TerminalReason::Aborted) when the last clone
-    /// of the request is dropped.
-    ///
-    /// If the run is over the call is over from its birth, and the first layer
-    /// answers so.
-    #[must_use]
-    pub fn attach<B>(&self, mut request: http::Request<B>) -> http::Request<B> {
-        // A deadline that has come is stored here; the call inherits it.
-        drop(self.check());
-        let call = self.open_below(NodeKind::Call);
-        call.0.payload.set_unclaimed();
-        call.0.enter();
-        request.extensions_mut().insert(Ticket::new(call.clone()));
-        request.extensions_mut().insert(call);
-        request
-    }
-
     /// A tool of this run, by name: see [`Tool`].
     pub fn tool(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> Tool {
         Tool::new(self.clone(), name.into())
@@ -316,42 +295,6 @@ impl Run {
     }
 }
 
-impl Terminated {
-    pub(super) fn of(node: &Node<Info>) -> Self {
-        let end = node.nearest_end();
-        let origin = end.map_or_else(|| node.number(), |end| end.origin);
-        let mut path = std::iter::once(node).chain(node.ancestors());
-        let ended = path.find(|node| node.number() == origin);
-        Self {
-            reason: end.map_or(TerminalReason::Aborted, |end| end.reason.clone()),
-            run: node.run_id(),
-            kind: end.map_or_else(|| node.kind(), |end| end.kind),
-            elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
-            limit: end.and_then(|end| end.limit),
-            last_step: node.nearest_run().payload.step(),
-            also: ended.unwrap_or(node).also(),
-            tree: node.payload.tree,
-            origin,
-            source: None,
-        }
-    }
-
-    /// Whether it is the end of `run`, and not of a node below it or of
-    /// another tree.
-    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
-        let node = run.node();
-        self.tree == node.payload.tree
-            && node
-                .nearest_end()
-                .is_some_and(|end| end.origin == self.origin)
-    }
-
-    /// Whether it comes from the same tree.
-    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
-        self.tree == run.node().payload.tree
-    }
-}
-
 impl fmt::Debug for Run {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Run")
@@ -359,29 +302,5 @@ impl fmt::Debug for Run {
             .field("id", &self.id())
             .field("reason", &self.terminal_reason())
             .finish_non_exhaustive()
-    }
-}
-
-/// Settles an attached call that no layer ever saw.
-#[derive(Clone)]
-struct Ticket {
-    _last: Arc<Unclaimed>,
-}
-
-struct Unclaimed(Run);
-
-impl Ticket {
-    fn new(call: Run) -> Self {
-        Self {
-            _last: Arc::new(Unclaimed(call)),
-        }
-    }
-}
-
-impl Drop for Unclaimed {
-    fn drop(&mut self) {
-        if self.0.0.payload.claim() {
-            self.0.settle(TerminalReason::Aborted);
-        }
     }
 }

@@ -39,6 +39,7 @@
 //! # }
 //! ```
 
+mod attach;
 mod core;
 mod drive;
 mod ended;

@@ -3,7 +3,9 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 use crate::error::chain;
 
 use super::{
-    NodeKind, RunId, Step, TerminalReason,
+    NodeKind, Run, RunId, Step, TerminalReason,
+    core::Node,
+    info::Info,
     message::{self, Span},
 };
 
@@ -72,6 +74,42 @@ impl Terminated {
     pub(crate) fn because(mut self, source: crate::BoxError) -> Self {
         self.source = Some(source.into());
         self
+    }
+}
+
+impl Terminated {
+    pub(super) fn of(node: &Node<Info>) -> Self {
+        let end = node.nearest_end();
+        let origin = end.map_or_else(|| node.number(), |end| end.origin);
+        let mut path = std::iter::once(node).chain(node.ancestors());
+        let ended = path.find(|node| node.number() == origin);
+        Self {
+            reason: end.map_or(TerminalReason::Aborted, |end| end.reason.clone()),
+            run: node.run_id(),
+            kind: end.map_or_else(|| node.kind(), |end| end.kind),
+            elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
+            limit: end.and_then(|end| end.limit),
+            last_step: node.nearest_run().payload.step(),
+            also: ended.unwrap_or(node).also(),
+            tree: node.payload.tree,
+            origin,
+            source: None,
+        }
+    }
+
+    /// Whether it is the end of `run`, and not of a node below it or of
+    /// another tree.
+    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
+        let node = run.node();
+        self.tree == node.payload.tree
+            && node
+                .nearest_end()
+                .is_some_and(|end| end.origin == self.origin)
+    }
+
+    /// Whether it comes from the same tree.
+    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
+        self.tree == run.node().payload.tree
     }
 }
 

@@ -4,6 +4,7 @@ use http_body_util::LengthLimitError;
 use super::{InvalidRequest, TerminalResponseBody, layer::Statuses};
 use crate::{
     BoxError,
+    body::dialect_of,
     client_disconnect::RequestCut,
     error::chain,
     run::{InvalidRunId, RunId, TerminalReason, Terminated},
@@ -22,15 +23,10 @@ pub(super) struct Caller {
 
 impl Caller {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
-        let known = match Dialect::from_path(request.uri().path()) {
-            Dialect::Any => request.extensions().get::<Dialect>().copied(),
-            known => Some(known),
-        };
         let anthropic = || request.headers().contains_key("anthropic-version");
-        let dialect = match known {
-            Some(dialect) => dialect,
-            None if anthropic() => Dialect::Anthropic,
-            None => Dialect::Any,
+        let dialect = match dialect_of(request) {
+            Dialect::Any if anthropic() => Dialect::Anthropic,
+            known => known,
         };
         Self {
             dialect,

@@ -1,0 +1,50 @@
+use std::sync::Arc;
+
+use super::{NodeKind, Run, TerminalReason};
+
+impl Run {
+    /// Puts a call of this run into the request, for the layers that the
+    /// request will go through.
+    ///
+    /// The first of them settles the call. If none ever sees the request, the
+    /// call ends as [`Aborted`](TerminalReason::Aborted) when the last clone
+    /// of the request is dropped.
+    ///
+    /// If the run is over the call is over from its birth, and the first layer
+    /// answers so.
+    #[must_use]
+    pub fn attach<B>(&self, mut request: http::Request<B>) -> http::Request<B> {
+        // A deadline that has come is stored here; the call inherits it.
+        drop(self.check());
+        let call = self.open_below(NodeKind::Call);
+        call.node().payload.set_unclaimed();
+        call.node().enter();
+        request.extensions_mut().insert(Ticket::new(call.clone()));
+        request.extensions_mut().insert(call);
+        request
+    }
+}
+
+/// Settles an attached call that no layer ever saw.
+#[derive(Clone)]
+struct Ticket {
+    _last: Arc<Unclaimed>,
+}
+
+struct Unclaimed(Run);
+
+impl Ticket {
+    fn new(call: Run) -> Self {
+        Self {
+            _last: Arc::new(Unclaimed(call)),
+        }
+    }
+}
+
+impl Drop for Unclaimed {
+    fn drop(&mut self) {
+        if self.0.node().payload.claim() {
+            self.0.settle(TerminalReason::Aborted);
+        }
+    }
+}
