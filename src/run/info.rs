@@ -6,7 +6,7 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, RunId, Step,
+    NodeKind, ReasonClass, RunId, Step,
     core::{End, Hook, Node},
 };
 
@@ -135,6 +135,17 @@ impl Hook for Info {
                 elapsed = ?end.lasted,
                 "run ended"
             );
+        }
+        // A run of one call that was cut is over with it, though a reader that
+        // does not read keeps the call from being settled.
+        let cut = !matches!(
+            end.reason.class(),
+            ReasonClass::Success | ReasonClass::Failure
+        );
+        if let (true, true, Some(run)) = (cut, self.is_sole(), node.parent()) {
+            if run.payload.is_single() {
+                run.settle_as(end, end.at);
+            }
         }
         let identity = self.identity();
         if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {

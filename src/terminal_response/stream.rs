@@ -83,8 +83,14 @@ impl Events {
         {
             Some(whole) if boundary > self.sent => {
                 let rest = data.split_off(whole.min(data.len()));
-                self.flush();
-                self.send(data);
+                if self.held.is_empty() {
+                    self.send(data);
+                } else {
+                    // One frame: HTTP/2 peers count small ones, and hang up on
+                    // whoever sends them many.
+                    self.held.extend_from_slice(&data);
+                    self.flush();
+                }
                 self.torn = false;
                 self.hold(&rest);
             }

@@ -251,7 +251,8 @@ async fn play_one(
         Play::Flood(total) => {
             writer.write_all(SSE_HEAD.as_bytes()).await?;
             sent(0);
-            let many = token.repeat(1000);
+            // Large pieces: an HTTP/2 client hangs up on a flood of small frames.
+            let many = chunk(&TOKEN.repeat(1000));
             for _ in 0..total.div_ceil(many.len()) {
                 writer.write_all(many.as_bytes()).await?;
                 sent(many.len());
