@@ -18,8 +18,8 @@ use http_body_util::{BodyExt, Channel, Full};
 use tokio::time::{Instant, sleep};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, Owner, Run, RunLayer, RunRegistry, Scope,
-    StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, Owner, PumpLayer, Run, RunLayer,
+    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -377,4 +377,29 @@ async fn the_answer_to_a_head_request_is_complete_without_a_body() {
 
     assert!(text(answer.into_body()).await.unwrap().is_empty());
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+/// Nobody polls the body any more, and nobody drops it.
+#[tokio::test(start_paused = true)]
+async fn the_run_of_one_call_is_over_when_its_call_is_cut_though_nobody_reads() {
+    let registry = RunRegistry::new();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(PumpLayer::new(1))
+        .layer(HardCeilingLayer::new(10 * SECOND))
+        .service(service_fn(|_: Request<()>| async {
+            let (upstream, body) = Channel::<Bytes>::new(1);
+            tokio::spawn(async move {
+                let _open = upstream;
+                pending::<()>().await;
+            });
+            Ok::<_, Infallible>(Response::new(body))
+        }));
+
+    let unread = service.oneshot(Request::new(())).await.unwrap();
+    sleep(11 * SECOND).await;
+
+    let reasons: Vec<_> = registry.list().into_iter().map(|run| run.reason).collect();
+    assert_eq!(reasons, [Some(TerminalReason::HardCeiling)]);
+    drop(unread);
 }
