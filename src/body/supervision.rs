@@ -1,5 +1,4 @@
 use std::{
-    error::Error,
     task::{Context, Poll},
     time::Duration,
 };
@@ -7,7 +6,6 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::LengthLimitError;
 
 use super::{Facts, Policy, Seen, Tap};
 use crate::{
@@ -16,8 +14,7 @@ use crate::{
     error::chain,
     run::{Drive, Run, Step, StepKind, TaskId, TerminalReason, Terminated, Turn, nanos},
     sse::Truncated,
-    terminal_response::InvalidRequest,
-    upstream::{FailureClass, TransportError},
+    upstream::Failure,
 };
 
 /// How many ready frames may pass between two looks at the clock.
@@ -286,16 +283,8 @@ impl<P: Policy> Supervision<P> {
 
 /// What an error that is no end amounts to.
 fn reason_of(error: &BoxError) -> TerminalReason {
-    let is = |wanted: fn(&(dyn Error + 'static)) -> bool| chain(&**error).any(wanted);
-    if is(|error| error.is::<RequestCut>()) {
+    if chain(&**error).any(|error| error.is::<RequestCut>()) {
         return TerminalReason::ClientDisconnect;
     }
-    // Judged before the transport: a body over its limit is the caller's.
-    let callers = is(|error| error.is::<LengthLimitError>() || error.is::<InvalidRequest>());
-    let cut = is(|error| error.is::<Truncated>());
-    TerminalReason::Failed(match (callers, cut || TransportError::is_in(&**error)) {
-        (true, _) => FailureClass::Caller,
-        (false, true) => FailureClass::Transport,
-        (false, false) => FailureClass::Server,
-    })
+    TerminalReason::Failed(Failure::of_error(&**error).class)
 }

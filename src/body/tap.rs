@@ -6,7 +6,7 @@ use super::{Announced, Judged, Stream};
 use crate::{
     run::{ResetOn, Run, TerminalReason},
     sse::{Dialect, Truncated},
-    upstream::FailureClass,
+    upstream::{Failure, FailureClass},
 };
 
 /// What a layer must remember of the request to read its answer.
@@ -216,7 +216,7 @@ impl Tap {
     /// What a body that was handed on whole amounts to.
     pub(crate) fn verdict(&self) -> TerminalReason {
         let failure = self.judged().and_then(Judged::failure);
-        let class = failure.map(FailureClass::from_stream);
+        let class = failure.map(|failure| Failure::of_stream(failure).class);
         let cut = || self.finish().err().map(|_| FailureClass::Transport);
         match class.or(self.failed).or_else(cut) {
             Some(class) => TerminalReason::Failed(class),

@@ -2,83 +2,189 @@ use std::fmt;
 
 use http::StatusCode;
 
-use crate::sse::StreamFailure;
+use super::status;
 
 /// Why an upstream's answer is a failure.
 ///
-/// Judged from the status alone for now; an error frame inside a 200 stream is
-/// judged by its `type`.
+/// What follows from it is told by [`same`](Self::same), [`other`](Self::other)
+/// and [`cool`](Self::cool).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
+    /// Our step window of a stream passed before its first content.
+    Silence,
+    /// Another deadline of ours passed: a ceiling, a share of the time left.
+    Deadline,
     /// The connection could not be made, was reset, or the body was cut.
     Transport,
-    /// 408 or 409: the upstream asks for the same again.
+    /// The upstream's certificate could not be verified.
+    Certificate,
+    /// 408.
     RequestTimeout,
-    /// 429.
+    /// 409.
+    Conflict,
+    /// 429, `rate_limit_error`, `rate_limit_exceeded`.
     RateLimit,
-    /// 503 or 529, `overloaded_error`.
+    /// A rate limit that this request exceeds by itself, however long it waits.
+    RequestLimit,
+    /// 529, `overloaded_error`, `server_is_overloaded`, `slow_down`.
     Overloaded,
-    /// Any other 5xx, `api_error`, `server_error`, and what is not known.
+    /// The upstream is still starting, or access to it is still being set up.
+    NotReady,
+    /// Any other 5xx, `api_error`, `server_error`, an HTML page in place of an
+    /// answer, and what a stream says that is not known.
     Server,
-    /// 402, `insufficient_quota`, `billing_error`.
+    /// 424: the model broke down while it answered.
+    ModelFault,
+    /// 402, `insufficient_quota`, `billing_error`: nothing left to pay with.
     Quota,
-    /// 401 or 403, `authentication_error`, `permission_error`.
+    /// 401, a bare 403, `authentication_error`, `invalid_api_key`.
     Auth,
-    /// 410, `model_not_found`.
+    /// 410, `model_not_found`, `permission_error`: gone, or not for this credential.
     ModelGone,
-    /// `context_length_exceeded`.
+    /// `unsupported_country_region_territory`.
+    Region,
+    /// `context_length_exceeded`: more than the model can read.
     ContextOverflow,
-    /// 413, `request_too_large`.
+    /// 413, `request_too_large`: more bytes than the upstream takes.
     TooLarge,
-    /// `content_filter`.
+    /// `content_filter`, `content_policy_violation`, `invalid_prompt`.
     ContentFilter,
     /// Any other 4xx, `invalid_request_error`.
     Caller,
 }
 
+/// Whether the same candidate is worth another try.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Same {
+    /// It would fail the same way again.
+    No,
+    /// One more, whatever the budget would allow.
+    Once,
+    /// Yes, after the delay that it asked for.
+    Yes,
+    /// Yes, but with a longer backoff, counted apart from other failures.
+    Slowly,
+}
+
+/// Which other candidate is worth a try.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Other {
+    /// None.
+    No,
+    /// Any.
+    Yes,
+    /// One that is reached with another credential.
+    Credential,
+    /// One of another provider.
+    Provider,
+    /// One with a larger context window.
+    LargerWindow,
+    /// Any, if the program allows it for requests that are themselves at fault.
+    IfAllowed,
+}
+
+/// How long a candidate is left alone after the failure.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cool {
+    /// Not at all: the failure says nothing about the next request.
+    No,
+    /// For seconds to minutes.
+    Short,
+    /// For ten minutes at first, up to a day: a person has to mend it.
+    Long,
+    /// For hours, up to a day: until the quota is filled up.
+    Quota,
+}
+
 impl FailureClass {
-    /// The class of an answer with this status; `None` if it is no failure.
+    /// The class of an answer of which nothing but the status is known; `None`
+    /// if it is no failure.
+    ///
+    /// [`Failure::of_answer`](super::Failure::of_answer) sees more.
     #[must_use]
     pub fn from_status(status: StatusCode) -> Option<Self> {
-        match status.as_u16() {
-            402 => Some(Self::Quota),
-            401 | 403 => Some(Self::Auth),
-            408 | 409 => Some(Self::RequestTimeout),
-            410 => Some(Self::ModelGone),
-            413 => Some(Self::TooLarge),
-            429 => Some(Self::RateLimit),
-            503 | 529 => Some(Self::Overloaded),
-            400..=499 => Some(Self::Caller),
-            500.. => Some(Self::Server),
-            _ => None,
+        status::is_failure(status)
+            .then(|| status::telling(status).unwrap_or_else(|| status::otherwise(Some(status))))
+    }
+
+    /// Whether the same candidate is worth another try.
+    ///
+    /// An upstream's `x-should-retry` may forbid it:
+    /// [`Failure::is_worth_repeating`](super::Failure::is_worth_repeating).
+    #[must_use]
+    pub const fn same(self) -> Same {
+        match self {
+            Self::Silence => Same::Once,
+            Self::Overloaded | Self::NotReady => Same::Slowly,
+            Self::Transport
+            | Self::RequestTimeout
+            | Self::Conflict
+            | Self::RateLimit
+            | Self::Server
+            | Self::ModelFault => Same::Yes,
+            Self::Deadline
+            | Self::Certificate
+            | Self::RequestLimit
+            | Self::Quota
+            | Self::Auth
+            | Self::ModelGone
+            | Self::Region
+            | Self::ContextOverflow
+            | Self::TooLarge
+            | Self::ContentFilter
+            | Self::Caller => Same::No,
         }
     }
 
-    /// The class of an error that an upstream names by `type` or `code`.
+    /// Which other candidate is worth a try, as long as nothing was committed.
     #[must_use]
-    pub fn from_error_type(name: &str) -> Self {
-        match name {
-            "rate_limit_error" | "rate_limit_exceeded" => Self::RateLimit,
-            "overloaded_error" | "server_is_overloaded" | "slow_down" => Self::Overloaded,
-            "insufficient_quota" | "billing_error" => Self::Quota,
-            "authentication_error" | "invalid_api_key" | "permission_error" => Self::Auth,
-            "model_not_found" | "not_found_error" => Self::ModelGone,
-            "context_length_exceeded" => Self::ContextOverflow,
-            "request_too_large" => Self::TooLarge,
-            "content_filter" | "content_policy_violation" => Self::ContentFilter,
-            "invalid_request_error" => Self::Caller,
-            _ => Self::Server,
+    pub const fn other(self) -> Other {
+        match self {
+            Self::Conflict => Other::No,
+            Self::Silence
+            | Self::Deadline
+            | Self::Transport
+            | Self::Certificate
+            | Self::RequestTimeout
+            | Self::RateLimit
+            | Self::RequestLimit
+            | Self::Overloaded
+            | Self::NotReady
+            | Self::Server
+            | Self::ModelFault
+            | Self::ModelGone => Other::Yes,
+            Self::Quota | Self::Auth => Other::Credential,
+            Self::Region => Other::Provider,
+            Self::ContextOverflow => Other::LargerWindow,
+            Self::TooLarge | Self::ContentFilter | Self::Caller => Other::IfAllowed,
         }
     }
 
-    /// The class of an error event inside a stream.
+    /// How long the candidate is left alone.
     #[must_use]
-    pub fn from_stream(failure: &StreamFailure) -> Self {
-        // Where the type says no more than "server error", a code may.
-        match Self::from_error_type(&failure.kind) {
-            Self::Server => Self::from_error_type(&failure.code),
-            class => class,
+    pub const fn cool(self) -> Cool {
+        match self {
+            Self::Silence
+            | Self::Transport
+            | Self::RateLimit
+            | Self::Overloaded
+            | Self::NotReady
+            | Self::Server => Cool::Short,
+            Self::Certificate | Self::Auth | Self::ModelGone | Self::Region => Cool::Long,
+            Self::Quota => Cool::Quota,
+            Self::Deadline
+            | Self::RequestTimeout
+            | Self::Conflict
+            | Self::RequestLimit
+            | Self::ModelFault
+            | Self::ContextOverflow
+            | Self::TooLarge
+            | Self::ContentFilter
+            | Self::Caller => Cool::No,
         }
     }
 
@@ -86,14 +192,22 @@ impl FailureClass {
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
+            Self::Silence => "silence",
+            Self::Deadline => "deadline",
             Self::Transport => "transport",
+            Self::Certificate => "certificate",
             Self::RequestTimeout => "request_timeout",
+            Self::Conflict => "conflict",
             Self::RateLimit => "rate_limit",
+            Self::RequestLimit => "request_limit",
             Self::Overloaded => "overloaded",
+            Self::NotReady => "not_ready",
             Self::Server => "server",
+            Self::ModelFault => "model_fault",
             Self::Quota => "quota",
             Self::Auth => "auth",
             Self::ModelGone => "model_gone",
+            Self::Region => "region",
             Self::ContextOverflow => "context_overflow",
             Self::TooLarge => "too_large",
             Self::ContentFilter => "content_filter",

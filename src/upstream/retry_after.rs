@@ -1,0 +1,53 @@
+use std::time::{Duration, SystemTime};
+
+use http::{HeaderMap, HeaderName, header};
+
+/// More than anybody waits; it keeps sums of instants from overflowing.
+pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// How long the upstream asks to be left alone; never shorter than it asked.
+///
+/// Reads `retry-after-ms`, else `retry-after` in seconds or as a date. The first
+/// usable header of a name counts; a date that has passed asks for no delay.
+pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
+    let millis = HeaderName::from_static("retry-after-ms");
+    values(headers, &millis)
+        .find_map(|text| decimal(text, 6))
+        .or_else(|| {
+            values(headers, &header::RETRY_AFTER)
+                .find_map(|text| decimal(text, 9).or_else(|| until(text, now)))
+        })
+        .map(|delay| delay.min(LONGEST))
+}
+
+fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter();
+    values.filter_map(|value| value.to_str().ok().map(str::trim))
+}
+
+/// A decimal number of units of 10^`exponent` nanoseconds each, rounded up.
+///
+/// Read as digits: a float would round some delays down.
+fn decimal(text: &str, exponent: usize) -> Option<Duration> {
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let mut digits = whole.bytes().chain(fraction.bytes());
+    if whole.is_empty() || !digits.all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let push = |sum: u64, digit: u8| {
+        let digit = u64::from(digit - b'0');
+        sum.saturating_mul(10).saturating_add(digit)
+    };
+    let zeros = std::iter::repeat(b'0');
+    let nanos = whole
+        .bytes()
+        .chain(fraction.bytes().chain(zeros).take(exponent))
+        .fold(0, push);
+    let rest = fraction.bytes().skip(exponent).any(|digit| digit != b'0');
+    Some(Duration::from_nanos(nanos.saturating_add(rest.into())))
+}
+
+fn until(text: &str, now: SystemTime) -> Option<Duration> {
+    let date = httpdate::parse_http_date(text).ok()?;
+    Some(date.duration_since(now).unwrap_or_default())
+}

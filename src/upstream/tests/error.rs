@@ -1,0 +1,59 @@
+//! Errors in place of an answer.
+
+use std::io;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full, Limited};
+
+use crate::{
+    BoxError,
+    client_disconnect::RequestCut,
+    sse::Truncated,
+    terminal_response::InvalidRequest,
+    upstream::{
+        Failure,
+        FailureClass::{Caller, Certificate, Server, Transport},
+        TransportError,
+    },
+};
+
+#[tokio::test]
+async fn errors_are_judged_by_what_is_in_their_chain() {
+    let limited = Limited::new(Full::new(Bytes::from("12345")), 4);
+    let too_long = || async { limited.clone().collect().await.unwrap_err() };
+    let reset = || io::Error::from(io::ErrorKind::ConnectionReset);
+    let cases: [(BoxError, _); 10] = [
+        (TransportError::new("refused").into(), Transport),
+        (reset().into(), Transport),
+        (io::Error::other(Truncated::new(7)).into(), Transport),
+        (Truncated::new(7).into(), Transport),
+        (RequestCut::new(reset()).into(), Caller),
+        (too_long().await, Caller),
+        (TransportError::new(too_long().await).into(), Caller),
+        (InvalidRequest::new("no").into(), Caller),
+        ("certificate verify failed".into(), Server),
+        ("no idea".into(), Server),
+    ];
+    for (error, expected) in cases {
+        let failure = Failure::of_error(&*error);
+        assert_eq!(failure, Failure::new(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_certificate_that_is_not_trusted_is_no_hiccup() {
+    let rustls = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
+    let texts = [
+        "error:0A000086:SSL routines:tls_post_process_server_certificate:certificate verify failed: self-signed certificate",
+        "The certificate was not trusted.",
+    ];
+    let mut errors = vec![io::Error::new(io::ErrorKind::InvalidData, rustls)];
+    errors.extend(texts.map(io::Error::other));
+    for error in errors {
+        let text = error.to_string();
+        let failure = Failure::of_error(&TransportError::new(error));
+        assert_eq!(failure.class, Certificate, "{text}");
+    }
+    let other = io::Error::other(rustls::Error::HandshakeNotComplete);
+    assert_eq!(Failure::of_error(&other).class, Transport);
+}
