@@ -54,52 +54,6 @@ pub enum FailureClass {
     Caller,
 }
 
-/// Whether the same candidate is worth another try.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Same {
-    /// It would fail the same way again.
-    No,
-    /// One more, whatever the budget would allow.
-    Once,
-    /// Yes, after the delay that it asked for.
-    Yes,
-    /// Yes, but with a longer backoff, counted apart from other failures.
-    Slowly,
-}
-
-/// Which other candidate is worth a try.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Other {
-    /// None.
-    No,
-    /// Any.
-    Yes,
-    /// One that is reached with another credential.
-    Credential,
-    /// One of another provider.
-    Provider,
-    /// One with a larger context window.
-    LargerWindow,
-    /// Any, if the program allows it for requests that are themselves at fault.
-    IfAllowed,
-}
-
-/// How long a candidate is left alone after the failure.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cool {
-    /// Not at all: the failure says nothing about the next request.
-    No,
-    /// For seconds to minutes.
-    Short,
-    /// For ten minutes at first, up to a day: a person has to mend it.
-    Long,
-    /// For hours, up to a day: until the quota is filled up.
-    Quota,
-}
-
 impl FailureClass {
     /// The class of an answer of which nothing but the status is known; `None`
     /// if it is no failure.
@@ -109,83 +63,6 @@ impl FailureClass {
     pub fn from_status(status: StatusCode) -> Option<Self> {
         status::is_failure(status)
             .then(|| status::telling(status).unwrap_or_else(|| status::otherwise(Some(status))))
-    }
-
-    /// Whether the same candidate is worth another try.
-    ///
-    /// An upstream's `x-should-retry` may forbid it:
-    /// [`Failure::is_worth_repeating`](super::Failure::is_worth_repeating).
-    #[must_use]
-    pub const fn same(self) -> Same {
-        match self {
-            Self::Silence => Same::Once,
-            Self::Overloaded | Self::NotReady => Same::Slowly,
-            Self::Transport
-            | Self::RequestTimeout
-            | Self::Conflict
-            | Self::RateLimit
-            | Self::Server
-            | Self::ModelFault => Same::Yes,
-            Self::Deadline
-            | Self::Certificate
-            | Self::RequestLimit
-            | Self::Quota
-            | Self::Auth
-            | Self::ModelGone
-            | Self::Region
-            | Self::ContextOverflow
-            | Self::TooLarge
-            | Self::ContentFilter
-            | Self::Caller => Same::No,
-        }
-    }
-
-    /// Which other candidate is worth a try, as long as nothing was committed.
-    #[must_use]
-    pub const fn other(self) -> Other {
-        match self {
-            Self::Conflict => Other::No,
-            Self::Silence
-            | Self::Deadline
-            | Self::Transport
-            | Self::Certificate
-            | Self::RequestTimeout
-            | Self::RateLimit
-            | Self::RequestLimit
-            | Self::Overloaded
-            | Self::NotReady
-            | Self::Server
-            | Self::ModelFault
-            | Self::ModelGone => Other::Yes,
-            Self::Quota | Self::Auth => Other::Credential,
-            Self::Region => Other::Provider,
-            Self::ContextOverflow => Other::LargerWindow,
-            Self::TooLarge | Self::ContentFilter | Self::Caller => Other::IfAllowed,
-        }
-    }
-
-    /// How long the candidate is left alone.
-    #[must_use]
-    pub const fn cool(self) -> Cool {
-        match self {
-            Self::Silence
-            | Self::Transport
-            | Self::RateLimit
-            | Self::Overloaded
-            | Self::NotReady
-            | Self::Server => Cool::Short,
-            Self::Certificate | Self::Auth | Self::ModelGone | Self::Region => Cool::Long,
-            Self::Quota => Cool::Quota,
-            Self::Deadline
-            | Self::RequestTimeout
-            | Self::Conflict
-            | Self::RequestLimit
-            | Self::ModelFault
-            | Self::ContextOverflow
-            | Self::TooLarge
-            | Self::ContentFilter
-            | Self::Caller => Cool::No,
-        }
     }
 
     /// The class in one lower-case word, for logs and metrics.

@@ -20,8 +20,9 @@ pub(super) struct Said<'a> {
 
 /// The one place where a failed answer gets its class.
 ///
-/// Exact names go before prose, and prose before the status, because proxies
-/// keep an error's body more often than its status.
+/// Exact names go before prose, and both before the status, because proxies
+/// keep an error's body more often than its status. Which of several classes
+/// goes first is the order of [`names::EXACT`].
 pub(super) fn judge(said: Said<'_>) -> FailureClass {
     let names = [said.kind, said.code];
     let class = names::of_reason(said.reason)
@@ -37,11 +38,11 @@ pub(super) fn judge(said: Said<'_>) -> FailureClass {
     }
 }
 
-/// Prose, only under the names of which a provider gives nothing finer.
+/// Prose, only with the status and the name beside which a provider gives
+/// nothing finer. Inside a stream there may be no status.
 fn of_prose(said: Said<'_>) -> Option<FailureClass> {
-    let is_plain = said.status.is_none_or(|status| status.as_u16() == 400);
-    match said.kind {
-        "invalid_request_error" if is_plain => {
+    match (said.status.map(|status| status.as_u16()), said.kind) {
+        (None | Some(400), "invalid_request_error") => {
             if has(said.message, "credit balance") {
                 Some(FailureClass::Quota)
             } else if has(said.message, "prompt is too long") {
@@ -51,7 +52,7 @@ fn of_prose(said: Said<'_>) -> Option<FailureClass> {
             }
         }
         // A path that does not exist is called the same.
-        "not_found_error" => ["model", "the model"]
+        (None | Some(404), "not_found_error") => ["model", "the model"]
             .into_iter()
             .any(|start| starts(said.message, start))
             .then_some(FailureClass::ModelGone),

@@ -46,6 +46,7 @@
 //! assert_eq!(Failure::of_answer(StatusCode::OK, &HeaderMap::new(), body, now), None);
 //! ```
 
+mod advice;
 mod cause;
 mod class;
 mod failure;
@@ -59,7 +60,8 @@ mod transport;
 mod unary;
 
 pub use self::{
-    class::{Cool, FailureClass, Other, Same},
+    advice::{Cool, Other, Same},
+    class::FailureClass,
     failure::Failure,
     transport::TransportError,
 };

@@ -240,7 +240,13 @@ fn prose_counts_only_under_the_name_it_belongs_to() {
         (400, body("overloaded_error", long), Overloaded),
         (400, body("tool_error", "your credit balance"), Caller),
         (500, body("invalid_request_error", long), Server),
-        (400, body("not_found_error", "the mode: x"), Caller),
+        (400, body("not_found_error", "model: x"), Caller),
+        (404, body("not_found_error", "the mode: x"), Caller),
+        (
+            404,
+            body("not_found_error", "The model `x` is gone"),
+            ModelGone,
+        ),
         (400, body("tool_error", "Request too large for us"), Caller),
     ];
     for (status, body, expected) in cases {

@@ -44,8 +44,11 @@ async fn errors_are_judged_by_what_is_in_their_chain() {
 fn a_certificate_that_is_not_trusted_is_no_hiccup() {
     let rustls = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
     let texts = [
-        "error:0A000086:SSL routines:tls_post_process_server_certificate:certificate verify failed: self-signed certificate",
+        "error:0A000086:SSL routines:tls_post_process_server_certificate:certificate verify failed",
+        "self-signed certificate in certificate chain",
+        "self signed certificate",
         "The certificate was not trusted.",
+        "The certificate chain was issued by an authority that is not trusted. (os error -2146893019)",
     ];
     let mut errors = vec![io::Error::new(io::ErrorKind::InvalidData, rustls)];
     errors.extend(texts.map(io::Error::other));
