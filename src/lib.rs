@@ -99,6 +99,7 @@ pub mod client_disconnect;
 mod error;
 pub mod hard_ceiling;
 pub mod pump;
+pub mod retry_budget;
 pub mod run;
 pub mod run_layer;
 pub mod sse;
@@ -119,6 +120,7 @@ pub use self::{
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
     pump::PumpLayer,
+    retry_budget::RetryBudget,
     run::{
         InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId, RunRegistry,
         RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,

@@ -1,0 +1,173 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A repeat, in the thousandths in which deposits are kept.
+pub(super) const TOKEN: u64 = 1_000;
+
+const SECOND: u64 = 1_000_000_000;
+
+/// How a bucket fills.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rates {
+    /// What one first attempt deposits, in thousandths of a repeat.
+    pub(super) deposit: u64,
+    /// Repeats per second that are granted whatever was deposited.
+    pub(super) floor: u32,
+}
+
+impl Rates {
+    /// # Panics
+    ///
+    /// If `ratio` is not within `0.0..=10.0`.
+    pub(super) fn new(ratio: f64, floor: u32) -> Self {
+        assert!(
+            (0.0..=10.0).contains(&ratio),
+            "the ratio of repeats to first attempts must be from 0 to 10, not {ratio}"
+        );
+        Self {
+            deposit: (ratio * TOKEN as f64).round() as u64,
+            floor,
+        }
+    }
+}
+
+/// The one integer that each half of a bucket is. A parameter so that loom can
+/// put its own in the place of the standard library's.
+pub(crate) trait Cell {
+    fn new(value: u64) -> Self;
+    fn load(&self) -> u64;
+    /// Replaces the value by `next` of it in one step, if that is `Some`.
+    fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool;
+}
+
+impl Cell for AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool {
+        // Relaxed: the integer is all there is, nothing is published by it.
+        self.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
+
+/// Which half of a bucket granted a repeat. Not `Clone`: it is spent, or given
+/// back by value.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Deposits,
+    Floor,
+}
+
+/// Pays for the repeats to one candidate.
+///
+/// Grants that were not given back never exceed what was deposited, plus the
+/// floor times the time since the bucket was made, plus one second of the
+/// floor. Each is one successful exchange of one integer, so this holds under
+/// any interleaving, and nothing depends on how long the bucket was idle.
+// A line of its own: not that of the reference counts of the `Arc` around it.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Bucket<C = AtomicU64> {
+    /// In thousandths, at most `cap`.
+    deposits: C,
+    /// Up to when the floor is spent, in nanoseconds: each repeat moves it on
+    /// by `interval`, time that passed unused moves it to `burst` ago.
+    spent_until: C,
+    deposit: u64,
+    cap: u64,
+    /// Nanoseconds; 0 if there is no floor.
+    interval: u64,
+    burst: u64,
+}
+
+impl<C: Cell> Bucket<C> {
+    pub(super) fn new(rates: Rates) -> Self {
+        let floor = u64::from(rates.floor);
+        // Rounded up, so that a second never has more than the floor.
+        let interval = SECOND
+            .checked_div(floor)
+            .map_or(0, |_| SECOND.div_ceil(floor));
+        Self {
+            deposits: C::new(0),
+            spent_until: C::new(0),
+            deposit: rates.deposit,
+            cap: (10 * floor).max(10) * TOKEN,
+            interval,
+            burst: floor * interval,
+        }
+    }
+
+    /// A first attempt was made: it pays for a part of a repeat.
+    #[inline]
+    pub(crate) fn deposit(&self) {
+        self.add(self.deposit);
+    }
+
+    /// One repeat, if there is one; from the deposits first. `now` is in
+    /// nanoseconds since the bucket was made, and only read for the floor.
+    #[inline]
+    pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<Source> {
+        if self.deposits.update(|have| have.checked_sub(TOKEN)) {
+            return Some(Source::Deposits);
+        }
+        self.draw_floor(now)
+    }
+
+    fn draw_floor(&self, now: impl FnOnce() -> u64) -> Option<Source> {
+        if self.interval == 0 {
+            return None;
+        }
+        // A burst ahead of the clock, so that a new bucket has a full one.
+        let due = now().saturating_add(self.burst);
+        let drawn = self.spent_until.update(|until| {
+            let next = until.max(due - self.burst).checked_add(self.interval)?;
+            (next <= due).then_some(next)
+        });
+        drawn.then_some(Source::Floor)
+    }
+
+    /// Gives back what [`withdraw`](Self::withdraw) granted.
+    pub(crate) fn refund(&self, source: Source) {
+        match source {
+            Source::Deposits => self.add(TOKEN),
+            Source::Floor => {
+                let back = |until: u64| Some(until.saturating_sub(self.interval));
+                self.spent_until.update(back);
+            }
+        }
+    }
+
+    /// What lies in the deposits, in thousandths.
+    pub(crate) fn deposited(&self) -> u64 {
+        self.deposits.load()
+    }
+
+    #[inline]
+    fn add(&self, amount: u64) {
+        // A full bucket is the healthy case, and is only read.
+        self.deposits
+            .update(|have| (have < self.cap).then(|| (have + amount).min(self.cap)));
+    }
+}
+
+#[cfg(test)]
+impl Cell for loom::sync::atomic::AtomicU64 {
+    fn new(value: u64) -> Self {
+        Self::new(value)
+    }
+
+    fn load(&self) -> u64 {
+        self.load(Ordering::Relaxed)
+    }
+
+    fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool {
+        self.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .is_ok()
+    }
+}
