@@ -98,6 +98,7 @@ pub mod body;
 pub mod client_disconnect;
 mod error;
 pub mod hard_ceiling;
+pub mod model_fallback;
 pub mod pump;
 pub mod retry_budget;
 pub mod run;
@@ -117,8 +118,10 @@ pub struct Readme;
 
 #[doc(no_inline)]
 pub use self::{
+    body::ReplayBody,
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
+    model_fallback::{Candidate, CandidateDialect},
     pump::PumpLayer,
     retry_budget::RetryBudget,
     run::{

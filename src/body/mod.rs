@@ -8,6 +8,8 @@
 //! is judged once, by the innermost layer, and the marks travel in the
 //! response's extensions.
 //!
+//! [`ReplayBody`] is the other direction: a request body that can be sent again.
+//!
 //! ```
 //! use tower_agent::body::Judged;
 //!
@@ -16,20 +18,31 @@
 //! }
 //! ```
 
+#[allow(dead_code, reason = "read by the layers that send a request again")]
+mod buffering;
 mod complete;
 mod entry;
 mod judged;
 mod judging;
 mod policy;
+mod replay;
 mod supervised_body;
 mod supervised_future;
 mod supervision;
 mod tap;
+#[cfg(test)]
+mod tests;
 
 pub use self::{
-    judged::Judged, supervised_body::SupervisedBody, supervised_future::SupervisedFuture,
+    judged::Judged, replay::ReplayBody, supervised_body::SupervisedBody,
+    supervised_future::SupervisedFuture,
 };
 
+#[allow(
+    unused_imports,
+    reason = "read by the layers that send a request again"
+)]
+pub(crate) use self::buffering::Buffering;
 pub(crate) use self::{
     complete::Announced,
     entry::Entry,

@@ -1,0 +1,2 @@
+mod buffering;
+mod replay;

@@ -1,0 +1,83 @@
+use http::{
+    HeaderName, HeaderValue,
+    header::{self, InvalidHeaderValue},
+};
+
+use super::{Candidate, Operation};
+
+/// Headers that say on whose account a call is.
+pub(super) static ACCOUNT: [HeaderName; 4] = [
+    header::AUTHORIZATION,
+    X_API_KEY,
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+];
+
+const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// A key in both ways that it is sent. Without `Debug`, so that nobody derives
+/// one around it.
+#[derive(Clone, PartialEq, Eq)]
+pub(super) struct ApiKey {
+    bearer: HeaderValue,
+    plain: HeaderValue,
+}
+
+impl ApiKey {
+    pub(super) fn new(key: &str) -> Result<Self, InvalidHeaderValue> {
+        let sensitive = |text: &str| {
+            let mut value = HeaderValue::from_str(text)?;
+            value.set_sensitive(true);
+            Ok(value)
+        };
+        Ok(Self {
+            bearer: sensitive(&format!("Bearer {key}"))?,
+            plain: sensitive(key)?,
+        })
+    }
+
+    /// As `operation` expects it.
+    pub(super) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
+        if operation.is_some_and(Operation::is_anthropic) {
+            (X_API_KEY, self.plain.clone())
+        } else {
+            (header::AUTHORIZATION, self.bearer.clone())
+        }
+    }
+}
+
+impl Candidate {
+    /// Whether it calls on an account of its own.
+    pub(super) fn has_own_account(&self) -> bool {
+        self.api_key.is_some() || ACCOUNT.iter().any(|name| self.headers.contains_key(name))
+    }
+
+    /// Whether a refused or exhausted credential of one is that of the other.
+    pub(crate) fn same_credential(&self, other: &Self) -> bool {
+        match (&self.credential, &other.credential) {
+            (Some(this), Some(other)) => return this == other,
+            (None, None) => {}
+            _ => return false,
+        }
+        // Two that call on the caller's account at the same place are equal here.
+        let same_origin = match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_origin(other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_origin
+            && self.api_key == other.api_key
+            && ACCOUNT
+                .iter()
+                .all(|name| self.headers.get(name) == other.headers.get(name))
+    }
+
+    /// Whether an outage of one is likely that of the other.
+    pub(crate) fn same_provider(&self, other: &Self) -> bool {
+        match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_authority(other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
