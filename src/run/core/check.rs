@@ -39,7 +39,7 @@ impl<P: Hook> Node<P> {
             let at = self.clocks.get(clock)?;
             (at <= now).then(|| at.saturating_sub(self.opened))
         };
-        if let Some(limit) = absolute(Clock::Ceiling) {
+        if let Some(limit) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
             return Some((TerminalReason::HardCeiling, limit));
         }
         if task != TaskId::NONE && !self.is_paused() {

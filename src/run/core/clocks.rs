@@ -16,6 +16,8 @@ const NEVER: Nanos = Nanos::MAX;
 pub(crate) enum Clock {
     Ceiling,
     Timeout,
+    /// An attempt's share of the time that is left, until its commit.
+    Share,
 }
 
 /// The absolute deadlines of one node, in nanoseconds since the tree opened.
@@ -23,6 +25,7 @@ pub(crate) enum Clock {
 pub(crate) struct Clocks {
     ceiling: AtomicU64,
     timeout: AtomicU64,
+    share: AtomicU64,
 }
 
 impl Clocks {
@@ -30,6 +33,7 @@ impl Clocks {
         Self {
             ceiling: AtomicU64::new(NEVER),
             timeout: AtomicU64::new(NEVER),
+            share: AtomicU64::new(NEVER),
         }
     }
 
@@ -37,6 +41,7 @@ impl Clocks {
         match clock {
             Clock::Ceiling => &self.ceiling,
             Clock::Timeout => &self.timeout,
+            Clock::Share => &self.share,
         }
     }
 
@@ -50,15 +55,21 @@ impl Clocks {
         }
     }
 
+    /// The share was a limit to the commit, and that has come.
+    pub(crate) fn lapse(&self) {
+        self.share.store(NEVER, Ordering::Release);
+    }
+
     pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
         duration(self.cell(clock).load(Ordering::Acquire))
     }
 
-    /// The earlier of the two.
+    /// The earliest of all.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let next = ceiling.min(self.timeout.load(Ordering::Acquire));
+        let next = next.min(self.share.load(Ordering::Acquire));
         (next != NEVER).then_some(next)
     }
 }

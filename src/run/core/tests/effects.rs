@@ -17,6 +17,7 @@ impl Model {
             kind,
             opened: self.now,
             ceiling: None,
+            share: None,
             timeout: None,
             signs: Vec::new(),
             end,
@@ -133,8 +134,13 @@ impl Model {
         let deadline = match clock {
             Clock::Ceiling => &mut spec.ceiling,
             Clock::Timeout => &mut spec.timeout,
+            Clock::Share => &mut spec.share,
         };
         *deadline = Some(deadline.map_or(at, |stored| stored.min(at)));
+    }
+
+    pub(super) fn lapse(&mut self, node: usize) {
+        self.nodes[node].share = None;
     }
 
     pub(super) fn record(&mut self, node: usize, sign: ResetOn, at: Duration) {

@@ -32,6 +32,10 @@ pub(super) enum Event {
         clock: Clock,
         ahead: i8,
     },
+    /// The limit to the commit is one no more.
+    Lapse {
+        node: u8,
+    },
     Record {
         node: u8,
         sign: ResetOn,
@@ -140,9 +144,14 @@ impl Event {
                 clock: Clock::Ceiling,
                 ahead,
             },
-            21..=23 => Self::Tighten {
+            21..=22 => Self::Tighten {
                 node: a,
                 clock: Clock::Timeout,
+                ahead,
+            },
+            23 => Self::Tighten {
+                node: a,
+                clock: Clock::Share,
                 ahead,
             },
             24..=26 => Self::Record {
@@ -187,6 +196,7 @@ impl Event {
                 below: c % 2 == 0,
             },
             61 => Self::Unwait { wait: a },
+            62 => Self::Lapse { node: a },
             _ => Self::Drop { node: a },
         }
     }

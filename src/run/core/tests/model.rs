@@ -24,6 +24,7 @@ pub(super) struct Spec {
     pub(super) kind: NodeKind,
     pub(super) opened: Duration,
     pub(super) ceiling: Option<Duration>,
+    pub(super) share: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) signs: Vec<(ResetOn, Duration)>,
     pub(super) end: Option<Ended>,
@@ -119,8 +120,8 @@ impl Model {
 
     pub(super) fn next_deadline(&self, node: usize) -> Option<Duration> {
         let path = self.path(node).map(|node| &self.nodes[node]);
-        path.flat_map(|node| node.ceiling.into_iter().chain(node.timeout))
-            .min()
+        let clocks = |node: &Spec| [node.ceiling, node.timeout, node.share];
+        path.flat_map(clocks).flatten().min()
     }
 
     /// What is registered: children and followers, waiters, windows.
@@ -142,6 +143,9 @@ impl Model {
         let spec = &self.nodes[node];
         let limit = |at: Duration| vec![at.saturating_sub(spec.opened)];
         if let Some(at) = spec.ceiling.filter(|at| self.now >= *at) {
+            return Some((TerminalReason::HardCeiling, limit(at)));
+        }
+        if let Some(at) = spec.share.filter(|at| self.now >= *at) {
             return Some((TerminalReason::HardCeiling, limit(at)));
         }
         if task.is_some() && !self.is_paused(node) {

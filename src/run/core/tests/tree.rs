@@ -113,6 +113,11 @@ impl Tree {
                 self.model.tighten(id, clock, ms(at));
                 node.clocks.tighten(clock, ms(at));
             }
+            Event::Lapse { node } => {
+                let (id, node) = self.pick(node);
+                self.model.lapse(id);
+                node.clocks.lapse();
+            }
             Event::Record { node, sign, ago } => {
                 let (id, node) = self.pick(node);
                 let at = earlier(now, ago);
