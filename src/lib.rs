@@ -94,6 +94,7 @@
 
 #[cfg(any(feature = "axum", feature = "reqwest"))]
 pub mod adapter;
+pub mod attempt;
 pub mod body;
 pub mod client_disconnect;
 mod error;
@@ -121,9 +122,9 @@ pub use self::{
     body::ReplayBody,
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
-    model_fallback::{Candidate, CandidateDialect},
+    model_fallback::{Candidate, CandidateDialect, ModelFallbackLayer},
     pump::PumpLayer,
-    retry_budget::RetryBudget,
+    retry_budget::{RetryBudget, RetryBudgetLayer},
     run::{
         InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId, RunRegistry,
         RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,

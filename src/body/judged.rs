@@ -21,6 +21,7 @@ pub struct Judged {
 struct Marks {
     dialect: OnceLock<Dialect>,
     progressed: AtomicU64,
+    events: AtomicU64,
     commit: AtomicU64,
     terminator: AtomicU64,
     error: AtomicU64,
@@ -38,6 +39,7 @@ impl Judged {
             marks: Arc::new(Marks {
                 dialect: OnceLock::new(),
                 progressed: AtomicU64::new(0),
+                events: AtomicU64::new(0),
                 commit: AtomicU64::new(NONE),
                 terminator: AtomicU64::new(NONE),
                 error: AtomicU64::new(NONE),
@@ -61,6 +63,12 @@ impl Judged {
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
+    }
+
+    /// How many events there were so far.
+    #[must_use]
+    pub fn events(&self) -> u64 {
+        self.marks.events.load(Ordering::Acquire)
     }
 
     /// The end of the first content event.
@@ -125,6 +133,7 @@ impl Judged {
         marks
             .progressed
             .store(judge.progressed(), Ordering::Release);
+        marks.events.store(judge.events(), Ordering::Release);
         marks
             .sequence
             .store(judge.next_sequence(), Ordering::Release);

@@ -18,7 +18,6 @@
 //! }
 //! ```
 
-#[allow(dead_code, reason = "read by the layers that send a request again")]
 mod buffering;
 mod complete;
 mod entry;
@@ -38,15 +37,12 @@ pub use self::{
     supervised_future::SupervisedFuture,
 };
 
-#[allow(
-    unused_imports,
-    reason = "read by the layers that send a request again"
-)]
-pub(crate) use self::buffering::Buffering;
 pub(crate) use self::{
+    buffering::Buffering,
     complete::Announced,
     entry::Entry,
     judging::Stream,
     policy::Policy,
+    supervision::reason_of,
     tap::{Facts, Seen, Tap, dialect_of},
 };

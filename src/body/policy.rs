@@ -17,6 +17,10 @@ pub trait Policy {
     /// Whether it has clocks that a stream of ready frames must not starve.
     const TIMED: bool = false;
 
+    /// Whether the answer is told which node it belongs to, if this layer
+    /// settles it.
+    const TELLS: bool = true;
+
     /// Everything below is pending. Answers when the policy wants to be asked
     /// again at the latest; ends nothing itself.
     fn pending(

@@ -35,7 +35,7 @@ pub struct ReplayBody {
 /// What follows; shared by the clones, and never empty.
 struct Segment {
     data: Bytes,
-    rest: Option<Arc<Segment>>,
+    rest: Option<Arc<Self>>,
 }
 
 impl ReplayBody {

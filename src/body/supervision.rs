@@ -79,7 +79,7 @@ impl<P: Policy> Supervision<P> {
             let facts = std::mem::take(facts);
             self.reading = Reading::Tap(Tap::new(facts, answer));
         }
-        if self.owns {
+        if P::TELLS && self.owns {
             // For layers further out, which never open a node.
             answer.extensions_mut().insert(self.found.clone());
         }
@@ -282,7 +282,7 @@ impl<P: Policy> Supervision<P> {
 }
 
 /// What an error that is no end amounts to.
-fn reason_of(error: &BoxError) -> TerminalReason {
+pub(crate) fn reason_of(error: &BoxError) -> TerminalReason {
     if chain(&**error).any(|error| error.is::<RequestCut>()) {
         return TerminalReason::ClientDisconnect;
     }

@@ -1,46 +1,134 @@
-//! The models that a request may go to, and what each of them is sent.
+//! Moves a call to another model when one fails, and never for a run that is
+//! over.
 //!
-//! A [`Candidate`] is one model at one upstream. Whichever of them is asked,
-//! it gets the original request: only the bytes of the top-level `model` value
-//! change, with the length and the headers that belong to one upstream. A
-//! prompt that goes through a JSON library and back comes out different
-//! (`1.0000000000000000001` becomes `1.0`), and a caller's key that goes to
-//! another provider is a leak.
+//! A second model helps when the first one is down, overloaded, too small or
+//! gone. It harms when nobody waits any more: a gateway that sees an error and
+//! not its reason goes on to the next provider for a user who has closed the
+//! tab. It harms when the prompt is not the same: one that goes through a JSON
+//! library and back comes out different (`1.0000000000000000001` becomes
+//! `1.0`). And a caller's key that goes to another provider is a leak.
+//!
+//! # Which candidates, and in which order
+//!
+//! The one that the request names as its `model`, then the others as they are
+//! listed, each at most once per call. One that does not speak the request's
+//! dialect is skipped. What failed decides who comes next: a refused key only
+//! leaves candidates of another credential, an overflow of the context those
+//! with a larger window, a bad request nobody; see
+//! [`FailureClass::other`](crate::upstream::FailureClass::other).
+//!
+//! # What a candidate is sent
+//!
+//! The original request: only the bytes of the top-level `model` change, with
+//! the length and the headers that belong to one upstream. An upstream of its
+//! own gets no credential of the caller's. A body that is not JSON is refused;
+//! one that is a form goes to the first candidate alone, as it is.
+//!
+//! # The commit
+//!
+//! An answer is held until its first content; after that nothing else is tried,
+//! and a failure is told to the caller: see [`attempt`](crate::attempt).
+//!
+//! # When the clock runs
+//!
+//! If the call has a ceiling, an attempt gets the time that is left divided by
+//! the candidates that are left, until its commit. Layers inside limit the
+//! attempt, layers outside the call.
+//!
+//! # Same instant
+//!
+//! A deadline of the call or the run that has come beats whatever failed in
+//! that instant: nothing more is tried.
+//!
+//! # Order
+//!
+//! Outside of [`RetryBudgetLayer`](crate::RetryBudgetLayer) and of the layers
+//! that limit an attempt; inside of those that limit the call. The inner
+//! service must be `Clone`, its bodies `Unpin`.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or the body drops the attempt that is under way, and no
+//! other is made.
+//!
+//! # Examples
 //!
 //! ```
-//! use http::Uri;
-//! use tower_agent::{Candidate, CandidateDialect};
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use bytes::Bytes;
+//! use http::{Request, Response, StatusCode};
+//! use http_body_util::Full;
+//! use tower::{ServiceBuilder, ServiceExt, service_fn};
+//! use tower_agent::{Candidate, ModelFallbackLayer, ReplayBody};
 //!
-//! # fn main() -> Result<(), tower_agent::BoxError> {
-//! let candidates = [
-//!     Candidate::new("gpt-large"),
-//!     Candidate::new("local-small")
-//!         .base_url(Uri::from_static("http://localhost:8000/v1"))?
-//!         .api_key("secret")?
-//!         .dialect(CandidateDialect::OpenAi),
-//! ];
-//! # let _ = candidates;
+//! let service = ServiceBuilder::new()
+//!     .layer(ModelFallbackLayer::new([Candidate::new("large"), Candidate::new("small")]))
+//!     .service(service_fn(|request: Request<ReplayBody>| async move {
+//!         let mut answer = Response::new(Full::<Bytes>::default());
+//!         if request.body().len() == br#"{"model":"large"}"#.len() && first() {
+//!             *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+//!         }
+//!         Ok::<_, std::io::Error>(answer)
+//!     }));
+//! # fn first() -> bool {
+//! #     static CALLS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+//! #     CALLS.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 0
+//! # }
+//!
+//! let request = Request::post("/v1/chat/completions").body(Full::from(r#"{"model":"large"}"#))?;
+//! let answer = service.oneshot(request).await?;
+//! assert_eq!(answer.status(), StatusCode::OK);
+//! assert_eq!(answer.headers()["x-served-model"], "small");
 //! # Ok(())
 //! # }
 //! ```
-
-#![allow(
-    dead_code,
-    unused_imports,
-    reason = "the layer that makes attempts of candidates comes next"
-)]
+//!
+//! Candidates at upstreams of their own, repeats inside:
+//!
+//! ```
+//! use http::Uri;
+//! use tower::ServiceBuilder;
+//! use tower_agent::{
+//!     Candidate, CandidateDialect, ModelFallbackLayer, RetryBudget, RetryBudgetLayer,
+//! };
+//!
+//! # fn main() -> Result<(), tower_agent::BoxError> {
+//! let budget = RetryBudget::new();
+//! let candidates = [
+//!     Candidate::new("gpt-large")
+//!         .base_url(Uri::from_static("https://api.example.com/v1"))?
+//!         .api_key("secret")?,
+//!     Candidate::new("local-small")
+//!         .base_url(Uri::from_static("http://localhost:8000/v1"))?
+//!         .dialect(CandidateDialect::OpenAi),
+//! ];
+//! let stack = ServiceBuilder::new()
+//!     .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
+//!     .layer(RetryBudgetLayer::new(budget));
+//! # let _ = stack;
+//! # Ok(())
+//! # }
+//! ```
 
 mod base_url;
 mod candidate;
 mod credential;
 mod dialect;
+mod fallbacks;
 mod headers;
+mod layer;
 mod operation;
 mod original;
 mod patch;
+mod service;
 #[cfg(test)]
 mod tests;
 
-pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, dialect::CandidateDialect};
-
-pub(crate) use self::{headers::strip_hop, operation::Operation, original::Original};
+pub use self::{
+    base_url::InvalidBaseUrl,
+    candidate::Candidate,
+    dialect::CandidateDialect,
+    layer::ModelFallbackLayer,
+    service::{ModelFallback, ModelFallbackBody, ModelFallbackFuture},
+};
+pub(crate) use self::{operation::Operation, original::Original, patch::Prompt};

@@ -1,5 +1,3 @@
-use crate::sse::Dialect;
-
 /// What is asked of an upstream, by the last segments of the request's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -50,15 +48,5 @@ impl Operation {
 
     pub(crate) const fn is_anthropic(self) -> bool {
         matches!(self, Self::Messages | Self::CountTokens)
-    }
-
-    /// Whose events a streamed answer carries.
-    pub(crate) const fn events(self) -> Dialect {
-        match self {
-            Self::ChatCompletions => Dialect::OpenAiChat,
-            Self::Responses => Dialect::OpenAiResponses,
-            Self::Messages | Self::CountTokens => Dialect::Anthropic,
-            _ => Dialect::Any,
-        }
     }
 }

@@ -44,6 +44,7 @@ impl Original {
         })
     }
 
+    #[cfg(test)]
     pub(crate) const fn head(&self) -> &Parts {
         &self.head
     }

@@ -34,6 +34,7 @@ impl Rates {
 /// put its own in the place of the standard library's.
 pub(crate) trait Cell {
     fn new(value: u64) -> Self;
+    #[cfg(test)]
     fn load(&self) -> u64;
     /// Replaces the value by `next` of it in one step, if that is `Some`.
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool;
@@ -44,6 +45,7 @@ impl Cell for AtomicU64 {
         Self::new(value)
     }
 
+    #[cfg(test)]
     fn load(&self) -> u64 {
         self.load(Ordering::Relaxed)
     }
@@ -144,6 +146,7 @@ impl<C: Cell> Bucket<C> {
     }
 
     /// What lies in the deposits, in thousandths.
+    #[cfg(test)]
     pub(crate) fn deposited(&self) -> u64 {
         self.deposits.load()
     }
@@ -162,6 +165,7 @@ impl Cell for loom::sync::atomic::AtomicU64 {
         Self::new(value)
     }
 
+    #[cfg(test)]
     fn load(&self) -> u64 {
         self.load(Ordering::Relaxed)
     }

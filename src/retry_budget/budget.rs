@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     backoff::{Backoff, Jitter},
-    bucket::{Bucket, Rates},
+    bucket::Rates,
     buckets::Buckets,
     counts::ErrorCounts,
     grant::Grant,
@@ -161,6 +161,7 @@ impl RetryBudget {
     /// grant.spend();
     /// ```
     #[inline]
+    #[must_use = "dropped, it gives the repeat back"]
     pub fn withdraw(&self, candidate: Option<&str>) -> Option<Grant> {
         let Some(buckets) = &self.0.buckets else {
             return Some(Grant::unshared());
@@ -180,8 +181,9 @@ impl RetryBudget {
         &self.0
     }
 
-    /// The shared bucket of a candidate, to be looked up once per call.
-    pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<Arc<Bucket>> {
+    /// The shared bucket of a candidate.
+    #[cfg(test)]
+    pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<Arc<super::bucket::Bucket>> {
         let buckets = self.0.buckets.as_ref()?;
         Some(buckets.with(candidate, Arc::clone))
     }

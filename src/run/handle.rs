@@ -3,9 +3,9 @@ use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Ended, NodeKind, PauseGuard, ReasonClass, ResetOn, RunId, Scope, Settled, Step, StepKind,
-    TerminalReason, Terminated, Tool,
-    core::{End, Node, TaskId},
+    Ended, NodeKind, PauseGuard, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason,
+    Terminated, Tool,
+    core::{Node, TaskId},
     drive::Turn,
     info::Info,
 };
@@ -211,6 +211,22 @@ impl Run {
         Self(self.0.child(kind, fastrand::u64(..), info, self.now()))
     }
 
+    /// Opens a piece of work below this node, which has to be settled, unless
+    /// the node is over, by the clocks.
+    pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
+        let now = self.now();
+        self.0.check(now, TaskId::NONE).ok()?;
+        let info = self.0.payload.for_child();
+        let child = Self(self.0.child(kind, fastrand::u64(..), info, now));
+        child.0.enter();
+        Some(child)
+    }
+
+    /// A number that no other run has, for what is to differ between runs.
+    pub(crate) fn seed(&self) -> u64 {
+        self.0.payload.tree
+    }
+
     pub(crate) const fn node(&self) -> &Arc<Node<Info>> {
         &self.0
     }
@@ -259,39 +275,6 @@ impl Run {
     /// The end as an error; a node that is not over reads as aborted.
     pub(crate) fn to_terminated(&self) -> Terminated {
         Terminated::of(&self.0)
-    }
-
-    /// The opener's word, once its work was dropped: stored only if nothing
-    /// else was, and taken over by a run that was opened for this one call. A
-    /// run that was given a name since it was opened goes on.
-    pub(crate) fn settle(&self, reason: TerminalReason) {
-        if self.kind() == NodeKind::Run && !self.0.payload.is_single() {
-            self.0.leave();
-            return;
-        }
-        let now = self.now();
-        drop(self.0.settle(reason, now));
-        if let Some(parent) = self.0.parent() {
-            let end = self.0.nearest_end();
-            // What ended by itself was a step of what goes on above; what ended
-            // because that ended was none.
-            if end.is_some_and(|end| end.origin == self.0.number()) {
-                parent.record(ResetOn::Step, now);
-            }
-            // How a whole answer ended, a layer that opened the run sees itself,
-            // once it has handed it on.
-            let whole = |end: &End| {
-                let class = end.reason.class();
-                matches!(class, ReasonClass::Success | ReasonClass::Failure)
-            };
-            let last_word = |end: &&End| !(parent.payload.is_owned() && whole(end));
-            if self.0.payload.is_sole() && parent.payload.is_single() {
-                if let Some(end) = end.filter(last_word) {
-                    parent.settle_as(end, now);
-                }
-            }
-        }
-        self.0.leave();
     }
 }
 

@@ -1,14 +1,15 @@
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, Weak,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
 };
 
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, ReasonClass, RunId, Step,
+    NodeKind, ReasonClass, RunId, Step, TerminalReason,
     core::{End, Hook, Node},
 };
+use crate::retry_budget::{ErrorCounts, ErrorKey, Verdict};
 
 /// What a run hangs on each node of its tree.
 #[derive(Debug)]
@@ -28,8 +29,21 @@ pub(crate) struct Info {
     owned: AtomicBool,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) changes: AtomicU64,
+    /// How many tries the call has made.
+    tries: AtomicU32,
     step: Mutex<Option<Step>>,
+    failing: Mutex<Option<Box<Failing>>>,
+    errors: OnceLock<Box<ErrorCounts>>,
     identity: OnceLock<Box<Identity>>,
+}
+
+/// What a node fails with, if it fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Failing {
+    pub(crate) key: ErrorKey,
+    pub(crate) reason: TerminalReason,
+    /// What counting it said, if it was counted already.
+    pub(crate) counted: Option<Verdict>,
 }
 
 /// The name of a registered run.
@@ -57,7 +71,10 @@ impl Info {
             owned: AtomicBool::new(false),
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
+            tries: AtomicU32::new(0),
             step: Mutex::new(None),
+            failing: Mutex::new(None),
+            errors: OnceLock::new(),
             identity: OnceLock::new(),
         }
     }
@@ -98,6 +115,34 @@ impl Info {
 
     pub(crate) fn is_sole(&self) -> bool {
         self.sole.load(Ordering::Acquire)
+    }
+
+    pub(crate) const fn tries(&self) -> &AtomicU32 {
+        &self.tries
+    }
+
+    /// What to call the failure of this node, should it fail.
+    pub(crate) fn fail_as(&self, failing: Failing) {
+        let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = Some(Box::new(failing));
+    }
+
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        let slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        slot.as_deref().cloned()
+    }
+
+    /// Sets how many errors a run may make; a limit that is there only tightens.
+    pub(crate) fn limit_errors(&self, per_key: Option<u32>, per_run: Option<u32>) {
+        if per_key.is_some() || per_run.is_some() {
+            let none = || Box::new(ErrorCounts::new(None, None));
+            let errors = self.errors.get_or_init(none);
+            errors.tighten(per_key, per_run);
+        }
+    }
+
+    pub(crate) fn errors(&self) -> Option<&ErrorCounts> {
+        self.errors.get().map(|errors| &**errors)
     }
 
     pub(crate) fn identify(&self, identity: Identity) -> bool {

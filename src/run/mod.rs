@@ -51,6 +51,7 @@ mod message;
 mod pause;
 mod reason;
 mod registry;
+mod settle;
 mod silence;
 mod snapshot;
 mod step;
@@ -74,5 +75,6 @@ pub use self::{
 pub(crate) use self::{
     core::{Clock, Nanos, TaskId, nanos},
     drive::{Drive, Turn, poll_until_end},
+    info::Failing,
     silence::Silence,
 };

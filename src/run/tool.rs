@@ -15,7 +15,7 @@ use super::{
     drive::{Drive, poll_until_end},
     silence::Silence,
 };
-use crate::upstream::FailureClass;
+use crate::{retry_budget::ErrorKey, upstream::FailureClass};
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
@@ -213,7 +213,7 @@ where
 {
     type Output = Result<T, ToolError<E>>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let failed = TerminalReason::Failed(FailureClass::Caller);
         let judge = |output: &Result<T, E>| match output {
             Ok(_) => TerminalReason::Completed,
@@ -222,9 +222,15 @@ where
                 failed
             }
         };
-        match std::task::ready!(self.project().watch.poll_with(cx, judge)) {
+        match std::task::ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
             Ok(Ok(output)) => Poll::Ready(Ok(output)),
-            Ok(Err(error)) => Poll::Ready(Err(ToolError::Failed(error))),
+            Ok(Err(error)) => {
+                // Counted once the tool is gone: it may be the run's last error.
+                let watch = self.project().watch.project();
+                let key = || ErrorKey::new(watch.name, &error.to_string());
+                watch.node.run().fail(key);
+                Poll::Ready(Err(ToolError::Failed(error)))
+            }
             Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),
         }
     }

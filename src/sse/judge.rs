@@ -54,6 +54,7 @@ struct Marks {
     terminator: Option<u64>,
     error: Option<u64>,
     progressed: u64,
+    events: u64,
 }
 
 impl Judge {
@@ -70,6 +71,7 @@ impl Judge {
                 terminator: None,
                 error: None,
                 progressed: 0,
+                events: 0,
             },
         }
     }
@@ -130,6 +132,12 @@ impl Judge {
         self.marks.progressed
     }
 
+    /// How many events there were, comments not counted.
+    #[must_use]
+    pub const fn events(&self) -> u64 {
+        self.marks.events
+    }
+
     /// What upstream's error event said.
     #[must_use]
     pub fn failure(&self) -> Option<&StreamFailure> {
@@ -176,6 +184,7 @@ impl Judge {
 impl Marks {
     #[inline]
     fn mark(&mut self, event: &Event<'_>, seen: &mut Seen) {
+        self.events += 1;
         let verdict = self.judge(event);
         match verdict.kind {
             EventKind::Content => {

@@ -11,6 +11,7 @@ mod hard_ceiling;
 mod pump;
 mod reasons;
 mod registry;
+mod retry_budget;
 mod run;
 mod run_layer;
 mod step_timeout;

@@ -1,5 +1,5 @@
 use super::super::{CandidateDialect, Operation};
-use crate::{Candidate, sse::Dialect};
+use crate::Candidate;
 
 #[test]
 fn the_longest_known_end_of_the_path_counts() {
@@ -27,13 +27,6 @@ fn the_longest_known_end_of_the_path_counts() {
         ("", None),
     ] {
         assert_eq!(Operation::from_path(path), operation, "{path}");
-    }
-}
-
-#[test]
-fn streams_are_read_as_elsewhere() {
-    for operation in Operation::ALL {
-        assert_eq!(operation.events(), Dialect::from_path(operation.path()));
     }
 }
 

@@ -4,20 +4,31 @@ mod events;
 mod probe;
 mod read;
 mod script;
+mod several;
 
 pub(crate) use self::{
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
     probe::Probe,
     read::{ReadExt, poll_body, poll_once, reason_of, secs},
     script::{Script, Upstream, UpstreamBody},
+    several::Several,
 };
 
+use bytes::Bytes;
 use http::Request;
+use http_body_util::Full;
 use tower_agent::Run;
 
 /// A chat request without a node.
 pub(crate) fn request() -> Request<()> {
     Request::post("/v1/chat/completions").body(()).unwrap()
+}
+
+/// A chat request with a body, without a node.
+pub(crate) fn prompt(model: &str, stream: bool) -> Request<Full<Bytes>> {
+    let body = format!("{{\"model\":\"{model}\",\"stream\":{stream},\"messages\":[]}}");
+    let request = Request::post("/v1/chat/completions");
+    request.body(Full::from(body)).unwrap()
 }
 
 /// An Anthropic request without a node.

@@ -149,6 +149,14 @@ impl Script {
         (upstream, probe)
     }
 
+    /// The same, watched by `probe` as others are.
+    pub(crate) fn of_probe(self, probe: Probe) -> Upstream {
+        Upstream {
+            script: self,
+            probe,
+        }
+    }
+
     /// The body alone.
     pub(crate) fn body(self) -> UpstreamBody {
         let (upstream, _) = self.upstream();

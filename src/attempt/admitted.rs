@@ -1,0 +1,46 @@
+use crate::{
+    retry_budget::Grant,
+    run::{Run, TerminalReason},
+};
+
+/// A try that may start as soon as the service is ready.
+#[derive(Debug)]
+pub(super) struct Admitted {
+    // None once it has started: what watches it settles it then.
+    attempt: Option<Run>,
+    grant: Option<Grant>,
+}
+
+impl Admitted {
+    pub(super) const fn new(attempt: Run, grant: Option<Grant>) -> Self {
+        let attempt = Some(attempt);
+        Self { attempt, grant }
+    }
+
+    pub(super) const fn attempt(&self) -> Option<&Run> {
+        self.attempt.as_ref()
+    }
+
+    /// It starts: what was paid for it is spent.
+    pub(super) fn begin(mut self) -> Option<Run> {
+        if let Some(grant) = self.grant.take() {
+            grant.spend();
+        }
+        self.attempt.take()
+    }
+
+    /// It failed before it started.
+    pub(super) fn fail(mut self, reason: TerminalReason) -> Option<Run> {
+        let attempt = self.attempt.take()?;
+        attempt.settle(reason);
+        Some(attempt)
+    }
+}
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        if let Some(attempt) = &self.attempt {
+            attempt.settle(TerminalReason::Aborted);
+        }
+    }
+}

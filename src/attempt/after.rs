@@ -1,0 +1,274 @@
+//! What is done with a try that came to something.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderName, Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    AttemptBody, Chain, Committed, Denial, Tries,
+    body::Ownership,
+    course::Stage,
+    decide::{Asked, Leave, decide},
+    judge,
+    pilot::{Pilot, Turned},
+    trial::{Answer, Outcome, Spent},
+};
+use crate::{
+    body::ReplayBody,
+    retry_budget::{Count, Verdict},
+    run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
+    upstream::{Failure, FailureClass},
+};
+
+const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
+
+impl<S, C: Chain> Pilot<S, C> {
+    pub(super) fn conclude<F, Q, B>(
+        &mut self,
+        outcome: Outcome<B>,
+        attempt: &Run,
+        task: TaskId,
+    ) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body<Data = Bytes>,
+    {
+        match outcome {
+            Outcome::Served(mut answer) => {
+                answer.parts.extensions.insert(Committed);
+                Turned::Done(Ok(self.hand_on(answer, attempt)))
+            }
+            Outcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
+            Outcome::Broken { error, streams } => {
+                let streams = streams || self.chain.streams();
+                let failure = judge::broken(&error, &self.own, streams);
+                self.failed(failure, Spent::Error(error), attempt, task)
+            }
+        }
+    }
+
+    /// A try failed: another follows, or what there is of it is handed on.
+    #[cold]
+    pub(super) fn failed<F, Q, B>(
+        &mut self,
+        failure: Failure,
+        spent: Spent<B>,
+        attempt: &Run,
+        task: TaskId,
+    ) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body<Data = Bytes>,
+    {
+        let now = self.own.now();
+        if self.own.node().check(now, task).is_err() {
+            // Nobody's failure any more: not counted, not told.
+            let error = match spent {
+                Spent::Answer(_) => None,
+                Spent::Error(error) => Some(error),
+            };
+            return Turned::Done(Err(self.over(error)));
+        }
+        let counted = self.note(&failure, &spent, attempt);
+        let verdict = counted.unwrap_or(Verdict::Within);
+        let denied = match self.ask(&failure, &spent, verdict, now, task) {
+            Ok(leave) => return self.again(&failure, spent, attempt, leave),
+            Err(denied) => denied,
+        };
+        self.stop(denied, counted, failure, spent, attempt)
+    }
+
+    fn ask<B: Body>(
+        &mut self,
+        failure: &Failure,
+        spent: &Spent<B>,
+        verdict: Verdict,
+        now: Duration,
+        task: TaskId,
+    ) -> Result<Leave, Denial> {
+        let terminal = match spent {
+            Spent::Answer(answer) => {
+                self.chain.trusts() && judge::is_terminal(&answer.parts.headers, &self.own)
+            }
+            Spent::Error(error) => judge::is_over_elsewhere(error, &self.own),
+        };
+        if terminal {
+            return Err(Denial::Terminal);
+        }
+        let asked = Asked {
+            own: &self.own,
+            failure,
+            verdict,
+            attempts: self.own.tries(),
+            now,
+            task,
+        };
+        decide(&mut self.chain, &asked)
+    }
+
+    /// Remembers a try that failed, and counts it if every one counts and no
+    /// layer further in has counted it.
+    fn note<B: Body>(
+        &mut self,
+        failure: &Failure,
+        spent: &Spent<B>,
+        attempt: &Run,
+    ) -> Option<Verdict> {
+        let inner = match spent {
+            Spent::Answer(answer) => answer.parts.extensions.get::<Tries>(),
+            Spent::Error(_) => None,
+        };
+        match inner {
+            Some(inner) => self.tries.append(inner),
+            None => self.tries.push(self.chain.subject(), failure),
+        }
+        let counted = attempt.failing().and_then(|failing| failing.counted);
+        let every = || self.chain.budget().settings().count == Count::Every;
+        counted.or_else(|| every().then(|| self.own.count_error(self.chain.key(failure))))
+    }
+
+    /// Gives the try up for another.
+    fn again<F, Q, B>(
+        &mut self,
+        failure: &Failure,
+        spent: Spent<B>,
+        attempt: &Run,
+        leave: Leave,
+    ) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body<Data = Bytes>,
+    {
+        let now = self.own.now();
+        let reason = TerminalReason::Failed(failure.class);
+        drop(attempt.node().settle(reason, now));
+        self.last = match spent {
+            Spent::Answer(answer) => {
+                // Read as far as it was, its connection can serve another.
+                drop(answer);
+                None
+            }
+            Spent::Error(error) => Some(error),
+        };
+        tracing::debug!(
+            target: "tower_agent",
+            run = %self.own.id(),
+            failed = self.tries.last(),
+            class = failure.class.as_str(),
+            next = self.chain.subject(),
+            wait = ?leave.wait,
+            "another try follows"
+        );
+        if leave.wait.is_zero() {
+            return self.start(leave.grant);
+        }
+        Turned::To(Stage::Waiting {
+            at: nanos(now.saturating_add(leave.wait)),
+            grant: leave.grant,
+            pause: Some(self.own.pause()),
+        })
+    }
+
+    /// No other try follows.
+    fn stop<F, Q, B>(
+        &mut self,
+        denied: Denial,
+        counted: Option<Verdict>,
+        failure: Failure,
+        spent: Spent<B>,
+        attempt: &Run,
+    ) -> Turned<Stage<F, Q, B>, B>
+    where
+        B: Body<Data = Bytes>,
+    {
+        let key = self.chain.key(&failure);
+        let failed = TerminalReason::Failed(failure.class);
+        let reason = match denied {
+            Denial::Key => TerminalReason::RetryBudget,
+            _ => failed.clone(),
+        };
+        // The event comes before anything is latched.
+        if self.own.kind() != NodeKind::Attempt {
+            self.tell(denied, &failure);
+        }
+        attempt.fail_as(Failing {
+            key,
+            reason: failed.clone(),
+            counted,
+        });
+        self.own.fail_as(Failing {
+            key,
+            reason: reason.clone(),
+            counted,
+        });
+        match spent {
+            Spent::Answer(mut answer) => {
+                let tries = std::mem::take(&mut self.tries);
+                answer.parts.extensions.insert(tries);
+                answer.parts.extensions.insert(failure);
+                Turned::Done(Ok(self.hand_on(*answer, attempt)))
+            }
+            Spent::Error(error) => {
+                self.chain.release();
+                self.settle(match judge::reason_of(&error, &self.own) {
+                    TerminalReason::Failed(_) => reason,
+                    ended => ended,
+                });
+                Turned::Done(Err(error))
+            }
+        }
+    }
+
+    fn tell(&self, denied: Denial, failure: &Failure) {
+        let Self { own, tries, .. } = self;
+        macro_rules! event {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "tower_agent",
+                    run = %own.id(),
+                    denied = denied.as_str(),
+                    class = failure.class.as_str(),
+                    attempts = own.tries(),
+                    ?tries,
+                    "chain_stopped"
+                )
+            };
+        }
+        // What the caller did wrong concerns nobody else.
+        if failure.class == FailureClass::Caller {
+            event!(debug);
+        } else {
+            event!(warn);
+        }
+    }
+
+    /// The answer of the try that serves the call, or that was the last.
+    fn hand_on<B: Body<Data = Bytes>>(
+        &mut self,
+        answer: Answer<B>,
+        attempt: &Run,
+    ) -> Response<AttemptBody<B>> {
+        let Answer {
+            mut parts,
+            held,
+            body,
+        } = answer;
+        // A share of the time was a limit to the commit.
+        attempt.node().clocks.lapse();
+        self.chain.release();
+        self.chain.answered(&mut parts.headers);
+        parts.headers.insert(X_ATTEMPT, self.own.tries().into());
+        let ownership = self.owner.take().map(|owner| {
+            // For layers further out, which never open a node.
+            parts.extensions.insert(self.own.clone());
+            Ownership {
+                owner,
+                attempt: attempt.clone(),
+            }
+        });
+        Response::from_parts(parts, AttemptBody::new(held, body, ownership))
+    }
+}

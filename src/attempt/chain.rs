@@ -1,0 +1,126 @@
+use std::time::Duration;
+
+use http::{HeaderMap, Request};
+
+use crate::{
+    BoxError,
+    body::ReplayBody,
+    retry_budget::{ErrorKey, Grant, RetryBudget, Verdict},
+    run::Run,
+    upstream::Failure,
+};
+
+/// What comes after one another in a call: the part in which repeating and
+/// falling back differ.
+pub trait Chain {
+    /// Takes the request, whole, before the first try.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be sent to anybody.
+    fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError>;
+
+    /// The request of the try that is due; `attempt` may be given limits.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be made.
+    fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError>;
+
+    /// How long a try may be held before it counts as committed, from its start.
+    fn hold(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Whether the request asks for a stream.
+    fn streams(&self) -> bool;
+
+    /// Whether the candidate's word about the run counts.
+    fn trusts(&self) -> bool;
+
+    /// The model or candidate that was tried, for people and error keys.
+    fn subject(&self) -> Option<&str>;
+
+    /// The one that [`left`](Self::left) found.
+    fn next_subject(&self) -> Option<&str> {
+        self.subject()
+    }
+
+    fn budget(&self) -> &RetryBudget;
+
+    /// Whether the failure is worth another try; how long to wait for it.
+    fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial>;
+
+    /// Whether there is another try to make; nothing is moved on yet.
+    fn left(&mut self, failure: &Failure) -> Result<(), Denial>;
+
+    /// Pays for the try that [`left`](Self::left) found, and moves on to it.
+    fn spend(&mut self, failure: &Failure, verdict: Verdict) -> Result<Option<Grant>, Denial>;
+
+    /// What the failure is counted as.
+    fn key(&self, failure: &Failure) -> ErrorKey {
+        ErrorKey::new(self.subject().unwrap_or_default(), words(failure))
+    }
+
+    /// An answer is handed on.
+    fn answered(&self, headers: &mut HeaderMap) {
+        let _ = headers;
+    }
+
+    /// No other try follows: frees what was kept for one.
+    fn release(&mut self);
+}
+
+/// What tells a failure from another: the upstream's words, or their kind.
+pub(crate) fn words(failure: &Failure) -> &str {
+    if failure.message.is_empty() {
+        failure.class.as_str()
+    } else {
+        &failure.message
+    }
+}
+
+/// Why no other try follows.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Denial {
+    /// The node of the layer is over: there is nobody to try for.
+    Ended,
+    /// Another tower-agent, which is trusted, said that this run is over.
+    Terminal,
+    /// What failed would fail again.
+    Class,
+    /// The upstream asked to wait for longer than is allowed.
+    RetryAfter,
+    /// The time that is left is not enough for another try.
+    TimeLeft,
+    /// Every try or candidate was used.
+    Spent,
+    /// The program's hook refused.
+    Hook,
+    /// The shared budget of the candidate is used up.
+    Bucket,
+    /// The same error came back too often.
+    Key,
+    /// The run made too many errors.
+    Run,
+}
+
+impl Denial {
+    /// One word, for logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Ended => "ended",
+            Self::Terminal => "terminal",
+            Self::Class => "class",
+            Self::RetryAfter => "retry_after",
+            Self::TimeLeft => "time_left",
+            Self::Spent => "spent",
+            Self::Hook => "hook",
+            Self::Bucket => "bucket",
+            Self::Key => "per_error_key",
+            Self::Run => "per_run",
+        }
+    }
+}

@@ -1,0 +1,68 @@
+use std::time::Duration;
+
+use super::chain::{Chain, Denial};
+use crate::{
+    retry_budget::{Grant, NextAttempt, Verdict},
+    run::{Run, TaskId, nanos},
+    upstream::Failure,
+};
+
+/// A try has failed, nothing of it was handed on, and another is thought of.
+#[derive(Debug)]
+pub(super) struct Asked<'a> {
+    /// The node of the layer that asks.
+    pub(super) own: &'a Run,
+    pub(super) failure: &'a Failure,
+    /// What counting it said, if every failure is counted.
+    pub(super) verdict: Verdict,
+    /// How many tries the call has made.
+    pub(super) attempts: u32,
+    pub(super) now: Duration,
+    pub(super) task: TaskId,
+}
+
+/// Leave to make another try, after a wait.
+#[derive(Debug)]
+pub(super) struct Leave {
+    pub(super) wait: Duration,
+    /// What was paid for it; given back if it is never made.
+    pub(super) grant: Option<Grant>,
+}
+
+/// The one place where another try is allowed, whether it is a repeat or
+/// another model: first whether anybody wants it, last who pays for it.
+///
+/// That nothing is committed needs no question: who asks has not handed on a
+/// byte, and after the commit there is nobody left to ask.
+pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave, Denial> {
+    let Asked {
+        own,
+        failure,
+        verdict,
+        attempts,
+        now,
+        task,
+    } = *asked;
+    // The clocks, not only what is stored: an attempt whose deadline coincides
+    // with its run's would otherwise be tried again for a run that is over.
+    if own.node().check(now, task).is_err() {
+        return Err(Denial::Ended);
+    }
+    let wait = chain.worth(failure)?;
+    let enough = nanos(now + wait.saturating_add(chain.budget().settings().min_attempt));
+    if own.node().next_deadline().is_some_and(|at| at < enough) {
+        return Err(Denial::TimeLeft);
+    }
+    chain.left(failure)?;
+    let next = NextAttempt {
+        run: own,
+        attempt: attempts + 1,
+        candidate: chain.next_subject(),
+        after: failure.class,
+    };
+    if !chain.budget().allows(&next) {
+        return Err(Denial::Hook);
+    }
+    let grant = chain.spend(failure, verdict)?;
+    Ok(Leave { wait, grant })
+}

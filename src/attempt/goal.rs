@@ -1,0 +1,111 @@
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body::Body;
+
+use super::Committed;
+use crate::{body::Judged, upstream::Failure};
+
+/// How many events are held before an attempt counts as committed.
+const MAX_EVENTS: u64 = 256;
+
+/// How many bytes are held before an attempt counts as committed.
+const MAX_HELD: usize = 256 * 1024;
+
+/// How much of the answer of a failure is read to judge it.
+pub(super) const MAX_ERROR: usize = 64 * 1024;
+
+/// What an answer is read for before it is handed on, or another is tried.
+#[derive(Debug)]
+pub(super) enum Goal {
+    /// Nothing: it is served.
+    Nothing,
+    /// A layer further in has read and judged it.
+    Judged(Failure),
+    /// The first content of a stream of events.
+    Content(Judged),
+    /// Its first byte.
+    Byte,
+    /// Its end.
+    End,
+    /// As much of a failure as tells which one it is.
+    Failure,
+}
+
+/// How far an answer has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Not far enough.
+    Going,
+    Committed,
+    /// The stream says that it failed.
+    Failed,
+    /// There is enough of it to judge it as a whole.
+    Judge,
+}
+
+impl Goal {
+    pub(super) fn of<B: Body>(answer: &Response<B>) -> Self {
+        let extensions = answer.extensions();
+        if let Some(failure) = extensions.get::<Failure>() {
+            return Self::Judged(failure.clone());
+        }
+        if extensions.get::<Committed>().is_some() {
+            return Self::Nothing;
+        }
+        let status = answer.status();
+        if status.is_client_error() || status.is_server_error() {
+            return Self::Failure;
+        }
+        if !status.is_success() || status == StatusCode::NO_CONTENT {
+            return Self::Nothing;
+        }
+        match extensions.get::<Judged>() {
+            Some(judged) => Self::Content(judged.clone()),
+            None if is_encoded(answer.headers()) => Self::Byte,
+            None => Self::End,
+        }
+    }
+
+    /// What `bytes` of the answer amount to; `ended` if nothing follows.
+    pub(super) fn progress(&self, bytes: usize, ended: bool) -> Progress {
+        let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
+        match self {
+            Self::Nothing => Progress::Committed,
+            Self::Judged(_) => Progress::Failed,
+            Self::Content(judged) if reached(judged.commit()) => Progress::Committed,
+            Self::Content(judged) if reached(judged.error()) => Progress::Failed,
+            Self::Content(judged) => {
+                let over = ended || reached(judged.terminator());
+                let full = judged.events() >= MAX_EVENTS || bytes > MAX_HELD;
+                if over || full {
+                    Progress::Committed
+                } else {
+                    Progress::Going
+                }
+            }
+            Self::Byte if ended || bytes > 0 => Progress::Committed,
+            Self::End if ended => Progress::Judge,
+            Self::End if bytes > MAX_HELD => Progress::Committed,
+            Self::Failure if ended || bytes >= MAX_ERROR => Progress::Judge,
+            Self::Byte | Self::End | Self::Failure => Progress::Going,
+        }
+    }
+
+    /// What a stream that says so failed with.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        match self {
+            Self::Judged(failure) => Some(failure.clone()),
+            Self::Content(judged) => judged.failure().map(Failure::of_stream),
+            _ => None,
+        }
+    }
+
+    /// Whether the answer is a stream of events.
+    pub(super) const fn streams(&self) -> bool {
+        matches!(self, Self::Content(_))
+    }
+}
+
+fn is_encoded(headers: &HeaderMap) -> bool {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}

@@ -1,0 +1,73 @@
+use std::collections::VecDeque;
+
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+
+use crate::BoxError;
+
+/// The beginning of an answer, which is handed on only once its attempt is
+/// committed, or is the last.
+#[derive(Debug, Default)]
+pub(super) struct Held {
+    // Most answers are held for one frame, which needs no allocation.
+    first: Option<Bytes>,
+    rest: VecDeque<Bytes>,
+    trailers: Option<Box<Frame<Bytes>>>,
+    error: Option<BoxError>,
+    bytes: usize,
+}
+
+impl Held {
+    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
+        match frame.into_data() {
+            Ok(data) => {
+                self.bytes += data.len();
+                if self.first.is_none() && self.rest.is_empty() {
+                    self.first = Some(data);
+                } else {
+                    self.rest.push_back(data);
+                }
+            }
+            Err(trailers) => self.trailers = Some(Box::new(trailers)),
+        }
+    }
+
+    /// The body broke after what is held.
+    pub(super) fn broke(&mut self, error: BoxError) {
+        self.error = Some(error);
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.first.is_none()
+            && self.rest.is_empty()
+            && self.trailers.is_none()
+            && self.error.is_none()
+    }
+
+    /// All that is held, in one piece, which it then stays.
+    pub(super) fn whole(&mut self) -> Bytes {
+        if !self.rest.is_empty() {
+            let mut whole = BytesMut::with_capacity(self.bytes);
+            for data in self.first.iter().chain(&self.rest) {
+                whole.extend_from_slice(data);
+            }
+            self.rest.clear();
+            self.first = Some(whole.freeze());
+        }
+        self.first.clone().unwrap_or_default()
+    }
+
+    /// What comes next, as long as anything is held.
+    pub(super) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
+        if let Some(data) = self.first.take().or_else(|| self.rest.pop_front()) {
+            self.bytes -= data.len();
+            return Some(Ok(Frame::data(data)));
+        }
+        let trailers = self.trailers.take().map(|trailers| Ok(*trailers));
+        trailers.or_else(|| self.error.take().map(Err))
+    }
+}

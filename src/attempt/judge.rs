@@ -1,0 +1,49 @@
+use http::HeaderMap;
+
+use crate::{
+    BoxError,
+    run::{ReasonClass, Run, TerminalReason, Terminated},
+    upstream::{Failure, FailureClass},
+};
+
+/// Whether the error is the end of that very node, or of one above it.
+pub(super) fn is_end_of(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error).is_some_and(|ended| ended.is_end_of(own))
+}
+
+/// What a try failed with that came to no answer, while `own` lives.
+pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
+    let Some(ended) = Terminated::find(&**error) else {
+        return Failure::of_error(&**error);
+    };
+    Failure::new(match &ended.reason {
+        // A node below ours ended: the tree tells, not the text.
+        TerminalReason::Failed(class) if ended.is_kin_of(own) => *class,
+        TerminalReason::StepTimeout if ended.is_kin_of(own) && streams => FailureClass::Silence,
+        _ if ended.is_kin_of(own) => FailureClass::Deadline,
+        // The end of a run that we do not know is a fault of its server, unless
+        // it says that the request was too much.
+        reason if reason.class() == ReasonClass::Limit => FailureClass::Caller,
+        _ => FailureClass::Server,
+    })
+}
+
+/// Whether the error says that our run is over in another tree.
+pub(super) fn is_over_elsewhere(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error).is_some_and(|ended| !ended.is_kin_of(own) && ended.run == own.id())
+}
+
+/// Whether an answer of an upstream that is believed says that this run is over.
+pub(super) fn is_terminal(headers: &HeaderMap, own: &Run) -> bool {
+    let run = headers.get("x-run-id").and_then(|id| id.to_str().ok());
+    headers.contains_key("x-terminal-reason") && run.is_some_and(|run| run == own.id().to_string())
+}
+
+/// What a node comes to that ends with this error.
+pub(super) fn reason_of(error: &BoxError, own: &Run) -> TerminalReason {
+    match Terminated::find(&**error) {
+        // The last attempt's own end is the call's.
+        Some(ended) if ended.is_kin_of(own) => ended.reason.clone(),
+        _ => crate::body::reason_of(error),
+    }
+}

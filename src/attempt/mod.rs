@@ -1,0 +1,55 @@
+//! One try of a call, up to the point at which no other may follow, and what is
+//! decided when it fails before.
+//!
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) repeats a try and
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) moves it to another model.
+//! Everything else about the two is the same, and stands here: the request is
+//! read once, each try is an attempt of the run's tree, its answer is held until
+//! its first content, and whether another try may follow is asked in one place
+//! and in one order.
+//!
+//! # The order of the questions
+//!
+//! Is the layer's own node alive, by the clocks? Is the failure worth another
+//! try? Is there time for the wait and for an attempt? Is there a try or a
+//! candidate left? Does the program's hook agree? Do the budgets pay? The first
+//! no is the [`Denial`].
+//!
+//! # What is held, and until when
+//!
+//! A stream is held until its first content event, its end, 256 events or
+//! 256 KiB; an answer that is no stream until its end, 256 KiB at most; a
+//! compressed one until its first byte; the answer of a failure until 64 KiB or
+//! one second, to judge it. What was held is handed on unchanged.
+
+mod admitted;
+mod after;
+mod body;
+mod chain;
+mod course;
+mod decide;
+mod goal;
+mod held;
+mod judge;
+mod owner;
+mod pilot;
+mod policy;
+mod trial;
+mod tried;
+
+pub use self::{
+    body::AttemptBody,
+    chain::Denial,
+    course::Attempts,
+    tried::{Tried, Tries},
+};
+pub(crate) use self::{
+    chain::{Chain, words},
+    pilot::Pilot,
+    policy::AttemptPolicy,
+};
+
+/// On an answer: a layer further in has handed on the first of it, so that no
+/// other may follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Committed;

@@ -1,0 +1,31 @@
+use crate::run::{Run, TerminalReason};
+
+/// Settles the node that a layer opened, or was the first to see. Declared
+/// after what it is about, so that it drops last.
+#[derive(Debug)]
+pub(super) struct Owner {
+    run: Run,
+    verdict: Option<TerminalReason>,
+}
+
+impl Owner {
+    pub(super) const fn new(run: Run) -> Self {
+        Self { run, verdict: None }
+    }
+
+    /// What the node comes to, unless it was ended.
+    pub(super) fn decide(&mut self, reason: Option<TerminalReason>) {
+        self.verdict = reason;
+    }
+
+    pub(super) const fn run(&self) -> &Run {
+        &self.run
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        let verdict = self.verdict.take();
+        self.run.settle(verdict.unwrap_or(TerminalReason::Aborted));
+    }
+}

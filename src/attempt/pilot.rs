@@ -1,0 +1,260 @@
+use std::{
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderName, Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{
+    AttemptBody, AttemptPolicy, Chain, Tries,
+    admitted::Admitted,
+    course::{Stage, Until},
+    judge,
+    owner::Owner,
+    trial::{Spent, Trial},
+};
+use crate::{
+    BoxError,
+    body::{Entry, ReplayBody, SupervisedFuture},
+    retry_budget::Grant,
+    run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Turn, nanos},
+    upstream::{Failure, FailureClass},
+};
+
+const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
+
+/// Everything of a call that outlives a try of it.
+#[derive(Debug)]
+pub(crate) struct Pilot<S, C> {
+    pub(super) service: S,
+    pub(super) chain: C,
+    pub(super) own: Run,
+    drive: Drive,
+    /// How many tries this layer has started.
+    started: u32,
+    /// What the last try broke with.
+    pub(super) last: Option<BoxError>,
+    pub(super) tries: Tries,
+    // Last: it settles the node once all else is gone.
+    pub(super) owner: Option<Owner>,
+}
+
+/// Where a call goes from here.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, on the hot path"
+)]
+pub(super) enum Turned<T, B: Body> {
+    To(T),
+    /// Something changed: the stage is to be polled again.
+    Again,
+    Done(Result<Response<AttemptBody<B>>, BoxError>),
+}
+
+impl<S, C> Pilot<S, C> {
+    pub(crate) fn new(service: S, chain: C, entry: Entry) -> Self {
+        let Entry { run: own, owns } = entry;
+        Self {
+            service,
+            chain,
+            drive: Drive::default(),
+            started: 0,
+            last: None,
+            tries: Tries::default(),
+            owner: owns.then(|| Owner::new(own.clone())),
+            own,
+        }
+    }
+
+    pub(super) const fn own(&self) -> &Run {
+        &self.own
+    }
+
+    /// Gives back what is registered.
+    pub(super) fn finish(&mut self) {
+        self.drive.release(&self.own);
+    }
+
+    /// Sees to the next poll.
+    pub(super) fn wait(&mut self, due: Option<Nanos>, turn: &Turn, cx: &mut Context<'_>) {
+        self.drive.wait(turn, &self.own, due, cx);
+    }
+
+    /// Waits for something that no layer further in looks after: the end of the
+    /// node, its deadlines, and `at`.
+    pub(super) fn watch<T, B: Body>(
+        &mut self,
+        attempt: Option<&Run>,
+        at: Option<Nanos>,
+        turn: &Turn,
+        cx: &mut Context<'_>,
+    ) -> Poll<Turned<T, B>> {
+        let node = attempt.unwrap_or(&self.own).node();
+        let deadline = node.next_deadline();
+        let now = self.own.at(turn.now());
+        if deadline.is_some_and(|at| at <= nanos(now)) {
+            drop(node.check(now, turn.task()));
+            return Poll::Ready(Turned::Again);
+        }
+        let due = deadline.into_iter().chain(at).min();
+        self.drive.wait(turn, &self.own, due, cx);
+        Poll::Pending
+    }
+
+    /// The answer of a call whose node is over.
+    pub(super) fn ended<T, B: Body>(&mut self) -> Option<Turned<T, B>> {
+        self.own.node().own_end()?;
+        Some(Turned::Done(Err(self.over(None))))
+    }
+
+    /// The error of a node that is over; `error` is the last try's.
+    pub(super) fn over(&mut self, error: Option<BoxError>) -> BoxError {
+        let ended = self.own.to_terminated();
+        drop(self.owner.take());
+        match error.or_else(|| self.last.take()) {
+            // It says already why this node ended.
+            Some(error) if judge::is_end_of(&error, &self.own) => error,
+            Some(error) => ended.because(error).into(),
+            None => ended.into(),
+        }
+    }
+
+    /// The request cannot be sent to anybody.
+    pub(super) fn refuse<T, B: Body>(&mut self, error: BoxError) -> Turned<T, B> {
+        if self.own.node().own_end().is_some() {
+            return Turned::Done(Err(self.over(Some(error))));
+        }
+        self.settle(judge::reason_of(&error, &self.own));
+        Turned::Done(Err(error))
+    }
+
+    /// What the node comes to, if it is this layer's to say.
+    pub(super) fn settle(&mut self, reason: TerminalReason) {
+        if let Some(mut owner) = self.owner.take() {
+            owner.decide(Some(reason));
+        }
+    }
+}
+
+impl<S, C: Chain> Pilot<S, C> {
+    /// The request is there, whole.
+    pub(super) fn begin<F, Q, B>(
+        &mut self,
+        request: Request<ReplayBody>,
+    ) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body,
+    {
+        match self.chain.begin(&self.own, request) {
+            Ok(()) => self.start(None),
+            Err(error) => self.refuse(error),
+        }
+    }
+
+    /// Starts a try, unless the node is over.
+    pub(super) fn start<F, Q, B>(&mut self, grant: Option<Grant>) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body,
+    {
+        let Some(attempt) = self.own.admit(NodeKind::Attempt) else {
+            // The grant was not used, and goes back.
+            return Turned::Done(Err(self.over(None)));
+        };
+        let admitted = Admitted::new(attempt, grant);
+        if self.started == 0 {
+            // Whoever called has seen to it that the service is ready.
+            return self.call(admitted);
+        }
+        Turned::To(Stage::Readying {
+            admitted: Some(admitted),
+        })
+    }
+
+    /// Asks the service whether it is ready for the try.
+    pub(super) fn ready<F, Q, B>(
+        &mut self,
+        admitted: &mut Option<Admitted>,
+        task: TaskId,
+        cx: &mut Context<'_>,
+    ) -> Poll<Turned<Stage<F, Q, B>, B>>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        S::Error: Into<BoxError>,
+        B: Body<Data = Bytes>,
+    {
+        if let Some(ended) = self.ended() {
+            return Poll::Ready(ended);
+        }
+        let attempt = admitted.as_ref().and_then(Admitted::attempt).cloned();
+        let (Some(begun), Some(attempt)) = (admitted.take(), attempt) else {
+            panic!("a try was started twice");
+        };
+        let error: BoxError = match self.service.poll_ready(cx) {
+            Poll::Ready(Ok(())) => return Poll::Ready(self.call(begun)),
+            Poll::Ready(Err(error)) => error.into(),
+            // Its share of the time went by.
+            Poll::Pending if attempt.node().own_end().is_some() => attempt.to_terminated().into(),
+            Poll::Pending => {
+                *admitted = Some(begun);
+                return Poll::Pending;
+            }
+        };
+        let failure = match judge::broken(&error, &self.own, self.chain.streams()) {
+            // A service that is not ready has not seen the request.
+            failure if failure.class == FailureClass::Server => {
+                Failure::new(FailureClass::Transport)
+            }
+            failure => failure,
+        };
+        begun.fail(TerminalReason::Failed(failure.class));
+        Poll::Ready(self.failed(failure, Spent::Error(error), &attempt, task))
+    }
+
+    fn call<F, Q, B>(&mut self, admitted: Admitted) -> Turned<Stage<F, Q, B>, B>
+    where
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        B: Body,
+    {
+        let made = admitted
+            .attempt()
+            .map(|attempt| self.chain.request(attempt));
+        let mut request = match made {
+            Some(Ok(request)) => request,
+            Some(Err(error)) => {
+                drop(admitted);
+                return self.refuse(error);
+            }
+            None => panic!("a try was started twice"),
+        };
+        let Some(attempt) = admitted.begin() else {
+            panic!("a try was started twice");
+        };
+        let number = self.own.count_try(self.started > 0);
+        self.started += 1;
+        request.headers_mut().insert(X_ATTEMPT, number.into());
+        request.extensions_mut().insert(attempt.clone());
+        let entry = Entry {
+            run: attempt.clone(),
+            owns: true,
+        };
+        let held_to = |hold: Duration| nanos(attempt.node().opened().saturating_add(hold));
+        let until = Until {
+            hold: self.chain.hold().map(held_to),
+            error: None,
+        };
+        let service = &mut self.service;
+        let call = SupervisedFuture::new(entry, AttemptPolicy, request, |request| {
+            service.call(request)
+        });
+        Turned::To(Stage::Trying {
+            trial: Trial::new(call),
+            attempt,
+            until,
+        })
+    }
+}

@@ -1,0 +1,218 @@
+use std::{
+    future::Future,
+    mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, header, response::Parts};
+use http_body::Body;
+use pin_project_lite::pin_project;
+
+use super::{
+    AttemptPolicy,
+    goal::{Goal, Progress},
+    held::Held,
+};
+use crate::{
+    BoxError,
+    body::{SupervisedBody, SupervisedFuture},
+    upstream::Failure,
+};
+
+pin_project! {
+    /// One try, from its call to its commit, or to what tells why it failed.
+    #[derive(Debug)]
+    pub(super) struct Trial<F, B>
+    where
+        B: Body,
+    {
+        #[pin]
+        call: Option<SupervisedFuture<F, AttemptPolicy>>,
+        reading: Option<Reading<B>>,
+    }
+}
+
+/// An answer that is being held.
+#[derive(Debug)]
+pub(super) struct Reading<B: Body> {
+    parts: Parts,
+    body: SupervisedBody<B, AttemptPolicy>,
+    held: Held,
+    goal: Goal,
+}
+
+/// What a try came to.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, on the hot path"
+)]
+#[derive(Debug)]
+pub(super) enum Outcome<B: Body> {
+    /// It serves the call.
+    Served(Answer<B>),
+    Failed(Failure, Spent<B>),
+    /// It failed without an answer; `streams` if it was a stream by then.
+    Broken {
+        error: BoxError,
+        streams: bool,
+    },
+}
+
+/// What is left of a try that failed.
+#[derive(Debug)]
+pub(super) enum Spent<B: Body> {
+    Answer(Box<Answer<B>>),
+    Error(BoxError),
+}
+
+/// The head of an answer and what was read of it.
+#[derive(Debug)]
+pub(super) struct Answer<B: Body> {
+    pub(super) parts: Parts,
+    pub(super) held: Held,
+    pub(super) body: SupervisedBody<B, AttemptPolicy>,
+}
+
+impl<F, B: Body> Trial<F, B> {
+    pub(super) const fn new(call: SupervisedFuture<F, AttemptPolicy>) -> Self {
+        Self {
+            call: Some(call),
+            reading: None,
+        }
+    }
+
+    /// The answer that is being held, if its head has come.
+    pub(super) const fn reading(&self) -> Option<&Reading<B>> {
+        self.reading.as_ref()
+    }
+}
+
+impl<B: Body> Reading<B> {
+    /// Whether it is the answer of a failure.
+    pub(super) const fn fails(&self) -> bool {
+        matches!(self.goal, Goal::Failure)
+    }
+}
+
+impl<F, B, E> Trial<F, B>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<B>> {
+        let mut this = self.project();
+        if let Some(call) = this.call.as_mut().as_pin_mut() {
+            let answer = ready!(call.poll(cx));
+            this.call.set(None);
+            match answer {
+                Ok(answer) => {
+                    let goal = Goal::of(&answer);
+                    let (parts, body) = answer.into_parts();
+                    let held = Held::default();
+                    *this.reading = Some(Reading {
+                        parts,
+                        body,
+                        held,
+                        goal,
+                    });
+                }
+                Err(error) => {
+                    let streams = false;
+                    return Poll::Ready(Outcome::Broken { error, streams });
+                }
+            }
+        }
+        let Some(reading) = this.reading else {
+            panic!("a try was polled after it was over");
+        };
+        let progress = match ready!(reading.poll(cx)) {
+            Ok(progress) => progress,
+            Err(error) => {
+                let streams = reading.goal.streams();
+                *this.reading = None;
+                return Poll::Ready(Outcome::Broken { error, streams });
+            }
+        };
+        Poll::Ready(match this.reading.take() {
+            Some(reading) => reading.conclude(progress),
+            None => panic!("a try was polled after it was over"),
+        })
+    }
+
+    /// Nothing more is waited for: what is held is what there is.
+    pub(super) fn give_up(self: Pin<&mut Self>) -> Option<Outcome<B>> {
+        let reading = self.project().reading.take()?;
+        let progress = match reading.goal {
+            Goal::Failure => Progress::Judge,
+            _ => Progress::Committed,
+        };
+        Some(reading.conclude(progress))
+    }
+}
+
+impl<B> Reading<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, BoxError>> {
+        loop {
+            let ended = self.body.is_end_stream();
+            let progress = self.goal.progress(self.held.len(), ended);
+            if progress != Progress::Going {
+                return Poll::Ready(Ok(progress));
+            }
+            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+                Some(Ok(frame)) => self.held.push(frame),
+                // The body says that it has ended, now.
+                None => {}
+                Some(Err(error)) if matches!(self.goal, Goal::Failure) => {
+                    // The status tells enough; how it broke is the caller's.
+                    self.held.broke(error);
+                    return Poll::Ready(Ok(Progress::Judge));
+                }
+                Some(Err(error)) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    fn conclude(mut self, progress: Progress) -> Outcome<B> {
+        let failure = match progress {
+            Progress::Failed => self.goal.failure(),
+            Progress::Judge => {
+                let Parts {
+                    status, headers, ..
+                } = &self.parts;
+                Failure::of_answer(*status, headers, &self.held.whole(), wall_clock(headers))
+            }
+            Progress::Going | Progress::Committed => None,
+        };
+        let answer = Answer {
+            parts: self.parts,
+            held: mem::take(&mut self.held),
+            body: self.body,
+        };
+        match failure {
+            Some(failure) => Outcome::Failed(failure, Spent::Answer(Box::new(answer))),
+            None => Outcome::Served(answer),
+        }
+    }
+}
+
+/// The time of day, for dates until which an upstream asks to wait.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "a date on the wire has no other clock"
+)]
+fn wall_clock(headers: &HeaderMap) -> SystemTime {
+    if headers.contains_key(header::RETRY_AFTER) {
+        SystemTime::now()
+    } else {
+        SystemTime::UNIX_EPOCH
+    }
+}

@@ -1,0 +1,68 @@
+use std::{
+    mem,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{fallbacks::Fallbacks, layer::Choices};
+use crate::{
+    BoxError,
+    attempt::{AttemptBody, Attempts, Pilot},
+    body::{Entry, ReplayBody},
+};
+
+/// The service of a [`ModelFallbackLayer`](super::ModelFallbackLayer).
+#[derive(Clone, Debug)]
+pub struct ModelFallback<S> {
+    inner: S,
+    choices: Arc<Choices>,
+    max_body: usize,
+}
+
+impl<S> ModelFallback<S> {
+    pub(super) const fn new(inner: S, choices: Arc<Choices>, max_body: usize) -> Self {
+        Self {
+            inner,
+            choices,
+            max_body,
+        }
+    }
+}
+
+/// The response future of [`ModelFallback`].
+pub type ModelFallbackFuture<S, Q, B> = Attempts<S, Q, B, Fallbacks>;
+
+/// The response body of [`ModelFallback`].
+pub type ModelFallbackBody<B> = AttemptBody<B>;
+
+impl<S, Q, B> Service<Request<Q>> for ModelFallback<S>
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    Q: Body<Data = Bytes> + 'static,
+    Q::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ModelFallbackBody<B>>;
+    type Error = BoxError;
+    type Future = ModelFallbackFuture<S, Q, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let entry = Entry::of(&mut request);
+        let chain = Fallbacks::new(Arc::clone(&self.choices));
+        // The clone that stays has not been asked whether it is ready.
+        let next = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, next);
+        Attempts::new(request, self.max_body, Pilot::new(ready, chain, entry))
+    }
+}

@@ -1,0 +1,158 @@
+use std::{cell::OnceCell, sync::Arc, time::Duration};
+
+use http::{HeaderMap, Request};
+
+use super::{ErrorKey, Grant, RetryBudget, Verdict, backoff::Backoff};
+use crate::{
+    BoxError,
+    attempt::{Chain, Denial, words},
+    body::ReplayBody,
+    model_fallback::{Candidate, Prompt},
+    run::Run,
+    upstream::{Failure, Same},
+};
+
+/// The same request again and again, to the same candidate.
+#[derive(Debug)]
+pub struct Repeats {
+    budget: RetryBudget,
+    hold: Option<Duration>,
+    kept: Option<Request<ReplayBody>>,
+    body: ReplayBody,
+    /// Whom the request goes to, if a layer further out chose one.
+    candidate: Option<Arc<Candidate>>,
+    /// How many more tries there may be.
+    left: u32,
+    /// Whether a silent one was repeated.
+    silent: bool,
+    seed: u64,
+    backoff: Option<Backoff>,
+    prompt: OnceCell<Prompt>,
+}
+
+impl Repeats {
+    pub(super) fn new(budget: RetryBudget, hold: Option<Duration>) -> Self {
+        Self {
+            budget,
+            hold,
+            kept: None,
+            body: ReplayBody::default(),
+            candidate: None,
+            left: 0,
+            silent: false,
+            seed: 0,
+            backoff: None,
+            prompt: OnceCell::new(),
+        }
+    }
+
+    fn wait(&mut self, slowly: bool) -> Duration {
+        let Self { budget, seed, .. } = self;
+        let backoff = self.backoff.get_or_insert_with(|| budget.backoff(*seed));
+        backoff.next(slowly)
+    }
+
+    /// What the body says of itself; read only once something failed.
+    fn prompt(&self) -> &Prompt {
+        self.prompt
+            .get_or_init(|| Prompt::read(&self.body.gathered()).unwrap_or_default())
+    }
+}
+
+impl Chain for Repeats {
+    fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
+        let extensions = request.extensions();
+        self.candidate = extensions.get::<Arc<Candidate>>().cloned();
+        let most = self.budget.settings().max_attempts_per_candidate;
+        self.left = most.saturating_sub(repeated(request.headers())).max(1);
+        self.seed = own.seed();
+        self.body = request.body().clone();
+        self.kept = Some(request);
+        own.limit_errors(&self.budget);
+        self.budget.deposit(self.subject());
+        Ok(())
+    }
+
+    fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
+        self.left = self.left.saturating_sub(1);
+        let kept = match self.left {
+            0 => self.kept.take(),
+            _ => self.kept.clone(),
+        };
+        kept.ok_or_else(|| "a request was sent more often than it was kept for".into())
+    }
+
+    fn hold(&self) -> Option<Duration> {
+        self.hold
+    }
+
+    fn streams(&self) -> bool {
+        self.prompt().stream()
+    }
+
+    fn trusts(&self) -> bool {
+        self.candidate
+            .as_ref()
+            .is_some_and(|candidate| candidate.is_trusted())
+    }
+
+    fn subject(&self) -> Option<&str> {
+        self.candidate.as_ref().map(|candidate| candidate.label())
+    }
+
+    fn budget(&self) -> &RetryBudget {
+        &self.budget
+    }
+
+    fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
+        let same = failure.class.same();
+        if !failure.is_worth_repeating() || (same == Same::Once && self.silent) {
+            return Err(Denial::Class);
+        }
+        match failure.retry_after {
+            // Waited exactly, or not at all; never earlier than asked.
+            Some(asked) if asked > self.budget.settings().max_retry_after => {
+                Err(Denial::RetryAfter)
+            }
+            Some(asked) => Ok(asked),
+            None => Ok(self.wait(same == Same::Slowly)),
+        }
+    }
+
+    fn left(&mut self, _: &Failure) -> Result<(), Denial> {
+        if self.left == 0 {
+            Err(Denial::Spent)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn spend(&mut self, failure: &Failure, verdict: Verdict) -> Result<Option<Grant>, Denial> {
+        match verdict {
+            Verdict::Within => {}
+            Verdict::KeySpent => return Err(Denial::Key),
+            Verdict::RunSpent => return Err(Denial::Run),
+        }
+        let grant = self.budget.withdraw(self.subject()).ok_or(Denial::Bucket)?;
+        self.silent |= failure.class.same() == Same::Once;
+        Ok(Some(grant))
+    }
+
+    fn key(&self, failure: &Failure) -> ErrorKey {
+        let subject = self.subject().or_else(|| self.prompt().model());
+        ErrorKey::new(subject.unwrap_or_default(), words(failure))
+    }
+
+    fn release(&mut self) {
+        self.kept = None;
+        self.body = ReplayBody::default();
+    }
+}
+
+/// How often the caller's own client has sent this request before. It can lower
+/// what is repeated here, and raise nothing.
+fn repeated(headers: &HeaderMap) -> u32 {
+    let count = headers.get("x-stainless-retry-count");
+    let count = count.and_then(|count| count.to_str().ok()?.trim().parse().ok());
+    count.unwrap_or(0)
+}

@@ -1,0 +1,75 @@
+use std::{
+    mem,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_service::Service;
+
+use super::{RetryBudget, repeats::Repeats};
+use crate::{
+    BoxError,
+    attempt::{AttemptBody, Attempts, Pilot},
+    body::{Entry, ReplayBody},
+};
+
+/// The service of a [`RetryBudgetLayer`](super::RetryBudgetLayer).
+#[derive(Clone, Debug)]
+pub struct Retry<S> {
+    inner: S,
+    budget: RetryBudget,
+    hold: Option<Duration>,
+    max_body: usize,
+}
+
+impl<S> Retry<S> {
+    pub(super) const fn new(
+        inner: S,
+        budget: RetryBudget,
+        hold: Option<Duration>,
+        max_body: usize,
+    ) -> Self {
+        Self {
+            inner,
+            budget,
+            hold,
+            max_body,
+        }
+    }
+}
+
+/// The response future of [`Retry`].
+pub type RetryFuture<S, Q, B> = Attempts<S, Q, B, Repeats>;
+
+/// The response body of [`Retry`].
+pub type RetryBody<B> = AttemptBody<B>;
+
+impl<S, Q, B> Service<Request<Q>> for Retry<S>
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    Q: Body<Data = Bytes> + 'static,
+    Q::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<RetryBody<B>>;
+    type Error = BoxError;
+    type Future = RetryFuture<S, Q, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let entry = Entry::of(&mut request);
+        let chain = Repeats::new(self.budget.clone(), self.hold);
+        // The clone that stays has not been asked whether it is ready.
+        let next = self.inner.clone();
+        let ready = mem::replace(&mut self.inner, next);
+        Attempts::new(request, self.max_body, Pilot::new(ready, chain, entry))
+    }
+}
