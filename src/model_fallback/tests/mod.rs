@@ -6,6 +6,7 @@ mod operation;
 mod original;
 mod patch;
 mod rewrites;
+mod wire;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
