@@ -66,10 +66,7 @@ impl<S, C: Chain> Pilot<S, C> {
         let now = self.own.now();
         if self.own.node().check(now, task).is_err() {
             // Nobody's failure any more: not counted, not told.
-            let error = match spent {
-                Spent::Answer(_) => None,
-                Spent::Error(error) => Some(error),
-            };
+            let error = spent.into_error();
             return Turned::Done(Err(self.over(error)));
         }
         let counted = self.note(&failure, &spent, attempt);
@@ -145,14 +142,7 @@ impl<S, C: Chain> Pilot<S, C> {
         let now = self.own.now();
         let reason = TerminalReason::Failed(failure.class);
         drop(attempt.node().settle(reason, now));
-        self.last = match spent {
-            Spent::Answer(answer) => {
-                // Read as far as it was, its connection can serve another.
-                drop(answer);
-                None
-            }
-            Spent::Error(error) => Some(error),
-        };
+        self.last = spent.into_error();
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),

@@ -68,6 +68,19 @@ pub(super) enum Spent<B: Body> {
     Error(BoxError),
 }
 
+impl<B: Body> Spent<B> {
+    /// What it broke with; an answer is dropped, and with it its attempt is over.
+    pub(super) fn into_error(self) -> Option<BoxError> {
+        match self {
+            Self::Answer(answer) => {
+                drop(answer);
+                None
+            }
+            Self::Error(error) => Some(error),
+        }
+    }
+}
+
 /// The head of an answer and what was read of it.
 #[derive(Debug)]
 pub(super) struct Answer<B: Body> {
