@@ -30,6 +30,12 @@ fn pair(budget: &RetryBudget, candidate: Option<&str>) {
     budget.withdraw(candidate).unwrap().spend();
 }
 
+/// As a future would keep the grant while it waits.
+fn owned_pair(budget: &RetryBudget) {
+    budget.deposit(None);
+    budget.withdraw(None).unwrap().into_owned().spend();
+}
+
 fn towers_pair(budget: &TpsBudget) {
     budget.deposit();
     assert!(black_box(budget.withdraw()));
@@ -39,6 +45,7 @@ fn one_thread(c: &mut Criterion) {
     let mut group = c.benchmark_group("T6_budget_1_thread");
     let budget = ours();
     group.bench_function("tower_agent", |b| b.iter(|| pair(&budget, None)));
+    group.bench_function("tower_agent_owned", |b| b.iter(|| owned_pair(&budget)));
     group.bench_function("tower_agent_named", |b| {
         b.iter(|| pair(&budget, black_box(Some("gpt-4.1"))));
     });
@@ -52,6 +59,9 @@ fn two_threads(c: &mut Criterion) {
     let budget = ours();
     group.bench_function("tower_agent", |b| {
         b.iter_custom(|times| together(times, || pair(&budget, None)));
+    });
+    group.bench_function("tower_agent_owned", |b| {
+        b.iter_custom(|times| together(times, || owned_pair(&budget)));
     });
     group.bench_function("tower_agent_named", |b| {
         b.iter_custom(|times| together(times, || pair(&budget, black_box(Some("gpt-4.1")))));

@@ -8,11 +8,11 @@ use crate::{
 pub(super) struct Admitted {
     // None once it has started: what watches it settles it then.
     attempt: Option<Run>,
-    grant: Option<Grant>,
+    grant: Option<Grant<'static>>,
 }
 
 impl Admitted {
-    pub(super) const fn new(attempt: Run, grant: Option<Grant>) -> Self {
+    pub(super) const fn new(attempt: Run, grant: Option<Grant<'static>>) -> Self {
         let attempt = Some(attempt);
         Self { attempt, grant }
     }

@@ -55,7 +55,11 @@ pub trait Chain {
     fn left(&mut self, failure: &Failure) -> Result<(), Denial>;
 
     /// Pays for the try that [`left`](Self::left) found, and moves on to it.
-    fn spend(&mut self, failure: &Failure, verdict: Verdict) -> Result<Option<Grant>, Denial>;
+    fn spend(
+        &mut self,
+        failure: &Failure,
+        verdict: Verdict,
+    ) -> Result<Option<Grant<'static>>, Denial>;
 
     /// What the failure is counted as.
     fn key(&self, failure: &Failure) -> ErrorKey {

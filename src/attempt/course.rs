@@ -93,7 +93,7 @@ pin_project! {
         /// Before another try.
         Waiting {
             at: Nanos,
-            grant: Option<Grant>,
+            grant: Option<Grant<'static>>,
             pause: Option<PauseGuard>,
         },
         Over,

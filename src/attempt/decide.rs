@@ -26,7 +26,7 @@ pub(super) struct Asked<'a> {
 pub(super) struct Leave {
     pub(super) wait: Duration,
     /// What was paid for it; given back if it is never made.
-    pub(super) grant: Option<Grant>,
+    pub(super) grant: Option<Grant<'static>>,
 }
 
 /// The one place where another try is allowed, whether it is a repeat or

@@ -156,7 +156,10 @@ impl<S, C: Chain> Pilot<S, C> {
     }
 
     /// Starts a try, unless the node is over.
-    pub(super) fn start<F, Q, B>(&mut self, grant: Option<Grant>) -> Turned<Stage<F, Q, B>, B>
+    pub(super) fn start<F, Q, B>(
+        &mut self,
+        grant: Option<Grant<'static>>,
+    ) -> Turned<Stage<F, Q, B>, B>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
         B: Body,

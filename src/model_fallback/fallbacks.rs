@@ -179,7 +179,7 @@ impl Chain for Fallbacks {
         next.map(drop).ok_or(Denial::Spent)
     }
 
-    fn spend(&mut self, _: &Failure, verdict: Verdict) -> Result<Option<Grant>, Denial> {
+    fn spend(&mut self, _: &Failure, verdict: Verdict) -> Result<Option<Grant<'static>>, Denial> {
         // A key that is spent is spent with the candidate that failed so.
         if verdict == Verdict::RunSpent {
             return Err(Denial::Run);

@@ -72,9 +72,10 @@ pub(crate) enum Source {
 /// floor times the time since the bucket was made, plus one second of the
 /// floor. Each is one successful exchange of one integer, so this holds under
 /// any interleaving, and nothing depends on how long the bucket was idle.
-// A line of its own: not that of the reference counts of the `Arc` around it.
+// Away from the reference counts of the `Arc` around it; processors fetch
+// lines of 64 bytes in pairs.
 #[derive(Debug)]
-#[repr(align(64))]
+#[repr(align(128))]
 pub(crate) struct Bucket<C = AtomicU64> {
     /// In thousandths, at most `cap`.
     deposits: C,

@@ -1,6 +1,6 @@
 use std::{
-    collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, OnceLock},
 };
 
 use tokio::time::Instant;
@@ -21,10 +21,19 @@ pub(super) struct Buckets {
     opened: Instant,
     /// For requests that name no candidate; found without a look-up.
     unnamed: Arc<Bucket>,
-    /// Names are never removed, or a flood of them would refill buckets.
-    named: RwLock<HashMap<Box<str>, Arc<Bucket>>>,
+    /// A hash table whose places are taken once and for all: a reader writes
+    /// nothing, where a lock's counter would cost more than the bucket. And if
+    /// names could be removed, a flood of them would refill buckets.
+    named: Box<[OnceLock<Named>]>,
+    hasher: RandomState,
     /// For all names that have no bucket of their own.
     overflow: Arc<Bucket>,
+}
+
+#[derive(Debug)]
+struct Named {
+    name: Box<str>,
+    bucket: Arc<Bucket>,
 }
 
 impl Buckets {
@@ -33,7 +42,8 @@ impl Buckets {
             rates,
             opened: Instant::now(),
             unnamed: Arc::new(Bucket::new(rates)),
-            named: RwLock::default(),
+            named: (0..NAMES).map(|_| OnceLock::new()).collect(),
+            hasher: RandomState::new(),
             overflow: Arc::new(Bucket::new(rates)),
         }
     }
@@ -43,32 +53,29 @@ impl Buckets {
         nanos(self.opened.elapsed())
     }
 
-    /// Hands the bucket of `candidate` to `f`, uncloned: cloning it would cost
-    /// as much as what most do with it.
     #[inline]
-    pub(super) fn with<R>(&self, candidate: Option<&str>, f: impl FnOnce(&Arc<Bucket>) -> R) -> R {
+    pub(super) fn of(&self, candidate: Option<&str>) -> &Arc<Bucket> {
         match candidate {
-            None => f(&self.unnamed),
-            Some(name) => self.with_named(name, f),
+            None => &self.unnamed,
+            Some(name) => self.of_name(name),
         }
     }
 
-    fn with_named<R>(&self, name: &str, f: impl FnOnce(&Arc<Bucket>) -> R) -> R {
-        {
-            let named = self.named.read().unwrap_or_else(PoisonError::into_inner);
-            if let Some(bucket) = named.get(name) {
-                return f(bucket);
-            }
-            if named.len() >= NAMES || name.len() > NAME {
-                return f(&self.overflow);
-            }
+    fn of_name(&self, name: &str) -> &Arc<Bucket> {
+        if name.len() > NAME {
+            return &self.overflow;
         }
-        let mut named = self.named.write().unwrap_or_else(PoisonError::into_inner);
-        // Others may have come in between the locks.
-        if named.len() >= NAMES && !named.contains_key(name) {
-            return f(&self.overflow);
-        }
-        let new = || Arc::new(Bucket::new(self.rates));
-        f(named.entry(name.into()).or_insert_with(new))
+        let start = self.hasher.hash_one(name) as usize % NAMES;
+        let (before, from) = self.named.split_at(start);
+        // The first place that is free or ours. Of two threads that come to a
+        // free one the later finds what the earlier put there.
+        let place = from.iter().chain(before).find_map(|place| {
+            let named = place.get_or_init(|| Named {
+                name: name.into(),
+                bucket: Arc::new(Bucket::new(self.rates)),
+            });
+            (*named.name == *name).then_some(&named.bucket)
+        });
+        place.unwrap_or(&self.overflow)
     }
 }

@@ -141,7 +141,7 @@ impl RetryBudget {
     #[inline]
     pub fn deposit(&self, candidate: Option<&str>) {
         if let Some(buckets) = &self.0.buckets {
-            buckets.with(candidate, |bucket| bucket.deposit());
+            buckets.of(candidate).deposit();
         }
     }
 
@@ -162,13 +162,11 @@ impl RetryBudget {
     /// ```
     #[inline]
     #[must_use = "dropped, it gives the repeat back"]
-    pub fn withdraw(&self, candidate: Option<&str>) -> Option<Grant> {
+    pub fn withdraw(&self, candidate: Option<&str>) -> Option<Grant<'_>> {
         let Some(buckets) = &self.0.buckets else {
             return Some(Grant::unshared());
         };
-        buckets.with(candidate, |bucket| {
-            Grant::withdraw(bucket, || buckets.now())
-        })
+        Grant::withdraw(buckets.of(candidate), || buckets.now())
     }
 
     /// Counts for one run, with this budget's limits; nothing is counted yet.
@@ -185,7 +183,7 @@ impl RetryBudget {
     #[cfg(test)]
     pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<Arc<super::bucket::Bucket>> {
         let buckets = self.0.buckets.as_ref()?;
-        Some(buckets.with(candidate, Arc::clone))
+        Some(Arc::clone(buckets.of(candidate)))
     }
 
     /// The waits of one call. Seeded from the run, so that runs which failed

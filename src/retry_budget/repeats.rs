@@ -127,13 +127,18 @@ impl Chain for Repeats {
         }
     }
 
-    fn spend(&mut self, failure: &Failure, verdict: Verdict) -> Result<Option<Grant>, Denial> {
+    fn spend(
+        &mut self,
+        failure: &Failure,
+        verdict: Verdict,
+    ) -> Result<Option<Grant<'static>>, Denial> {
         match verdict {
             Verdict::Within => {}
             Verdict::KeySpent => return Err(Denial::Key),
             Verdict::RunSpent => return Err(Denial::Run),
         }
-        let grant = self.budget.withdraw(self.subject()).ok_or(Denial::Bucket)?;
+        let grant = self.budget.withdraw(self.subject());
+        let grant = grant.ok_or(Denial::Bucket)?.into_owned();
         self.silent |= failure.class.same() == Same::Once;
         Ok(Some(grant))
     }

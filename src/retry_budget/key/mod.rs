@@ -1,3 +1,4 @@
+mod calendar;
 mod normalise;
 mod volatile;
 

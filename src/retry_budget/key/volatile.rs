@@ -1,88 +1,41 @@
 //! Recognises what is another each time: numbers, ids, times, addresses.
 
+use super::calendar;
+
 /// From how many characters on a word of letters and digits is an id.
 const ID: usize = 6;
 
 /// From how many characters on a word after one of these is an id, digits or
 /// not.
 const PREFIXED: usize = 16;
+#[rustfmt::skip]
 const PREFIXES: [&[u8]; 8] = [
-    b"req",
-    b"call",
-    b"chatcmpl",
-    b"msg",
-    b"toolu",
-    b"resp",
-    b"run",
-    b"thread",
+    b"req", b"call", b"chatcmpl", b"msg", b"toolu", b"resp", b"run", b"thread",
 ];
 
+#[rustfmt::skip]
 const UNITS: [&[u8]; 26] = [
-    b"ns",
-    b"us",
-    b"ms",
-    b"s",
-    b"sec",
-    b"secs",
-    b"second",
-    b"seconds",
-    b"m",
-    b"min",
-    b"mins",
-    b"minute",
-    b"minutes",
-    b"h",
-    b"hr",
-    b"hrs",
-    b"hour",
-    b"hours",
-    b"d",
-    b"day",
-    b"days",
-    b"millisecond",
-    b"milliseconds",
-    b"microseconds",
-    b"nanosecond",
+    b"ns", b"us", b"ms", b"s", b"sec", b"secs", b"second", b"seconds", b"m", b"min",
+    b"mins", b"minute", b"minutes", b"h", b"hr", b"hrs", b"hour", b"hours", b"d",
+    b"day", b"days", b"millisecond", b"milliseconds", b"microseconds", b"nanosecond",
     b"nanoseconds",
 ];
 /// The micro sign, and the letter that looks like it.
 const MICRO: [&[u8]; 2] = ["\u{b5}s".as_bytes(), "\u{3bc}s".as_bytes()];
-
-const MONTHS: [&[u8]; 12] = [
-    b"january",
-    b"february",
-    b"march",
-    b"april",
-    b"may",
-    b"june",
-    b"july",
-    b"august",
-    b"september",
-    b"october",
-    b"november",
-    b"december",
-];
-const DAYS: [&[u8]; 7] = [
-    b"monday",
-    b"tuesday",
-    b"wednesday",
-    b"thursday",
-    b"friday",
-    b"saturday",
-    b"sunday",
-];
 
 /// Where the volatile part that begins at `at` ends, if one does.
 ///
 /// Parts that are joined by one character are one: `10.0.0.1:8080`,
 /// `2026-11-03T10:00:00.5Z`. So are a number and its unit.
 pub(super) fn at(bytes: &[u8], at: usize) -> Option<usize> {
-    let starts_word = at == 0 || !bytes[at - 1].is_ascii_alphanumeric();
-    if !starts_word {
+    if at > 0 && bytes[at - 1].is_ascii_alphanumeric() {
         return None;
     }
     let first = at + usize::from(is_sign(bytes, at));
-    if let Some(end) = is_calendar(bytes, first) {
+    if !bytes[first].is_ascii_alphanumeric() && bytes[first] != b':' {
+        return None;
+    }
+    if let Some(end) = calendar::name(bytes, first) {
         return Some(end);
     }
     let (mut from, mut end) = (first, one(bytes, first)?);
@@ -136,6 +89,10 @@ fn is_prefixed(bytes: &[u8], at: usize) -> bool {
 
 /// `8-4-4-4-12` hex digits.
 fn uuid(bytes: &[u8], at: usize) -> Option<usize> {
+    // Most words are told from one by this alone.
+    if *bytes.get(at + 8)? != b'-' {
+        return None;
+    }
     let text = bytes.get(at..at + 36)?;
     let fits = text.iter().enumerate().all(|(place, byte)| match place {
         8 | 13 | 18 | 23 => *byte == b'-',
@@ -197,40 +154,9 @@ fn unit(bytes: &[u8], end: usize) -> Option<usize> {
     }
     let start = end + rest.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let after = word_end(bytes, start);
-    let is_unit = start > end && is_any(&bytes[start..after], &UNITS);
-    is_unit.then_some(after)
+    is_any(&bytes[start..after], &UNITS).then_some(after)
 }
 
-/// The name of a month or weekday, if a date goes on after it.
-fn is_calendar(bytes: &[u8], at: usize) -> Option<usize> {
-    let next = |end: usize| {
-        let rest = &bytes[end..];
-        let skip = rest.iter().position(|byte| !b" ,-/".contains(byte))?;
-        (skip > 0).then_some(end + skip)
-    };
-    let end = word_end(bytes, at);
-    let word = &bytes[at.min(end)..end];
-    let digits_at = |at: usize| bytes[at].is_ascii_digit();
-    let goes_on = if is_name(word, &MONTHS) {
-        digits_at(next(end)?)
-    } else if is_name(word, &DAYS) {
-        let next_word = next(end)?;
-        let after = word_end(bytes, next_word);
-        digits_at(next_word)
-            || is_name(&bytes[next_word..after], &MONTHS) && digits_at(next(after)?)
-    } else {
-        false
-    };
-    goes_on.then_some(end)
-}
-
-/// A name in full, or its first three letters.
-fn is_name(word: &[u8], names: &[&[u8]]) -> bool {
-    let is =
-        |name: &&[u8]| word.eq_ignore_ascii_case(name) || word.eq_ignore_ascii_case(&name[..3]);
-    word.len() >= 3 && names.iter().any(is)
-}
-
-fn is_any(word: &[u8], words: &[&[u8]]) -> bool {
+pub(super) fn is_any(word: &[u8], words: &[&[u8]]) -> bool {
     words.iter().any(|other| word.eq_ignore_ascii_case(other))
 }

@@ -131,6 +131,29 @@ fn names_beyond_the_bound_share_one_bucket() {
 }
 
 #[test]
+fn threads_that_name_a_candidate_first_find_one_bucket() {
+    let budget = RetryBudget::new();
+    let names: Vec<_> = (0..NAMES).map(|name| name.to_string()).collect();
+    let barrier = std::sync::Barrier::new(3);
+    let look_up = || {
+        barrier.wait();
+        let buckets = names.iter().map(|name| budget.bucket(Some(name)).unwrap());
+        buckets.collect::<Vec<_>>()
+    };
+
+    let found = std::thread::scope(|scope| {
+        let threads = [(); 3].map(|()| scope.spawn(look_up));
+        threads.map(|thread| thread.join().unwrap())
+    });
+
+    for (place, bucket) in found[0].iter().enumerate() {
+        assert!(found.iter().all(|found| Arc::ptr_eq(&found[place], bucket)));
+        let same = found[0].iter().filter(|other| Arc::ptr_eq(other, bucket));
+        assert_eq!(same.count(), 1, "each has its own");
+    }
+}
+
+#[test]
 fn a_name_too_long_to_keep_is_not_kept() {
     let budget = RetryBudget::new();
     let bucket = |length: usize| budget.bucket(Some(&"x".repeat(length))).unwrap();
@@ -149,6 +172,21 @@ fn a_grant_goes_back_unless_it_is_spent() {
     drop(grant);
 
     budget.withdraw(None).expect("it went back").spend();
+    assert!(budget.withdraw(None).is_none(), "it did not go back");
+}
+
+#[test]
+fn an_owned_grant_goes_back_once_too() {
+    let budget = RetryBudget::new().shared(1.0, 0);
+    budget.deposit(None);
+
+    let grant = budget.withdraw(None).unwrap().into_owned();
+    assert!(budget.withdraw(None).is_none(), "still held");
+    drop(grant);
+    let grant = budget.withdraw(None).expect("it went back").into_owned();
+    assert!(budget.withdraw(None).is_none(), "it went back once");
+
+    grant.into_owned().spend();
     assert!(budget.withdraw(None).is_none(), "it did not go back");
 }
 
