@@ -14,9 +14,12 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
-use http_body_util::Empty;
+use http_body_util::{Empty, Full};
 use tower::{Service, ServiceBuilder, service_fn};
-use tower_agent::{ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer};
+use tower_agent::{
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ReplayBody,
+    RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
+};
 
 const LIMIT: Duration = Duration::from_secs(600);
 const FRAMES: usize = 100;
@@ -146,4 +149,58 @@ fn a_call_that_is_ready_allocates_nothing() {
 #[test]
 fn a_call_that_waits_allocates_its_timer_and_its_window() {
     assert_eq!(per_call(true), 2);
+}
+
+/// Allocations of one ready call through all five layers, its run made for it,
+/// over those of the bare call.
+fn per_stack() -> u64 {
+    let upstream = || {
+        service_fn(|_: Request<ReplayBody>| async {
+            Ok::<_, Infallible>(Response::new(Empty::<Bytes>::new()))
+        })
+    };
+    let budget = RetryBudget::new();
+    let candidates = [Candidate::new("large"), Candidate::new("small")];
+    let mut service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .layer(HardCeilingLayer::new(LIMIT))
+        .layer(StepTimeoutLayer::new(LIMIT))
+        .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
+        .layer(RetryBudgetLayer::new(budget))
+        .service(upstream());
+    let mut call = || {
+        let mut body = br#"{"model":"large","messages":[{"role":"user","content":""#.to_vec();
+        body.resize(196, b'x');
+        body.extend_from_slice(br#""}]}"#);
+        let mut request = Request::post("/v1/chat/completions")
+            .body(Full::from(body))
+            .unwrap();
+        for (name, value) in [
+            ("host", "api.example.com"),
+            ("content-type", "application/json"),
+            ("content-length", "200"),
+            ("accept", "application/json"),
+            ("authorization", "Bearer secret"),
+            ("user-agent", "test"),
+            ("x-stainless-lang", "python"),
+            ("x-session-id", "s"),
+        ] {
+            let value = HeaderValue::from_static(value);
+            request.headers_mut().insert(name, value);
+        }
+        let mut cx = Context::from_waker(Waker::noop());
+        let counted = measure(|| {
+            let mut future = pin!(service.call(request));
+            let answer = future.as_mut().poll(&mut cx);
+            assert!(matches!(answer, Poll::Ready(Ok(_))));
+        });
+        counted.count_total
+    };
+    call();
+    call()
+}
+
+#[test]
+fn five_layers_around_a_ready_call() {
+    assert_eq!(per_stack(), 20);
 }

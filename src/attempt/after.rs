@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    AttemptBody, Chain, Committed, Denial, Tries,
+    AttemptBody, Chain, Committed, Denial, Tries, X_ATTEMPT,
     body::Ownership,
     course::Stage,
     decide::{Asked, Leave, decide},
-    judge,
+    judge, kept,
     pilot::{Pilot, Turned},
     trial::{Answer, Outcome, Spent},
 };
@@ -22,8 +22,6 @@ use crate::{
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };
-
-const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 
 impl<S, C: Chain> Pilot<S, C> {
     pub(super) fn conclude<F, Q, B>(
@@ -250,7 +248,10 @@ impl<S, C: Chain> Pilot<S, C> {
         attempt.node().clocks.lapse();
         self.chain.release();
         self.chain.answered(&mut parts.headers);
-        parts.headers.insert(X_ATTEMPT, self.own.tries().into());
+        if self.own.kind() != NodeKind::Attempt {
+            let tries = kept::number(self.own.tries());
+            parts.headers.insert(X_ATTEMPT, tries);
+        }
         let ownership = self.owner.take().map(|owner| {
             // For layers further out, which never open a node.
             parts.extensions.insert(self.own.clone());

@@ -31,6 +31,7 @@ mod decide;
 mod goal;
 mod held;
 mod judge;
+mod kept;
 mod owner;
 mod pilot;
 mod policy;
@@ -45,9 +46,13 @@ pub use self::{
 };
 pub(crate) use self::{
     chain::{Chain, words},
+    kept::Kept,
     pilot::Pilot,
     policy::AttemptPolicy,
 };
+
+/// The number of a try: told upstream, and to the caller.
+const X_ATTEMPT: http::HeaderName = http::HeaderName::from_static("x-attempt");
 
 /// On an answer: a layer further in has handed on the first of it, so that no
 /// other may follow.

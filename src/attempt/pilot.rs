@@ -4,15 +4,15 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    AttemptBody, AttemptPolicy, Chain, Tries,
+    AttemptBody, AttemptPolicy, Chain, Tries, X_ATTEMPT,
     admitted::Admitted,
     course::{Stage, Until},
-    judge,
+    judge, kept,
     owner::Owner,
     trial::{Spent, Trial},
 };
@@ -23,8 +23,6 @@ use crate::{
     run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Turn, nanos},
     upstream::{Failure, FailureClass},
 };
-
-const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 
 /// Everything of a call that outlives a try of it.
 #[derive(Debug)]
@@ -239,8 +237,14 @@ impl<S, C: Chain> Pilot<S, C> {
         };
         let number = self.own.count_try(self.started > 0);
         self.started += 1;
-        request.headers_mut().insert(X_ATTEMPT, number.into());
-        request.extensions_mut().insert(attempt.clone());
+        request
+            .headers_mut()
+            .insert(X_ATTEMPT, kept::number(number));
+        let extensions = request.extensions_mut();
+        match extensions.get_mut::<Run>() {
+            Some(run) => run.clone_from(&attempt),
+            None => drop(extensions.insert(attempt.clone())),
+        }
         let entry = Entry {
             run: attempt.clone(),
             owns: true,

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request};
 
@@ -110,8 +110,9 @@ impl Chain for Fallbacks {
     }
 
     fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError> {
-        let (Some(original), Some(candidate)) = (self.original(), self.candidate()) else {
-            return match std::mem::replace(&mut self.asked, Asked::Nothing) {
+        let candidate = self.choices.candidates.get(self.current);
+        let (Asked::Original(original), Some(candidate)) = (&mut self.asked, candidate) else {
+            return match mem::replace(&mut self.asked, Asked::Nothing) {
                 Asked::Plain(request) => Ok(*request),
                 _ => Err("a request was sent more often than it was kept for".into()),
             };
@@ -122,7 +123,7 @@ impl Chain for Fallbacks {
         if let Some(limits) = candidate.own_limits() {
             request.extensions_mut().insert(limits);
         }
-        request.extensions_mut().insert(Arc::clone(candidate));
+        attempt.serve_by(Arc::clone(candidate));
         self.share(attempt);
         Ok(request)
     }

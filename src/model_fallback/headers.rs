@@ -2,25 +2,26 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{Candidate, Operation, credential::ACCOUNT};
 
-/// Headers of one connection, which are never handed on.
-static HOP_BY_HOP: [HeaderName; 9] = [
-    header::CONNECTION,
-    HeaderName::from_static("keep-alive"),
-    header::PROXY_AUTHENTICATE,
-    header::PROXY_AUTHORIZATION,
-    HeaderName::from_static("proxy-connection"),
-    header::TE,
-    header::TRAILER,
-    header::TRANSFER_ENCODING,
-    header::UPGRADE,
-];
-
 const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
+/// Makes the caller's headers those that any candidate may start from.
+pub(super) fn undress(headers: &mut HeaderMap) {
+    // A caller may call any header one of its connection, so this is first.
+    strip_hop(headers);
+    // The body is here already: nothing is left to wait for.
+    headers.remove(header::EXPECT);
+    // A compressed answer could not be judged.
+    let identity = HeaderValue::from_static("identity");
+    headers.insert(header::ACCEPT_ENCODING, identity);
+}
+
 /// Removes what belongs to one connection, and what `connection` names.
 pub(crate) fn strip_hop(headers: &mut HeaderMap) {
-    // Of nothing, no list is allocated.
+    // Mostly there is none, and to look once is cheaper than to remove nine.
+    if !headers.keys().any(is_hop) {
+        return;
+    }
     let named: Vec<HeaderName> = headers
         .get_all(header::CONNECTION)
         .iter()
@@ -28,9 +29,37 @@ pub(crate) fn strip_hop(headers: &mut HeaderMap) {
         .flat_map(|value| value.split(','))
         .filter_map(|name| name.trim().parse().ok())
         .collect();
-    for name in named.iter().chain(&HOP_BY_HOP) {
+    let hops: Vec<HeaderName> = headers
+        .keys()
+        .filter(|name| is_hop(name))
+        .cloned()
+        .collect();
+    for name in named.iter().chain(&hops) {
         headers.remove(name);
     }
+}
+
+/// Headers of one connection, which are never handed on.
+fn is_hop(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "connection"
+            | "keep-alive"
+            | "proxy-authenticate"
+            | "proxy-authorization"
+            | "proxy-connection"
+            | "te"
+            | "trailer"
+            | "transfer-encoding"
+            | "upgrade"
+    )
+}
+
+/// Whether a length is told already, in digits and nothing else.
+fn says(said: &HeaderValue, length: usize) -> bool {
+    let digits = said.to_str().unwrap_or_default();
+    let plain = digits.len() == 1 || !digits.starts_with(['0', '+']);
+    plain && digits.parse() == Ok(length)
 }
 
 impl Candidate {
@@ -42,16 +71,7 @@ impl Candidate {
         run_id: Option<HeaderValue>,
         length: usize,
     ) {
-        // A caller may call any header one of its connection, so this is first.
-        strip_hop(headers);
         self.hide(headers);
-        // The body is here already: nothing is left to wait for.
-        headers.remove(header::EXPECT);
-        // A compressed answer could not be judged.
-        headers.insert(
-            header::ACCEPT_ENCODING,
-            HeaderValue::from_static("identity"),
-        );
         if let (true, Some(id)) = (self.trusted, run_id) {
             headers.insert(X_RUN_ID, id);
         }
@@ -63,8 +83,11 @@ impl Candidate {
             headers.insert(name, value.clone());
         }
         // Last: two opinions on where the body ends are a hole.
-        headers.remove(header::TRANSFER_ENCODING);
-        if length > 0 || headers.contains_key(header::CONTENT_LENGTH) {
+        if self.headers.contains_key(header::TRANSFER_ENCODING) {
+            headers.remove(header::TRANSFER_ENCODING);
+        }
+        let said = headers.get(header::CONTENT_LENGTH);
+        if said.map_or(length > 0, |said| !says(said, length)) {
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
     }

@@ -1,21 +1,22 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Request, Version, header};
 
-use super::{Candidate, Operation, patch::Prompt};
-use crate::{body::ReplayBody, terminal_response::InvalidRequest};
+use super::{Candidate, Operation, headers::undress, patch::Prompt};
+use crate::{attempt::Kept, body::ReplayBody, terminal_response::InvalidRequest};
 
 /// The caller's request, read once; each attempt is made from it, never from
 /// the attempt before.
+#[derive(Clone)]
 pub(crate) struct Original {
-    head: Parts,
+    kept: Kept,
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Content {
     Nothing,
     Json(Prompt),
@@ -25,7 +26,7 @@ enum Content {
 
 impl Original {
     pub(crate) fn read(request: Request<ReplayBody>) -> Result<Self, InvalidRequest> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
         let body = body.gathered();
         let content = if body.is_empty() {
             Content::Nothing
@@ -36,17 +37,22 @@ impl Original {
                 Err(error) => return Err(encoded(&head.headers).unwrap_or(error)),
             }
         };
+        let operation = Operation::from_path(head.uri.path());
+        undress(&mut head.headers);
+        // That of the caller's connection: a client refuses HTTP/2 where the
+        // upstream does not speak it.
+        head.version = Version::default();
         Ok(Self {
-            operation: Operation::from_path(head.uri.path()),
-            head,
+            operation,
+            kept: Kept::new(head),
             body,
             content,
         })
     }
 
     #[cfg(test)]
-    pub(crate) const fn head(&self) -> &Parts {
-        &self.head
+    pub(crate) const fn head(&self) -> &http::request::Parts {
+        self.kept.head()
     }
 
     pub(crate) const fn operation(&self) -> Option<Operation> {
@@ -79,23 +85,21 @@ impl Candidate {
     /// The request of one attempt. `run_id` is for a trusted candidate only.
     pub(crate) fn request(
         &self,
-        original: &Original,
+        original: &mut Original,
         run_id: Option<HeaderValue>,
     ) -> Result<Request<ReplayBody>, InvalidRequest> {
-        let mut head = original.head.clone();
+        let body = original.body_for(&self.model);
+        let length = body.len();
+        let mut request = original.kept.again(body);
         if let Some(base) = &self.base_url {
             let operation = original.operation.ok_or_else(|| {
-                let path = head.uri.path();
+                let path = request.uri().path();
                 InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
             })?;
-            head.uri = base.join(operation, head.uri.query())?;
+            *request.uri_mut() = base.join(operation, request.uri().query())?;
         }
-        // That of the caller's connection: a client refuses HTTP/2 where the
-        // upstream does not speak it.
-        head.version = Version::default();
-        let body = original.body_for(&self.model);
-        self.dress(&mut head.headers, original.operation, run_id, body.len());
-        Ok(Request::from_parts(head, body))
+        self.dress(request.headers_mut(), original.operation, run_id, length);
+        Ok(request)
     }
 }
 
@@ -104,7 +108,7 @@ impl Candidate {
 impl fmt::Debug for Original {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Original")
-            .field("method", &self.head.method)
+            .field("method", &self.kept.head().method)
             .field("operation", &self.operation)
             .field("content", &self.content)
             .field("len", &self.body.len())

@@ -17,7 +17,15 @@ pub(crate) struct Prompt {
 struct Model {
     /// The bytes of its value, quotes included.
     at: Range<usize>,
-    text: String,
+    text: Text,
+}
+
+/// A name, as it is meant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Text {
+    /// As it stands in the body, where nothing of it is escaped.
+    Plain(Bytes),
+    Unescaped(String),
 }
 
 impl Prompt {
@@ -40,7 +48,10 @@ impl Prompt {
                 Category::Data => unusable(&error),
                 _ => not_json(&error),
             })?;
-        let model = object.model.map(|model| model.within(text)).transpose()?;
+        let model = object
+            .model
+            .map(|model| model.within(body, text))
+            .transpose()?;
         Ok(Self {
             model,
             stream: object.stream,
@@ -49,7 +60,7 @@ impl Prompt {
 
     /// The model that is asked for, if the request names one.
     pub(crate) fn model(&self) -> Option<&str> {
-        self.model.as_ref().map(|model| &*model.text)
+        self.model.as_ref().map(|model| model.text.as_str())
     }
 
     /// Whether the answer is to be a stream.
@@ -62,7 +73,7 @@ impl Prompt {
     /// this one, stays as it is.
     pub(crate) fn splice(&self, body: &Bytes, model: &str) -> ReplayBody {
         match &self.model {
-            Some(Model { at, text }) if text != model => ReplayBody::spliced([
+            Some(Model { at, text }) if text.as_str() != model => ReplayBody::spliced([
                 body.slice(..at.start),
                 Value::from(model).to_string().into(),
                 body.slice(at.end..),
@@ -90,7 +101,8 @@ struct Object<'a> {
 struct RawModel<'a> {
     /// As it is written, a slice of the document.
     raw: &'a str,
-    text: String,
+    /// What it means, if that is not what stands there.
+    unescaped: Option<String>,
 }
 
 /// A key of the top level, whichever way it is written.
@@ -104,8 +116,18 @@ struct ObjectVisitor;
 
 struct KeyVisitor;
 
+impl Text {
+    fn as_str(&self) -> &str {
+        match self {
+            // It was text before it was cut out.
+            Self::Plain(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
+            Self::Unescaped(text) => text,
+        }
+    }
+}
+
 impl RawModel<'_> {
-    fn within(self, document: &str) -> Result<Model, InvalidRequest> {
+    fn within(self, body: &Bytes, document: &str) -> Result<Model, InvalidRequest> {
         // The reader lends a slice of the document; were it a copy, it would
         // not be found there.
         (self.raw.as_ptr() as usize)
@@ -114,9 +136,11 @@ impl RawModel<'_> {
                 let from = document.get(start..);
                 from.is_some_and(|from| from.starts_with(self.raw))
             })
-            .map(|start| Model {
-                at: start..start + self.raw.len(),
-                text: self.text,
+            .map(|start| {
+                let at = start..start + self.raw.len();
+                let quoted = || Text::Plain(body.slice(at.start + 1..at.end - 1));
+                let text = self.unescaped.map_or_else(quoted, Text::Unescaped);
+                Model { at, text }
             })
             .ok_or_else(|| unusable(&"its `model` was not found again"))
     }
@@ -149,9 +173,14 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     if !raw.starts_with('"') {
                         return Err(A::Error::custom("`model` is not a string"));
                     }
-                    let text = serde_json::from_str(raw)
-                        .map_err(|_| A::Error::custom("`model` is not Unicode text"))?;
-                    object.model = Some(RawModel { raw, text });
+                    let unescaped = match serde_json::from_str::<&str>(raw) {
+                        Ok(_) => None,
+                        Err(_) => Some(
+                            serde_json::from_str(raw)
+                                .map_err(|_| A::Error::custom("`model` is not Unicode text"))?,
+                        ),
+                    };
+                    object.model = Some(RawModel { raw, unescaped });
                 }
                 Key::Stream => object.stream = map.next_value::<&RawValue>()?.get() == "true",
                 Key::Other => {

@@ -1,11 +1,11 @@
-use std::{cell::OnceCell, sync::Arc, time::Duration};
+use std::{cell::OnceCell, time::Duration};
 
 use http::{HeaderMap, Request};
 
 use super::{ErrorKey, Grant, RetryBudget, Verdict, backoff::Backoff};
 use crate::{
     BoxError,
-    attempt::{Chain, Denial, words},
+    attempt::{Chain, Denial, Kept, words},
     body::ReplayBody,
     model_fallback::{Candidate, Prompt},
     run::Run,
@@ -17,10 +17,9 @@ use crate::{
 pub struct Repeats {
     budget: RetryBudget,
     hold: Option<Duration>,
-    kept: Option<Request<ReplayBody>>,
+    kept: Option<Kept>,
     body: ReplayBody,
-    /// Whom the request goes to, if a layer further out chose one.
-    candidate: Option<Arc<Candidate>>,
+    own: Option<Run>,
     /// How many more tries there may be.
     left: u32,
     /// Whether a silent one was repeated.
@@ -37,13 +36,18 @@ impl Repeats {
             hold,
             kept: None,
             body: ReplayBody::default(),
-            candidate: None,
+            own: None,
             left: 0,
             silent: false,
             seed: 0,
             backoff: None,
             prompt: OnceCell::new(),
         }
+    }
+
+    /// Whom the request goes to, if a layer further out chose one.
+    fn candidate(&self) -> Option<&Candidate> {
+        self.own.as_ref()?.served_by()
     }
 
     fn wait(&mut self, slowly: bool) -> Duration {
@@ -61,13 +65,13 @@ impl Repeats {
 
 impl Chain for Repeats {
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
-        let extensions = request.extensions();
-        self.candidate = extensions.get::<Arc<Candidate>>().cloned();
+        self.own = Some(own.clone());
         let most = self.budget.settings().max_attempts_per_candidate;
         self.left = most.saturating_sub(repeated(request.headers())).max(1);
         self.seed = own.seed();
-        self.body = request.body().clone();
-        self.kept = Some(request);
+        let (head, body) = request.into_parts();
+        self.body = body;
+        self.kept = Some(Kept::new(head));
         own.limit_errors(&self.budget);
         self.budget.deposit(self.subject());
         Ok(())
@@ -75,11 +79,12 @@ impl Chain for Repeats {
 
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
         self.left = self.left.saturating_sub(1);
-        let kept = match self.left {
-            0 => self.kept.take(),
-            _ => self.kept.clone(),
+        let body = self.body.clone();
+        let request = match (self.left, &mut self.kept) {
+            (0, kept) => kept.take().map(|kept| kept.last(body)),
+            (_, kept) => kept.as_mut().map(|kept| kept.again(body)),
         };
-        kept.ok_or_else(|| "a request was sent more often than it was kept for".into())
+        request.ok_or_else(|| "a request was sent more often than it was kept for".into())
     }
 
     fn hold(&self) -> Option<Duration> {
@@ -91,13 +96,11 @@ impl Chain for Repeats {
     }
 
     fn trusts(&self) -> bool {
-        self.candidate
-            .as_ref()
-            .is_some_and(|candidate| candidate.is_trusted())
+        self.candidate().is_some_and(Candidate::is_trusted)
     }
 
     fn subject(&self) -> Option<&str> {
-        self.candidate.as_ref().map(|candidate| candidate.label())
+        self.candidate().map(Candidate::label)
     }
 
     fn budget(&self) -> &RetryBudget {

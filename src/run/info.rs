@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, Weak,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
@@ -34,6 +35,8 @@ pub(crate) struct Info {
     step: Mutex<Option<Step>>,
     failing: Mutex<Option<Box<Failing>>>,
     errors: OnceLock<Box<ErrorCounts>>,
+    /// Whom an attempt goes to; what it is, those know who put it there.
+    server: OnceLock<Arc<dyn Any + Send + Sync>>,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -75,6 +78,7 @@ impl Info {
             step: Mutex::new(None),
             failing: Mutex::new(None),
             errors: OnceLock::new(),
+            server: OnceLock::new(),
             identity: OnceLock::new(),
         }
     }
@@ -143,6 +147,10 @@ impl Info {
 
     pub(crate) fn errors(&self) -> Option<&ErrorCounts> {
         self.errors.get().map(|errors| &**errors)
+    }
+
+    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+        &self.server
     }
 
     pub(crate) fn identify(&self, identity: Identity) -> bool {

@@ -1,6 +1,6 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     NodeKind, ReasonClass, ResetOn, Run, TerminalReason,
@@ -128,6 +128,20 @@ impl Run {
     /// How many tries the call has made.
     pub(crate) fn tries(&self) -> u32 {
         self.call_info().tries().load(Ordering::Acquire)
+    }
+
+    /// Says whom this attempt goes to.
+    pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>) {
+        // An attempt goes to one; a second word is not heard.
+        let _ = self.node().payload.server().set(server);
+    }
+
+    /// Whom this attempt goes to, as the nearest layer said that chose it.
+    pub(crate) fn served_by<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
+        let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
+        let mut servers = attempts.filter_map(|node| node.payload.server().get());
+        servers.find_map(|server| server.downcast_ref())
     }
 
     /// The nearest node that is no attempt.

@@ -122,7 +122,12 @@ fn what_belongs_to_the_callers_connection_stays_there() {
         left.sort_unstable();
         assert_eq!(
             left,
-            ["accept-encoding", "anthropic-beta", "content-length"]
+            [
+                "accept-encoding",
+                "anthropic-beta",
+                "content-length",
+                "x-attempt"
+            ]
         );
         assert_eq!(headers["accept-encoding"], "identity");
     }
@@ -171,8 +176,8 @@ fn no_body_has_no_length_but_nought() {
 
 #[test]
 fn nothing_to_strip_costs_no_allocation() {
-    let original = chat(&[("x-a", "1"), ("keep-alive", "timeout=5")]);
-    let mut headers = original.head().headers.clone();
+    let mut headers = HeaderMap::new();
+    headers.insert("x-a", HeaderValue::from_static("1"));
     let allocations = measure(|| strip_hop(&mut headers));
     assert_eq!(allocations.count_total, 0);
     assert_eq!(headers.len(), 1);

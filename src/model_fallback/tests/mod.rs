@@ -42,7 +42,7 @@ fn elsewhere() -> Candidate {
 /// The headers of an attempt at `candidate`.
 fn sent(candidate: &Candidate, original: &Original) -> HeaderMap {
     let id = HeaderValue::from_static("r-1");
-    let request = candidate.request(original, Some(id)).unwrap();
+    let request = candidate.request(&mut original.clone(), Some(id)).unwrap();
     request.into_parts().0.headers
 }
 

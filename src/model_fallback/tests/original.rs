@@ -14,7 +14,9 @@ fn refused(request: Request<impl Into<ReplayBody>>) -> InvalidRequest {
 #[test]
 fn without_a_base_url_only_the_model_changes() {
     let original = post("/any/v1/chat/completions?a=b", &[], BODY);
-    let request = Candidate::new("served").request(&original, None).unwrap();
+    let request = Candidate::new("served")
+        .request(&mut original.clone(), None)
+        .unwrap();
     assert_eq!(request.uri(), "/any/v1/chat/completions?a=b");
     assert_eq!(request.method(), Method::POST);
     assert_eq!(bytes(request.body()), BODY.replace("asked", "served"));
@@ -23,7 +25,7 @@ fn without_a_base_url_only_the_model_changes() {
 #[test]
 fn with_one_the_operation_and_the_query_go_there() {
     let original = post("/any/v1/messages/count_tokens?beta=true", &[], BODY);
-    let request = elsewhere().request(&original, None).unwrap();
+    let request = elsewhere().request(&mut original.clone(), None).unwrap();
     let url = "https://other.example/v1/messages/count_tokens?beta=true";
     assert_eq!(request.uri(), url);
 }
@@ -31,9 +33,13 @@ fn with_one_the_operation_and_the_query_go_there() {
 #[test]
 fn an_unknown_operation_has_no_place_elsewhere() {
     let original = post("/v1/threads", &[], BODY);
-    let error = elsewhere().request(&original, None).unwrap_err();
+    let error = elsewhere()
+        .request(&mut original.clone(), None)
+        .unwrap_err();
     assert!(error.to_string().contains("\"/v1/threads\""), "{error}");
-    let request = Candidate::new("served").request(&original, None).unwrap();
+    let request = Candidate::new("served")
+        .request(&mut original.clone(), None)
+        .unwrap();
     assert_eq!(request.uri(), "/v1/threads");
 }
 
@@ -41,7 +47,9 @@ fn an_unknown_operation_has_no_place_elsewhere() {
 fn every_attempt_is_made_from_the_original() {
     let original = chat(&[]);
     for model in ["a", "a longer name", "asked"] {
-        let request = Candidate::new(model).request(&original, None).unwrap();
+        let request = Candidate::new(model)
+            .request(&mut original.clone(), None)
+            .unwrap();
         assert_eq!(bytes(request.body()), BODY.replace("asked", model));
     }
 }
@@ -55,7 +63,7 @@ fn extensions_go_along_and_the_callers_protocol_does_not() {
     request.extensions_mut().insert(Kept(7));
     let original = Original::read(request).unwrap();
 
-    let request = elsewhere().request(&original, None).unwrap();
+    let request = elsewhere().request(&mut original.clone(), None).unwrap();
 
     assert_eq!(request.extensions().get(), Some(&Kept(7)));
     assert_eq!(request.version(), Version::HTTP_11);
@@ -68,7 +76,9 @@ fn nothing_is_spliced_into_no_body() {
         .unwrap();
     let original = Original::read(request).unwrap();
     assert!(original.patchable() && original.prompt().is_none());
-    let request = Candidate::new("served").request(&original, None).unwrap();
+    let request = Candidate::new("served")
+        .request(&mut original.clone(), None)
+        .unwrap();
     assert!(request.body().is_empty());
 }
 
@@ -81,7 +91,7 @@ fn a_form_is_sent_as_it_is() {
     ] {
         let original = post("/v1/images/edits", &[("content-type", kind)], form);
         assert!(!original.patchable());
-        let request = elsewhere().request(&original, None).unwrap();
+        let request = elsewhere().request(&mut original.clone(), None).unwrap();
         assert_eq!(request.uri(), "https://other.example/v1/images/edits");
         assert_eq!(bytes(request.body()), form);
     }
@@ -103,7 +113,9 @@ fn what_is_neither_is_refused() {
 fn what_was_spliced_further_out_is_spliced_again() {
     let body = Candidate::new("outer").patch(&Bytes::from(BODY)).unwrap();
     let original = Original::read(Request::post("/v1/responses").body(body).unwrap()).unwrap();
-    let request = Candidate::new("inner").request(&original, None).unwrap();
+    let request = Candidate::new("inner")
+        .request(&mut original.clone(), None)
+        .unwrap();
     assert_eq!(bytes(request.body()), BODY.replace("asked", "inner"));
 }
 

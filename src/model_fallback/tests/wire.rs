@@ -9,7 +9,7 @@ use super::{BODY, elsewhere, post};
 async fn a_patched_body_goes_out_with_its_length() {
     let headers = [("transfer-encoding", "chunked"), ("host", "gateway")];
     let original = post("/v1/responses", &headers, BODY);
-    let request = elsewhere().request(&original, None).unwrap();
+    let request = elsewhere().request(&mut original.clone(), None).unwrap();
     let (client, mut server) = duplex(4096);
     let (mut sender, connection) = http1::handshake(TokioIo::new(client)).await.unwrap();
 

@@ -96,7 +96,7 @@ impl<P: Hook> Node<P> {
         {
             let inner = self.lock();
             inner.waiters.collect(false, &mut wakers);
-            reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+            reached.extend(inner.children.alive());
         }
         if !settled {
             self.collect_drivers(&mut wakers);
@@ -108,7 +108,7 @@ impl<P: Hook> Node<P> {
             if node.end.set(end.clone()).is_ok() {
                 let inner = node.lock();
                 inner.waiters.collect(false, &mut wakers);
-                reached.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+                reached.extend(inner.children.alive());
                 let follows = !inner.follows.is_empty();
                 drop(inner);
                 if follows {

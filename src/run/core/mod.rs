@@ -22,6 +22,7 @@
 //! runs, so there is no lock order to get wrong.
 
 mod check;
+mod children;
 mod clocks;
 mod end;
 mod latch;

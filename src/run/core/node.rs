@@ -11,6 +11,7 @@ use slab::Slab;
 
 use super::{
     End, Hook, Nanos, Window,
+    children::Children,
     clocks::{Clocks, Life},
     pauses::Pauses,
     waiters::Waiters,
@@ -46,7 +47,7 @@ struct Parent<P> {
 
 #[derive(Debug)]
 pub(super) struct Inner<P> {
-    pub(super) children: Slab<Weak<Node<P>>>,
+    pub(super) children: Children<P>,
     pub(super) waiters: Waiters,
     pub(super) windows: Slab<Arc<Window>>,
     pub(super) also: Vec<TerminalReason>,
@@ -70,13 +71,12 @@ impl<P: Hook> Node<P> {
     ) -> Arc<Self> {
         let child = {
             let mut inner = self.lock();
-            let entry = inner.children.vacant_entry();
             let parent = Parent {
                 node: Arc::clone(self),
-                key: entry.key(),
+                key: inner.children.next_key(),
             };
             let child = Arc::new(Self::new(kind, number, payload, now, Some(parent)));
-            entry.insert(Arc::downgrade(&child));
+            inner.children.insert(Arc::downgrade(&child));
             child
         };
         // An end that came before the insertion did not see the child.
@@ -106,7 +106,7 @@ impl<P: Hook> Node<P> {
             heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             inner: Mutex::new(Inner {
-                children: Slab::new(),
+                children: Children::new(),
                 waiters: Waiters::default(),
                 windows: Slab::new(),
                 also: Vec::new(),
@@ -261,13 +261,13 @@ impl<P> Node<P> {
 impl<P> Drop for Node<P> {
     fn drop(&mut self) {
         if let Some(Parent { node, key }) = self.parent.take() {
-            node.lock().children.try_remove(key);
+            node.lock().children.remove(key);
         }
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(PoisonError::into_inner);
         for (node, key) in std::mem::take(&mut inner.follows) {
             if let Some(node) = node.upgrade() {
-                node.lock().children.try_remove(key);
+                node.lock().children.remove(key);
             }
         }
     }

@@ -105,7 +105,7 @@ impl<P: Hook> Node<P> {
         let collect = |node: &Self, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>| {
             let inner = node.lock();
             inner.waiters.collect(false, wakers);
-            below.extend(inner.children.iter().filter_map(|(_, c)| c.upgrade()));
+            below.extend(inner.children.alive());
         };
         collect(self, &mut wakers, &mut below);
         while let Some(node) = below.pop() {
