@@ -22,18 +22,18 @@ impl Admitted {
     }
 
     /// It starts: what was paid for it is spent.
-    pub(super) fn begin(mut self) -> Option<Run> {
+    pub(super) fn begin(mut self) {
         if let Some(grant) = self.grant.take() {
             grant.spend();
         }
-        self.attempt.take()
+        self.attempt = None;
     }
 
     /// It failed before it started.
-    pub(super) fn fail(mut self, reason: TerminalReason) -> Option<Run> {
-        let attempt = self.attempt.take()?;
-        attempt.settle(reason);
-        Some(attempt)
+    pub(super) fn fail(mut self, reason: TerminalReason) {
+        if let Some(attempt) = self.attempt.take() {
+            attempt.settle(reason);
+        }
     }
 }
 

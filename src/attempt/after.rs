@@ -3,37 +3,30 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::Response;
 use http_body::Body;
-use tower_service::Service;
 
 use super::{
     AttemptBody, Chain, Committed, Denial, Tries, X_ATTEMPT,
     body::Ownership,
-    course::Stage,
     decide::{Asked, Leave, decide},
     judge, kept,
     pilot::{Pilot, Turned},
     trial::{Answer, Outcome, Spent},
 };
 use crate::{
-    body::ReplayBody,
     retry_budget::{Count, Verdict},
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };
 
 impl<S, C: Chain> Pilot<S, C> {
-    pub(super) fn conclude<F, Q, B>(
+    pub(super) fn conclude<B: Body<Data = Bytes>>(
         &mut self,
         outcome: Outcome<B>,
         attempt: &Run,
         task: TaskId,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body<Data = Bytes>,
-    {
+    ) -> Turned<B> {
         match outcome {
             Outcome::Served(mut answer) => {
                 answer.parts.extensions.insert(Committed);
@@ -50,17 +43,13 @@ impl<S, C: Chain> Pilot<S, C> {
 
     /// A try failed: another follows, or what there is of it is handed on.
     #[cold]
-    pub(super) fn failed<F, Q, B>(
+    pub(super) fn failed<B: Body<Data = Bytes>>(
         &mut self,
         failure: Failure,
         spent: Spent<B>,
         attempt: &Run,
         task: TaskId,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body<Data = Bytes>,
-    {
+    ) -> Turned<B> {
         let now = self.own.now();
         if self.own.node().check(now, task).is_err() {
             // Nobody's failure any more: not counted, not told.
@@ -126,17 +115,13 @@ impl<S, C: Chain> Pilot<S, C> {
     }
 
     /// Gives the try up for another.
-    fn again<F, Q, B>(
+    fn again<B: Body<Data = Bytes>>(
         &mut self,
         failure: &Failure,
         spent: Spent<B>,
         attempt: &Run,
         leave: Leave,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body<Data = Bytes>,
-    {
+    ) -> Turned<B> {
         let now = self.own.now();
         let reason = TerminalReason::Failed(failure.class);
         drop(attempt.node().settle(reason, now));
@@ -153,25 +138,21 @@ impl<S, C: Chain> Pilot<S, C> {
         if leave.wait.is_zero() {
             return self.start(leave.grant);
         }
-        Turned::To(Stage::Waiting {
+        Turned::Wait {
             at: nanos(now.saturating_add(leave.wait)),
             grant: leave.grant,
-            pause: Some(self.own.pause()),
-        })
+        }
     }
 
     /// No other try follows.
-    fn stop<F, Q, B>(
+    fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
         counted: Option<Verdict>,
         failure: Failure,
         spent: Spent<B>,
         attempt: &Run,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        B: Body<Data = Bytes>,
-    {
+    ) -> Turned<B> {
         let key = self.chain.key(&failure);
         let failed = TerminalReason::Failed(failure.class);
         let reason = match denied {

@@ -15,7 +15,7 @@ use tower_service::Service;
 use super::{
     AttemptBody, Chain,
     admitted::Admitted,
-    pilot::{Pilot, Turned},
+    pilot::{Pilot, Started, Turned},
     trial::Trial,
 };
 use crate::{
@@ -94,7 +94,7 @@ pin_project! {
         Waiting {
             at: Nanos,
             grant: Option<Grant<'static>>,
-            pause: Option<PauseGuard>,
+            pause: PauseGuard,
         },
         Over,
     }
@@ -153,15 +153,50 @@ where
                 Poll::Pending => ready!(this.stage.as_mut().pending(this.pilot, &turn, cx)),
             };
             drop(turn);
-            match turned {
-                Turned::To(stage) => this.stage.set(stage),
-                Turned::Again => {}
+            let refused = match turned {
+                Turned::Again => continue,
+                Turned::Ready(admitted) => {
+                    let admitted = Some(admitted);
+                    this.stage.set(Stage::Readying { admitted });
+                    continue;
+                }
+                Turned::Wait { at, grant } => {
+                    let pause = this.pilot.own().pause();
+                    this.stage.set(Stage::Waiting { at, grant, pause });
+                    continue;
+                }
+                Turned::Try(admitted) => match this.pilot.call(admitted) {
+                    Ok(started) => {
+                        this.stage.set(Stage::trying(started));
+                        continue;
+                    }
+                    Err(error) => error,
+                },
                 Turned::Done(result) => {
                     this.stage.set(Stage::Over);
                     this.pilot.finish();
                     return Poll::Ready(result);
                 }
-            }
+            };
+            this.stage.set(Stage::Over);
+            this.pilot.finish();
+            return Poll::Ready(Err(this.pilot.refuse(refused)));
+        }
+    }
+}
+
+impl<F, Q, B: Body> Stage<F, Q, B> {
+    #[inline]
+    fn trying(started: Started<F>) -> Self {
+        let Started {
+            call,
+            attempt,
+            hold,
+        } = started;
+        Self::Trying {
+            trial: Trial::new(call),
+            attempt,
+            until: Until { hold, error: None },
         }
     }
 }
@@ -176,7 +211,7 @@ where
         pilot: &mut Pilot<S, C>,
         turn: &Turn,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<Self, B>>
+    ) -> Poll<Turned<B>>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
         F: Future<Output = Result<Response<B>, S::Error>>,
@@ -195,10 +230,8 @@ where
                     return Poll::Pending;
                 };
                 Poll::Ready(match (body, head.take()) {
-                    (Ok(body), Some(head)) => Turned::To(Self::Begin {
-                        request: Some(Request::from_parts(head, body)),
-                    }),
-                    (Err(error), _) => pilot.refuse(error),
+                    (Ok(body), Some(head)) => pilot.begin(Request::from_parts(head, body)),
+                    (Err(error), _) => Turned::Done(Err(pilot.refuse(error))),
                     (Ok(_), None) => panic!("a body was read twice"),
                 })
             }
@@ -230,7 +263,7 @@ where
         pilot: &mut Pilot<S, C>,
         turn: &Turn,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<Self, B>>
+    ) -> Poll<Turned<B>>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
         F: Future<Output = Result<Response<B>, S::Error>>,

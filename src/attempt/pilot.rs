@@ -9,12 +9,8 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    AttemptBody, AttemptPolicy, Chain, Tries, X_ATTEMPT,
-    admitted::Admitted,
-    course::{Stage, Until},
-    judge, kept,
-    owner::Owner,
-    trial::{Spent, Trial},
+    AttemptBody, AttemptPolicy, Chain, Tries, X_ATTEMPT, admitted::Admitted, judge, kept,
+    owner::Owner, trial::Spent,
 };
 use crate::{
     BoxError,
@@ -45,11 +41,27 @@ pub(crate) struct Pilot<S, C> {
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
 )]
-pub(super) enum Turned<T, B: Body> {
-    To(T),
+pub(super) enum Turned<B: Body> {
     /// Something changed: the stage is to be polled again.
     Again,
+    /// A try may start, and the service is ready.
+    Try(Admitted),
+    /// A try may start once the service is ready.
+    Ready(Admitted),
+    /// A try may start later.
+    Wait {
+        at: Nanos,
+        grant: Option<Grant<'static>>,
+    },
     Done(Result<Response<AttemptBody<B>>, BoxError>),
+}
+
+/// A try that was started.
+pub(super) struct Started<F> {
+    pub(super) call: SupervisedFuture<F, AttemptPolicy>,
+    pub(super) attempt: Run,
+    /// When what is held counts as committed.
+    pub(super) hold: Option<Nanos>,
 }
 
 impl<S, C> Pilot<S, C> {
@@ -83,13 +95,13 @@ impl<S, C> Pilot<S, C> {
 
     /// Waits for something that no layer further in looks after: the end of the
     /// node, its deadlines, and `at`.
-    pub(super) fn watch<T, B: Body>(
+    pub(super) fn watch<B: Body>(
         &mut self,
         attempt: Option<&Run>,
         at: Option<Nanos>,
         turn: &Turn,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<T, B>> {
+    ) -> Poll<Turned<B>> {
         let node = attempt.unwrap_or(&self.own).node();
         let deadline = node.next_deadline();
         let now = self.own.at(turn.now());
@@ -103,7 +115,7 @@ impl<S, C> Pilot<S, C> {
     }
 
     /// The answer of a call whose node is over.
-    pub(super) fn ended<T, B: Body>(&mut self) -> Option<Turned<T, B>> {
+    pub(super) fn ended<B: Body>(&mut self) -> Option<Turned<B>> {
         self.own.node().own_end()?;
         Some(Turned::Done(Err(self.over(None))))
     }
@@ -121,12 +133,12 @@ impl<S, C> Pilot<S, C> {
     }
 
     /// The request cannot be sent to anybody.
-    pub(super) fn refuse<T, B: Body>(&mut self, error: BoxError) -> Turned<T, B> {
+    pub(super) fn refuse(&mut self, error: BoxError) -> BoxError {
         if self.own.node().own_end().is_some() {
-            return Turned::Done(Err(self.over(Some(error))));
+            return self.over(Some(error));
         }
         self.settle(judge::reason_of(&error, &self.own));
-        Turned::Done(Err(error))
+        error
     }
 
     /// What the node comes to, if it is this layer's to say.
@@ -139,52 +151,39 @@ impl<S, C> Pilot<S, C> {
 
 impl<S, C: Chain> Pilot<S, C> {
     /// The request is there, whole.
-    pub(super) fn begin<F, Q, B>(
-        &mut self,
-        request: Request<ReplayBody>,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body,
-    {
+    #[inline]
+    pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Turned<B> {
         match self.chain.begin(&self.own, request) {
             Ok(()) => self.start(None),
-            Err(error) => self.refuse(error),
+            Err(error) => Turned::Done(Err(self.refuse(error))),
         }
     }
 
-    /// Starts a try, unless the node is over.
-    pub(super) fn start<F, Q, B>(
-        &mut self,
-        grant: Option<Grant<'static>>,
-    ) -> Turned<Stage<F, Q, B>, B>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body,
-    {
+    /// Opens a try, unless the node is over.
+    #[inline]
+    pub(super) fn start<B: Body>(&mut self, grant: Option<Grant<'static>>) -> Turned<B> {
         let Some(attempt) = self.own.admit(NodeKind::Attempt) else {
             // The grant was not used, and goes back.
             return Turned::Done(Err(self.over(None)));
         };
         let admitted = Admitted::new(attempt, grant);
+        // Whoever called has seen to it that the service is ready, once.
         if self.started == 0 {
-            // Whoever called has seen to it that the service is ready.
-            return self.call(admitted);
+            Turned::Try(admitted)
+        } else {
+            Turned::Ready(admitted)
         }
-        Turned::To(Stage::Readying {
-            admitted: Some(admitted),
-        })
     }
 
     /// Asks the service whether it is ready for the try.
-    pub(super) fn ready<F, Q, B>(
+    pub(super) fn ready<B>(
         &mut self,
         admitted: &mut Option<Admitted>,
         task: TaskId,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<Stage<F, Q, B>, B>>
+    ) -> Poll<Turned<B>>
     where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        S: Service<Request<ReplayBody>>,
         S::Error: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
@@ -196,7 +195,7 @@ impl<S, C: Chain> Pilot<S, C> {
             panic!("a try was started twice");
         };
         let error: BoxError = match self.service.poll_ready(cx) {
-            Poll::Ready(Ok(())) => return Poll::Ready(self.call(begun)),
+            Poll::Ready(Ok(())) => return Poll::Ready(Turned::Try(begun)),
             Poll::Ready(Err(error)) => error.into(),
             // Its share of the time went by.
             Poll::Pending if attempt.node().own_end().is_some() => attempt.to_terminated().into(),
@@ -216,25 +215,22 @@ impl<S, C: Chain> Pilot<S, C> {
         Poll::Ready(self.failed(failure, Spent::Error(error), &attempt, task))
     }
 
-    fn call<F, Q, B>(&mut self, admitted: Admitted) -> Turned<Stage<F, Q, B>, B>
+    /// Starts the try.
+    ///
+    /// # Errors
+    ///
+    /// If its request cannot be made.
+    #[inline]
+    pub(super) fn call(&mut self, admitted: Admitted) -> Result<Started<S::Future>, BoxError>
     where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        B: Body,
+        S: Service<Request<ReplayBody>>,
     {
-        let made = admitted
-            .attempt()
-            .map(|attempt| self.chain.request(attempt));
-        let mut request = match made {
-            Some(Ok(request)) => request,
-            Some(Err(error)) => {
-                drop(admitted);
-                return self.refuse(error);
-            }
-            None => panic!("a try was started twice"),
-        };
-        let Some(attempt) = admitted.begin() else {
+        let Some(attempt) = admitted.attempt().cloned() else {
             panic!("a try was started twice");
         };
+        let mut request = self.chain.request(&attempt)?;
+        // From here on what watches it settles it.
+        admitted.begin();
         let number = self.own.count_try(self.started > 0);
         self.started += 1;
         request
@@ -245,23 +241,19 @@ impl<S, C: Chain> Pilot<S, C> {
             Some(run) => run.clone_from(&attempt),
             None => drop(extensions.insert(attempt.clone())),
         }
+        let held_to = |hold: Duration| nanos(attempt.node().opened().saturating_add(hold));
+        let hold = self.chain.hold().map(held_to);
         let entry = Entry {
             run: attempt.clone(),
             owns: true,
         };
-        let held_to = |hold: Duration| nanos(attempt.node().opened().saturating_add(hold));
-        let until = Until {
-            hold: self.chain.hold().map(held_to),
-            error: None,
-        };
         let service = &mut self.service;
-        let call = SupervisedFuture::new(entry, AttemptPolicy, request, |request| {
-            service.call(request)
-        });
-        Turned::To(Stage::Trying {
-            trial: Trial::new(call),
+        Ok(Started {
+            call: SupervisedFuture::new(entry, AttemptPolicy, request, |request| {
+                service.call(request)
+            }),
             attempt,
-            until,
+            hold,
         })
     }
 }
