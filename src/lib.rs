@@ -2,9 +2,10 @@
 //!
 //! Agents fail in the same few ways: a turn that was working is killed by one
 //! wall clock, a stream that hangs is never noticed, the user closes the tab
-//! and the server goes on paying for tokens, and when something was cut nobody
-//! learns why. The root is one confusion: *this attempt failed, try another*
-//! and *the run is over, stop* look the same. Here every cancellation carries a
+//! and the server goes on paying for tokens, retries, then falls back to a
+//! second model, for nobody, and when something was cut nobody learns why. The
+//! root is one confusion: *this attempt failed, try another* and *the run is
+//! over, stop* look the same. Here every cancellation carries a
 //! [`TerminalReason`], stored on a [`Run`] before anything is dropped, and
 //! every layer reads it before it acts.
 //!
@@ -19,17 +20,21 @@
 //! use tower_agent::*;
 //!
 //! let registry = RunRegistry::new();
+//! let budget = RetryBudget::new();
+//! let candidates = [Candidate::new("large"), Candidate::new("small")];
 //! let service = ServiceBuilder::new()
 //!     .layer(TerminalResponseLayer::new())
 //!     .layer(RunLayer::new(registry.clone()))
 //!     .layer(PumpLayer::new(32))
 //!     .layer(ClientDisconnectLayer::new())
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(1800)))
+//!     .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
+//!     .layer(RetryBudgetLayer::new(budget))
 //!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
-//!     .service(service_fn(|_: Request<Full<Bytes>>| async {
+//!     .service(service_fn(|_: Request<ReplayBody>| async {
 //!         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from("hello"))))
 //!     }));
-//! # let _ = tower::ServiceExt::oneshot(service, Request::new(Full::default()));
+//! # let _ = tower::ServiceExt::oneshot(service, Request::new(Full::<Bytes>::default()));
 //! ```
 //!
 //! # Around a client
@@ -73,6 +78,9 @@
 //! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
+//! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
+//! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
+//! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may be tried |
 //!
 //! A layer acts on the node that it finds in the request's extensions, so the
 //! same layer means another thing further in: below a layer that opens an
