@@ -49,7 +49,8 @@ pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave
         return Err(Denial::Ended);
     }
     let wait = chain.worth(failure)?;
-    let enough = nanos(now + wait.saturating_add(chain.budget().settings().min_attempt));
+    let least = wait.saturating_add(chain.budget().settings().min_attempt);
+    let enough = nanos(now.saturating_add(least));
     if own.node().next_deadline().is_some_and(|at| at < enough) {
         return Err(Denial::TimeLeft);
     }

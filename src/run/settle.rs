@@ -60,7 +60,10 @@ impl Run {
             .node()
             .own_end()
             .filter(|end| end.origin == self.node().number());
-        let Some(end) = own.filter(|end| failing.is_some() || is_failure(&end.reason)) else {
+        // Ended otherwise, by a disconnect for one, it is nobody's failure.
+        let as_judged =
+            |reason: &TerminalReason| failing.as_ref().is_some_and(|it| it.reason == *reason);
+        let Some(end) = own.filter(|end| is_failure(&end.reason) || as_judged(&end.reason)) else {
             return;
         };
         let Some(failing) = failing else {
