@@ -20,7 +20,7 @@ pub struct Repeats {
     kept: Option<Kept>,
     body: ReplayBody,
     own: Option<Run>,
-    /// How many more tries there may be.
+    /// How many more tries there may be after the current one.
     left: u32,
     /// Whether a silent one was repeated.
     silent: bool,
@@ -67,7 +67,7 @@ impl Chain for Repeats {
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
         self.own = Some(own.clone());
         let most = self.budget.settings().max_attempts_per_candidate;
-        self.left = most.saturating_sub(repeated(request.headers())).max(1);
+        self.left = most.saturating_sub(repeated(request.headers()).saturating_add(1));
         self.seed = own.seed();
         let (head, body) = request.into_parts();
         self.body = body;
@@ -78,7 +78,6 @@ impl Chain for Repeats {
     }
 
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
-        self.left = self.left.saturating_sub(1);
         let body = self.body.clone();
         let request = match (self.left, &mut self.kept) {
             (0, kept) => kept.take().map(|kept| kept.last(body)),
@@ -143,6 +142,8 @@ impl Chain for Repeats {
         let grant = self.budget.withdraw(self.subject());
         let grant = grant.ok_or(Denial::Bucket)?.into_owned();
         self.silent |= failure.class.same() == Same::Once;
+        // Also for a try that the service then is not ready for.
+        self.left = self.left.saturating_sub(1);
         Ok(Some(grant))
     }
 
