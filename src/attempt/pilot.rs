@@ -187,18 +187,21 @@ impl<S, C: Chain> Pilot<S, C> {
         S::Error: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
-        if let Some(ended) = self.ended() {
-            return Poll::Ready(ended);
-        }
         let attempt = admitted.as_ref().and_then(Admitted::attempt).cloned();
         let (Some(begun), Some(attempt)) = (admitted.take(), attempt) else {
             panic!("a try was started twice");
         };
-        let error: BoxError = match self.service.poll_ready(cx) {
-            Poll::Ready(Ok(())) => return Poll::Ready(Turned::Try(begun)),
+        let readiness = self.service.poll_ready(cx);
+        // The clocks, for the service may be ready at the very deadline.
+        let alive = attempt.node().check(self.own.now(), task).is_ok();
+        if let Some(ended) = self.ended() {
+            return Poll::Ready(ended);
+        }
+        let error: BoxError = match readiness {
             Poll::Ready(Err(error)) => error.into(),
             // Its share of the time went by.
-            Poll::Pending if attempt.node().own_end().is_some() => attempt.to_terminated().into(),
+            _ if !alive => attempt.to_terminated().into(),
+            Poll::Ready(Ok(())) => return Poll::Ready(Turned::Try(begun)),
             Poll::Pending => {
                 *admitted = Some(begun);
                 return Poll::Pending;

@@ -7,6 +7,7 @@
 )]
 
 mod client_disconnect;
+mod found;
 mod hard_ceiling;
 mod pump;
 mod reasons;

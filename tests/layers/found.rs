@@ -1,0 +1,94 @@
+//! What the random stacks found, each in its smallest form.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::{Request, StatusCode};
+use http_body_util::BodyExt;
+use tokio::time::{Instant, Sleep, sleep};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget,
+    RetryBudgetLayer, TerminalReason,
+};
+
+use crate::support::{DONE, PRELUDE, ReadExt, Script, Several, chat, prompt, reason_of, secs};
+
+/// Ready at once for the first call, and after a time for each further.
+#[derive(Debug)]
+struct Slow {
+    inner: Several,
+    after: Duration,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl Slow {
+    const fn new(inner: Several, after: Duration) -> Self {
+        let timer = None;
+        Self {
+            inner,
+            after,
+            timer,
+        }
+    }
+}
+
+impl Clone for Slow {
+    fn clone(&self) -> Self {
+        Self::new(self.inner.clone(), self.after)
+    }
+}
+
+impl Service<Request<ReplayBody>> for Slow {
+    type Response = <Several as Service<Request<ReplayBody>>>::Response;
+    type Error = BoxError;
+    type Future = <Several as Service<Request<ReplayBody>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        if self.inner.calls() > 0 {
+            let after = self.after;
+            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(after)));
+            ready!(timer.as_mut().poll(cx));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReplayBody>) -> Self::Future {
+        self.timer = None;
+        self.inner.call(request)
+    }
+}
+
+fn failing() -> Script {
+    Script::json().status(500).data(r#"{"error":{}}"#)
+}
+
+fn healthy() -> Script {
+    Script::sse().data(PRELUDE).data(chat("a")).data(DONE)
+}
+
+fn quick() -> RetryBudget {
+    RetryBudget::new().delays(Duration::ZERO, Duration::ZERO)
+}
+
+fn fallback(models: &[&str]) -> ModelFallbackLayer {
+    ModelFallbackLayer::new(models.iter().map(|model| Candidate::new(*model)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
+    let upstream = Several::new([failing(), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(5)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(Slow::new(upstream.clone(), secs(5)));
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.calls(), 1);
+}
