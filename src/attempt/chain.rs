@@ -20,7 +20,13 @@ pub trait Chain {
     /// If it cannot be sent to anybody.
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError>;
 
-    /// The request of the try that is due; `attempt` may be given limits.
+    /// A try is about to be made: it may be given limits, which also hold while
+    /// the service is not ready for it.
+    fn limit(&self, attempt: &Run) {
+        let _ = attempt;
+    }
+
+    /// The request of the try that is due.
     ///
     /// # Errors
     ///

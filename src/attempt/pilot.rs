@@ -166,6 +166,7 @@ impl<S, C: Chain> Pilot<S, C> {
             // The grant was not used, and goes back.
             return Turned::Done(Err(self.over(None)));
         };
+        self.chain.limit(&attempt);
         let admitted = Admitted::new(attempt, grant);
         // Whoever called has seen to it that the service is ready, once.
         if self.started == 0 {

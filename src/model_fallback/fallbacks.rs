@@ -71,20 +71,6 @@ impl Fallbacks {
         (from..candidates.len())
             .filter(move |&at| patchable && at != first && candidates[at].speaks(operation))
     }
-
-    /// The time that is left, shared among this candidate and those after it.
-    fn share(&self, attempt: &Run) {
-        let Some(until) = attempt.node().next_deadline() else {
-            return;
-        };
-        let others = self.following().count() as u64;
-        if others > 0 {
-            let opened = attempt.node().opened();
-            let left = Duration::from_nanos(until).saturating_sub(opened);
-            let share = left / u32::try_from(others + 1).unwrap_or(u32::MAX);
-            attempt.node().clocks.tighten(Clock::Share, opened + share);
-        }
-    }
 }
 
 impl Chain for Fallbacks {
@@ -124,8 +110,21 @@ impl Chain for Fallbacks {
             request.extensions_mut().insert(limits);
         }
         attempt.serve_by(Arc::clone(candidate));
-        self.share(attempt);
         Ok(request)
+    }
+
+    /// The time that is left, shared among this candidate and those after it.
+    fn limit(&self, attempt: &Run) {
+        let Some(until) = attempt.node().next_deadline() else {
+            return;
+        };
+        let others = self.following().count() as u64;
+        if others > 0 {
+            let opened = attempt.node().opened();
+            let left = Duration::from_nanos(until).saturating_sub(opened);
+            let share = left / u32::try_from(others + 1).unwrap_or(u32::MAX);
+            attempt.node().clocks.tighten(Clock::Share, opened + share);
+        }
     }
 
     fn hold(&self) -> Option<Duration> {

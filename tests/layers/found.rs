@@ -92,3 +92,20 @@ async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_is_never_ready_has_its_share_of_the_time_and_no_more() {
+    let upstream = Several::new([failing()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(9)))
+        .layer(fallback(&["a", "b", "c"]))
+        .service(Slow::new(upstream.clone(), secs(6)));
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    // b is given up at half of the nine seconds; c finds the service ready.
+    assert_eq!(answer.headers()["x-served-model"], "c");
+    assert_eq!(start.elapsed(), secs(6));
+    assert!(upstream.seen()[1].body.contains(r#""c""#));
+}
