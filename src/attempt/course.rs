@@ -293,6 +293,11 @@ where
                     Some(_) => until.hold,
                 };
                 if due.is_some_and(|at| at <= nanos(now)) {
+                    // A deadline of the call that has come goes first.
+                    drop(attempt.node().check(now, turn.task()));
+                    if let Some(ended) = pilot.ended() {
+                        return Poll::Ready(ended);
+                    }
                     if let Some(outcome) = trial.give_up() {
                         return Poll::Ready(pilot.conclude(outcome, attempt, turn.task()));
                     }

@@ -109,3 +109,16 @@ async fn a_candidate_that_is_never_ready_has_its_share_of_the_time_and_no_more()
     assert_eq!(start.elapsed(), secs(6));
     assert!(upstream.seen()[1].body.contains(r#""c""#));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
+    let upstream = Several::new([Script::sse().data(PRELUDE).never()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(5)))
+        .layer(RetryBudgetLayer::new(quick()).hold(secs(5)))
+        .service(upstream);
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+}
