@@ -33,8 +33,7 @@ pin_project! {
             // The attempt first: what it came to is what its owner says.
             this.inner.set(None);
             if let (Some(ownership), true) = (this.owner, this.held.is_empty()) {
-                let end = ownership.attempt.node().own_end();
-                ownership.owner.decide(end.map(|end| end.reason.clone()));
+                ownership.decide();
             }
         }
     }
@@ -45,6 +44,13 @@ pin_project! {
 pub(super) struct Ownership {
     pub(super) owner: Owner,
     pub(super) attempt: Run,
+}
+
+impl Ownership {
+    fn decide(&mut self) {
+        let end = self.attempt.node().own_end();
+        self.owner.decide(end.map(|end| end.reason.clone()));
+    }
 }
 
 impl<B: Body> AttemptBody<B> {
@@ -86,7 +92,15 @@ where
             return Poll::Ready(Some(Err(error.into())));
         }
         if this.held.is_empty() {
-            return inner.poll_frame(cx);
+            let polled = inner.poll_frame(cx);
+            if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+                // Nothing follows, whatever becomes of the node.
+                this.inner.set(None);
+                if let Some(mut ownership) = this.owner.take() {
+                    ownership.decide();
+                }
+            }
+            return polled;
         }
         let next = this.held.next();
         if matches!(next, Some(Err(_))) {

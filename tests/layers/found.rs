@@ -122,3 +122,37 @@ async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_comes_after_the_error_of_an_attempt() {
+    let upstream = Several::new([Script::sse().data(chat("a")).fail("reset")]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let run = upstream.seen()[0].run.run();
+    let mut body = answer.into_body();
+    body.frame().await.unwrap().unwrap();
+
+    body.frame().await.unwrap().unwrap_err();
+    run.end(TerminalReason::Shutdown);
+
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_over_with_the_last_of_its_body_though_the_body_is_kept() {
+    let upstream = Several::new([healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let mut body = service
+        .oneshot(prompt("m", true))
+        .await
+        .unwrap()
+        .into_body();
+
+    while let Some(frame) = body.frame().await {
+        frame.unwrap();
+    }
+
+    let run = upstream.seen()[0].run.run();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
