@@ -228,7 +228,7 @@ impl<S, C: Chain> Pilot<S, C> {
         // A share of the time was a limit to the commit.
         attempt.node().clocks.lapse();
         self.chain.release();
-        self.chain.answered(&mut parts.headers);
+        self.chain.answered(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
             let tries = kept::number(self.own.tries());
             parts.headers.insert(X_ATTEMPT, tries);

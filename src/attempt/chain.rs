@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use http::{HeaderMap, Request};
+use http::{Request, response::Parts};
 
 use crate::{
     BoxError,
@@ -73,8 +73,8 @@ pub trait Chain {
     }
 
     /// An answer is handed on.
-    fn answered(&self, headers: &mut HeaderMap) {
-        let _ = headers;
+    fn answered(&self, answer: &mut Parts) {
+        let _ = answer;
     }
 
     /// No other try follows: frees what was kept for one.

@@ -1,6 +1,6 @@
 use std::{mem, sync::Arc, time::Duration};
 
-use http::{HeaderMap, HeaderName, HeaderValue, Request};
+use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{Candidate, CandidateDialect, Original, headers::strip_hop, layer::Choices};
 use crate::{
@@ -14,6 +14,10 @@ use crate::{
 };
 
 const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+
+/// On an answer: it says which candidate served.
+#[derive(Clone, Copy, Debug)]
+struct Served;
 
 /// One request, made out to one candidate after the other.
 #[derive(Debug)]
@@ -188,15 +192,15 @@ impl Chain for Fallbacks {
         Ok(None)
     }
 
-    fn answered(&self, headers: &mut HeaderMap) {
-        strip_hop(headers);
-        if let Some(model) = self
-            .choices
-            .served
-            .get(self.current)
-            .and_then(Option::as_ref)
-        {
-            headers.insert(X_SERVED_MODEL, model.clone());
+    fn answered(&self, answer: &mut Parts) {
+        strip_hop(&mut answer.headers);
+        let Some(served) = self.choices.served.get(self.current) else {
+            return;
+        };
+        // A layer further in chose last.
+        let is_told = answer.extensions.insert(Served).is_some();
+        if let Some(model) = served.as_ref().filter(|_| !is_told) {
+            answer.headers.insert(X_SERVED_MODEL, model.clone());
         }
     }
 

@@ -156,3 +156,19 @@ async fn a_call_is_over_with_the_last_of_its_body_though_the_body_is_kept() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_innermost_fallback_says_who_served() {
+    let upstream = Several::new([failing(), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(fallback(&["a", "b"]))
+        .layer(fallback(&["a", "b"]))
+        .service(upstream.clone());
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(upstream.seen()[1].body.contains(r#""b""#));
+    answer.into_body().read().await;
+}
