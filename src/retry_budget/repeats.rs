@@ -20,6 +20,8 @@ pub struct Repeats {
     kept: Option<Kept>,
     body: ReplayBody,
     own: Option<Run>,
+    /// Whether the first try was paid in.
+    paid: bool,
     /// How many more tries there may be after the current one.
     left: u32,
     /// Whether a silent one was repeated.
@@ -37,6 +39,7 @@ impl Repeats {
             kept: None,
             body: ReplayBody::default(),
             own: None,
+            paid: false,
             left: 0,
             silent: false,
             seed: 0,
@@ -73,11 +76,14 @@ impl Chain for Repeats {
         self.body = body;
         self.kept = Some(Kept::new(head));
         own.limit_errors(&self.budget);
-        self.budget.deposit(self.subject());
         Ok(())
     }
 
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
+        if !std::mem::replace(&mut self.paid, true) {
+            // Here and not before: a node that is over makes no attempt.
+            self.budget.deposit(self.subject());
+        }
         let body = self.body.clone();
         let request = match (self.left, &mut self.kept) {
             (0, kept) => kept.take().map(|kept| kept.last(body)),

@@ -172,3 +172,24 @@ async fn the_innermost_fallback_says_who_served() {
     assert!(upstream.seen()[1].body.contains(r#""b""#));
     answer.into_body().read().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_makes_no_attempt_pays_nothing_in() {
+    let budget = quick().shared(1.0, 0);
+    let upstream = Several::new([failing()]);
+    // Opened with the first attempt of the fallback, the limit has passed when
+    // the service is ready for the second.
+    let service = ServiceBuilder::new()
+        .layer(fallback(&["a", "b"]))
+        .layer(HardCeilingLayer::new(secs(3)))
+        .layer(RetryBudgetLayer::new(
+            budget.clone().max_attempts_per_candidate(1),
+        ))
+        .service(Slow::new(upstream.clone(), secs(3)));
+
+    service.oneshot(prompt("a", true)).await.unwrap_err();
+
+    assert_eq!(upstream.calls(), 1);
+    assert!(budget.withdraw(Some("a")).is_some());
+    assert!(budget.withdraw(Some("b")).is_none());
+}
