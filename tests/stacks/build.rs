@@ -1,28 +1,31 @@
 //! The stack of a plan.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use tower::{Layer, Service, ServiceExt, service_fn, util::BoxService};
+use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RunLayer, RunRegistry,
-    StepTimeoutLayer, TerminalResponseLayer,
+    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    ReplayBody, RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
+    TerminalResponseLayer,
+    retry_budget::{Count, Jitter},
 };
 
 use crate::{
-    plan::{Kind, Plan},
-    trace::Trace,
-    upstream,
+    plan::{Budget, Kind, Plan},
+    trace::{Event, Trace},
+    upstream::Upstream,
 };
 
-pub(crate) type Boxed = BoxService<Request<()>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
+pub(crate) type Boxed =
+    BoxCloneService<Request<ReplayBody>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
 
 fn boxed<S, B>(service: S) -> Boxed
 where
-    S: Service<Request<()>, Response = Response<B>> + Send + 'static,
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
     B: Body<Data = Bytes> + Send + 'static,
@@ -31,48 +34,150 @@ where
     let service = service.map_response(|answer: Response<B>| {
         answer.map(|body| body.map_err(Into::into).boxed_unsync())
     });
-    BoxService::new(service.map_err(Into::into))
+    BoxCloneService::new(service.map_err(Into::into))
 }
 
 const fn ticks(ticks: u64) -> Duration {
     Duration::from_secs(ticks)
 }
 
-pub(crate) fn stack(plan: &Plan, trace: &Trace, registry: &RunRegistry) -> Boxed {
-    let (script, seen) = (plan.clone(), trace.clone());
-    let upstream = service_fn(move |request: Request<()>| upstream::call(&script, &seen, &request));
-    let stack = plan
-        .layers
-        .iter()
-        .rev()
-        .fold(boxed(upstream), |inner, kind| match *kind {
-            Kind::Step {
-                window,
-                first,
-                resets_on,
-                scope,
-            } => {
-                let layer = StepTimeoutLayer::new(ticks(window)).first(ticks(first));
-                boxed(layer.resets_on(resets_on).scope(scope).layer(inner))
+/// The name of a candidate.
+pub(crate) fn model(index: usize) -> String {
+    format!("m{index}")
+}
+
+pub(crate) fn budget(plan: &Plan) -> RetryBudget {
+    let Budget {
+        deposit,
+        floor,
+        every,
+        per_error_key,
+        per_run,
+        hasty,
+    } = plan.budget;
+    let count = if every { Count::Every } else { Count::Harness };
+    let least = if hasty { 0 } else { 100 };
+    RetryBudget::new()
+        .min_attempt(Duration::from_millis(least))
+        .shared(deposit as f64 / 1000.0, floor)
+        .per_error_key(per_error_key)
+        .per_run(per_run)
+        .count(count)
+}
+
+pub(crate) fn stack(
+    plan: &Plan,
+    trace: &Trace,
+    registry: &RunRegistry,
+    budget: &RetryBudget,
+) -> Boxed {
+    let innermost = boxed(Upstream::new(plan, trace));
+    let layers = plan.layers.iter().enumerate().rev();
+    let stack = layers.fold(innermost, |inner, (index, kind)| {
+        let at = |event: fn(_, _) -> _| kind.tries().then_some((index, event));
+        let inner = seen(inner, trace, at(Event::Tried));
+        let layered = match *kind {
+            Kind::Retry { .. } | Kind::Fallback { .. } => {
+                let asked = trace.clone();
+                let budget = budget.clone().before_attempt(move |next| {
+                    let candidate = next.candidate.map(str::to_owned);
+                    asked.push(Event::Willing(index, candidate));
+                    true
+                });
+                trying(kind, budget, inner)
             }
-            Kind::Ceiling {
-                limit,
-                timeout,
-                scope,
-            } => {
-                let layer =
-                    HardCeilingLayer::optional(limit.map(ticks)).timeout(timeout.map(ticks));
-                boxed(layer.scope(scope).layer(inner))
-            }
-            Kind::Disconnect(scope) => {
-                boxed(ClientDisconnectLayer::new().scope(scope).layer(inner))
-            }
-            Kind::Pump(frames) => boxed(PumpLayer::new(frames).layer(inner)),
-            Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
-        });
+            _ => supervising(kind, registry, inner),
+        };
+        seen(layered, trace, at(Event::Came))
+    });
     if plan.terminal {
         boxed(TerminalResponseLayer::new().layer(stack))
     } else {
         stack
+    }
+}
+
+type Passed = (usize, fn(usize, Option<String>) -> Event);
+
+/// Notes each request that passes, and the node in it.
+fn seen(inner: Boxed, trace: &Trace, passed: Option<Passed>) -> Boxed {
+    let trace = trace.clone();
+    let service = inner.map_request(move |request: Request<ReplayBody>| {
+        if let Some(node) = request.extensions().get::<Run>() {
+            trace.know(node.clone());
+        }
+        let candidate = request.extensions().get::<Arc<Candidate>>();
+        let candidate = candidate.map(|candidate| candidate.label().to_owned());
+        if let Some((index, event)) = passed {
+            trace.push(event(index, candidate));
+        }
+        request
+    });
+    boxed(service)
+}
+
+fn trying(kind: &Kind, budget: RetryBudget, inner: Boxed) -> Boxed {
+    match *kind {
+        Kind::Retry {
+            attempts,
+            delay,
+            jitter,
+            hold,
+            patience,
+        } => {
+            // Without a range to choose from the other jitter is exact.
+            let jitter = if jitter {
+                Jitter::Full
+            } else {
+                Jitter::Decorrelated
+            };
+            let budget = budget
+                .max_attempts_per_candidate(attempts)
+                .delays(ticks(delay), ticks(delay))
+                .jitter(jitter)
+                .max_retry_after(ticks(patience));
+            let layer = RetryBudgetLayer::new(budget);
+            let layer = match hold {
+                Some(hold) => layer.hold(ticks(hold)),
+                None => layer,
+            };
+            boxed(layer.layer(inner))
+        }
+        Kind::Fallback { candidates, hold } => {
+            let candidates = (0..candidates).map(|index| Candidate::new(model(index)));
+            let layer = ModelFallbackLayer::new(candidates).budget(budget);
+            let layer = match hold {
+                Some(hold) => layer.hold(ticks(hold)),
+                None => layer,
+            };
+            boxed(layer.layer(inner))
+        }
+        _ => inner,
+    }
+}
+
+fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
+    match *kind {
+        Kind::Step {
+            window,
+            first,
+            resets_on,
+            scope,
+        } => {
+            let layer = StepTimeoutLayer::new(ticks(window)).first(ticks(first));
+            boxed(layer.resets_on(resets_on).scope(scope).layer(inner))
+        }
+        Kind::Ceiling {
+            limit,
+            timeout,
+            scope,
+        } => {
+            let layer = HardCeilingLayer::optional(limit.map(ticks)).timeout(timeout.map(ticks));
+            boxed(layer.scope(scope).layer(inner))
+        }
+        Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
+        Kind::Pump(frames) => boxed(PumpLayer::new(frames).layer(inner)),
+        Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
+        Kind::Retry { .. } | Kind::Fallback { .. } => inner,
     }
 }

@@ -6,13 +6,13 @@ use http::Request;
 use http_body_util::BodyExt;
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
-use tower_agent::{BoxError, RunRegistry, TerminalReason};
+use tower_agent::{BoxError, NodeKind, ReplayBody, RetryBudget, RunRegistry, TerminalReason};
 
 use crate::{
-    build::stack,
+    build::{self, model, stack},
     plan::{Action, PATIENCE, Plan},
+    script,
     trace::{Event, Node, Over, Story, Trace},
-    upstream,
 };
 
 const HALF: Duration = Duration::from_millis(500);
@@ -26,6 +26,8 @@ const fn ticks(ticks: u64) -> Duration {
 }
 
 pub(crate) fn run(plan: &Plan) -> Story {
+    // The waits before repeats are drawn from it.
+    fastrand::seed(0);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -37,8 +39,11 @@ pub(crate) fn run(plan: &Plan) -> Story {
 async fn play(plan: &Plan) -> Story {
     let trace = Trace::new();
     let registry = RunRegistry::new();
-    let service = stack(plan, &trace, &registry);
-    let mut request = Request::post("/v1/chat/completions").body(()).unwrap();
+    let budget = build::budget(plan);
+    let service = stack(plan, &trace, &registry, &budget);
+    let body = script::ask(plan, &model(plan.model));
+    let request = Request::post("/v1/chat/completions").body(body.into());
+    let mut request: Request<ReplayBody> = request.unwrap();
     if plan.named {
         request
             .headers_mut()
@@ -70,9 +75,14 @@ async fn play(plan: &Plan) -> Story {
             outsiders.push(tokio::spawn(async move {
                 sleep(ticks(at) + HALF).await;
                 trace.push(Event::Acted("end"));
-                match action {
-                    Action::Shutdown => call.run().end(TerminalReason::Shutdown),
-                    Action::Abort => call.end(TerminalReason::Aborted),
+                let latest = trace.latest();
+                let attempt = latest.filter(|node| node.kind() == NodeKind::Attempt);
+                match (action, attempt) {
+                    (Action::Shutdown, _) => call.run().end(TerminalReason::Shutdown),
+                    (Action::Abort, _) => call.end(TerminalReason::Aborted),
+                    (Action::Attempt, attempt) => {
+                        attempt.is_some_and(|attempt| attempt.end(TerminalReason::Aborted))
+                    }
                 };
             }));
         }
@@ -102,7 +112,12 @@ async fn play(plan: &Plan) -> Story {
         }
         Some(Err(error)) => trace.push(Event::Over(over(&error))),
         Some(Ok(answer)) => {
-            trace.push(Event::Head(answer.status().as_u16()));
+            let text = |name| Some(answer.headers().get(name)?.to_str().unwrap());
+            trace.push(Event::Head(
+                answer.status().as_u16(),
+                text("x-served-model").map(str::to_owned),
+                text("x-attempt").map(|number| number.parse().unwrap()),
+            ));
             read(plan, &trace, answer.into_body()).await;
         }
     }
@@ -124,8 +139,23 @@ async fn play(plan: &Plan) -> Story {
     trace.push(Event::Gone(in_flight, listed, alive));
     Story {
         entries: trace.entries(),
-        given: upstream::all(plan),
+        given: (0..trace.calls())
+            .map(|call| script::all(plan, call))
+            .collect(),
+        left: left(&budget),
     }
+}
+
+/// How many repeats there are yet, for a request that names no candidate and
+/// for each candidate.
+fn left(budget: &RetryBudget) -> Vec<(Option<String>, usize)> {
+    let names = std::iter::once(None).chain((0..4).map(|index| Some(model(index))));
+    let left = names.map(|name| {
+        let grants = std::iter::from_fn(|| budget.withdraw(name.as_deref()));
+        let grants: Vec<_> = grants.take(1_000).collect();
+        (name, grants.len())
+    });
+    left.collect()
 }
 
 async fn read<B>(plan: &Plan, trace: &Trace, mut body: B)

@@ -1,6 +1,5 @@
 //! What a case does; all times in ticks of a second.
 
-use proptest::prelude::*;
 use tower_agent::{ResetOn, Scope};
 
 /// How many ticks, and a quarter, the most patient reader waits for a frame.
@@ -13,13 +12,13 @@ pub(crate) struct Plan {
     pub(crate) terminal: bool,
     /// The request names its run.
     pub(crate) named: bool,
+    /// Whether the request asks for a stream; it is given what it asks for.
     pub(crate) sse: bool,
-    /// Ticks until the head.
-    pub(crate) head: u64,
-    pub(crate) frames: Vec<Piece>,
-    pub(crate) ending: Ending,
-    /// Ticks until the ending.
-    pub(crate) last: u64,
+    /// The model that it asks for.
+    pub(crate) model: usize,
+    pub(crate) budget: Budget,
+    /// One for each call that reaches the upstream, the last for all further.
+    pub(crate) upstream: Vec<Behaviour>,
     pub(crate) reader: Reader,
     pub(crate) action: Option<(u64, Action)>,
     /// A pause from a half tick on, for some ticks.
@@ -42,6 +41,64 @@ pub(crate) enum Kind {
     Disconnect(Scope),
     Pump(usize),
     Run,
+    Retry {
+        attempts: u32,
+        /// Ticks; exactly so many, or a random part of them.
+        delay: u64,
+        jitter: bool,
+        hold: Option<u64>,
+        /// The longest `retry-after` that is waited for.
+        patience: u64,
+    },
+    Fallback {
+        candidates: usize,
+        hold: Option<u64>,
+    },
+}
+
+/// What all retry layers of a plan share, and what the run may fail.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// What one first attempt deposits, in thousandths of a repeat.
+    pub(crate) deposit: u64,
+    /// Repeats per tick.
+    pub(crate) floor: u32,
+    /// Attempts inside a call count towards what the run may fail.
+    pub(crate) every: bool,
+    pub(crate) per_error_key: Option<u32>,
+    pub(crate) per_run: Option<u32>,
+    /// Whether an attempt is worth it however little time is left.
+    pub(crate) hasty: bool,
+}
+
+/// What the upstream does with one call.
+#[derive(Clone, Debug)]
+pub(crate) struct Behaviour {
+    /// Ticks until it is ready for it, unless it is the first.
+    pub(crate) busy: u64,
+    /// Ticks until the head.
+    pub(crate) head: u64,
+    pub(crate) head_is: Head,
+    pub(crate) frames: Vec<Piece>,
+    /// An error comes before the first token, in the place of it.
+    pub(crate) error_first: bool,
+    pub(crate) ending: Ending,
+    /// Ticks until the ending.
+    pub(crate) last: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Head {
+    /// The connection breaks before it.
+    Broken,
+    /// A status, and after how many ticks to come again.
+    Status(u16, Option<u64>),
+}
+
+impl Head {
+    pub(crate) const fn is_ok(self) -> bool {
+        matches!(self, Self::Status(200, _))
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -95,133 +152,8 @@ pub(crate) enum Action {
     Shutdown,
     /// Somebody ends the call.
     Abort,
-}
-
-fn scope() -> impl Strategy<Value = Scope> {
-    prop_oneof![Just(Scope::Found), Just(Scope::Run)]
-}
-
-fn kinds() -> impl Strategy<Value = Vec<Kind>> {
-    let resets = prop_oneof![
-        4 => Just(ResetOn::Content),
-        1 => Just(ResetOn::AnyByte),
-        1 => Just(ResetOn::Step)
-    ];
-    let step = (2..7u64, 2..9u64, any::<bool>(), resets, scope()).prop_map(
-        |(window, first, same, resets_on, scope)| Kind::Step {
-            window,
-            first: if same { window } else { first },
-            resets_on,
-            scope,
-        },
-    );
-    let totals = prop_oneof![
-        (3..14u64).prop_map(|limit| (Some(limit), None)),
-        (3..14u64).prop_map(|timeout| (None, Some(timeout))),
-        (3..14u64, 3..14u64).prop_map(|(limit, timeout)| (Some(limit), Some(timeout))),
-    ];
-    let ceiling = (totals, scope()).prop_map(|((limit, timeout), scope)| Kind::Ceiling {
-        limit,
-        timeout,
-        scope,
-    });
-    let several = (
-        prop::collection::vec(step, 0..3),
-        prop::collection::vec(ceiling, 0..3),
-        prop::collection::vec(scope().prop_map(Kind::Disconnect), 0..3),
-        prop_oneof![
-            3 => Just(vec![]),
-            1 => prop::collection::vec((1..6usize).prop_map(Kind::Pump), 1..3)
-        ],
-        prop::collection::vec(Just(Kind::Run), 0..3),
-    );
-    several
-        .prop_map(|(a, b, c, d, e)| [a, b, c, d, e].concat())
-        .prop_filter("a layer that has a node", |kinds| !kinds.is_empty())
-        .prop_shuffle()
-}
-
-fn pieces() -> impl Strategy<Value = Vec<Piece>> {
-    let what = prop_oneof![
-        4 => Just(What::Token),
-        2 => Just(What::Ping),
-        1 => Just(What::Prelude)
-    ];
-    let piece =
-        (prop_oneof![Just(0), 0..7u64], what).prop_map(|(after, what)| Piece { after, what });
-    (prop::collection::vec(piece, 0..7), any::<bool>()).prop_map(|(mut pieces, half)| {
-        if half {
-            pieces.push(Piece {
-                after: 1,
-                what: What::Half,
-            });
-        }
-        pieces
-    })
-}
-
-pub(crate) fn plans() -> impl Strategy<Value = Plan> {
-    let ending = prop_oneof![
-        4 => Just(Ending::Done),
-        1 => Just(Ending::DoneAndSilence),
-        1 => Just(Ending::Finish),
-        1 => Just(Ending::Cut),
-        1 => Just(Ending::Fail),
-        2 => Just(Ending::Never)
-    ];
-    let leave = (prop::option::of(0..6usize), prop::option::of(0..6u64)).prop_map(
-        |(after_frames, patience)| Leave {
-            after_frames,
-            patience,
-        },
-    );
-    let reader = (
-        prop::collection::vec(prop_oneof![3 => Just(0), 1 => 0..9u64], 12),
-        prop::option::weighted(0.3, leave),
-    )
-        .prop_map(|(away, leaves)| Reader { away, leaves });
-    let action = (
-        0..12u64,
-        prop_oneof![Just(Action::Shutdown), Just(Action::Abort)],
-    );
-    (
-        kinds(),
-        any::<bool>(),
-        any::<bool>(),
-        prop::bool::weighted(0.75),
-        (0..6u64, pieces(), ending, 0..6u64),
-        reader,
-        prop::option::weighted(0.15, action),
-        prop::option::weighted(0.15, (0..8u64, 1..9u64)),
-    )
-        .prop_map(
-            |(
-                layers,
-                terminal,
-                named,
-                sse,
-                (head, mut frames, ending, last),
-                reader,
-                action,
-                pause,
-            )| {
-                let open = matches!(ending, Ending::Fail | Ending::Never | Ending::Cut);
-                frames.retain(|piece| piece.what != What::Half || (open && sse));
-                Plan {
-                    layers,
-                    terminal,
-                    named,
-                    sse,
-                    head,
-                    frames,
-                    ending,
-                    last,
-                    reader,
-                    action,
-                    pause,
-                }
-            },
-        )
+    /// Somebody ends the attempt that is under way.
+    Attempt,
 }
 
 impl Plan {
@@ -237,12 +169,90 @@ impl Plan {
         !self.layers[..opener].iter().any(pump)
     }
 
+    /// The layer that opens the call. One that finds an attempt opens nothing.
     pub(crate) fn run_layer(&self) -> Option<usize> {
-        self.layers.iter().position(|kind| *kind == Kind::Run)
+        let outside = &self.layers[..self.first_trying().unwrap_or(self.layers.len())];
+        outside.iter().position(|kind| *kind == Kind::Run)
+    }
+
+    /// The outermost layer that may try more than once.
+    pub(crate) fn first_trying(&self) -> Option<usize> {
+        self.layers.iter().position(Kind::tries)
+    }
+
+    /// Whether there is one attempt at most, so that what tries is not seen.
+    pub(crate) fn tries_once(&self) -> bool {
+        self.layers.iter().all(|kind| match kind {
+            Kind::Retry { attempts, .. } => *attempts == 1,
+            Kind::Fallback { candidates, .. } => *candidates == 1,
+            _ => true,
+        })
+    }
+
+    /// How long the innermost layer that tries holds an answer.
+    pub(crate) fn hold(&self) -> Option<u64> {
+        let mut layers = self.layers.iter().rev();
+        layers.find_map(|kind| match kind {
+            Kind::Retry { hold, .. } | Kind::Fallback { hold, .. } => Some(*hold),
+            _ => None,
+        })?
+    }
+
+    /// The least ceiling of the call or its run, in ticks.
+    pub(crate) fn call_limit(&self) -> Option<u64> {
+        let first = self.first_trying().unwrap_or(self.layers.len());
+        let limits = self.layers.iter().enumerate().filter_map(|(index, kind)| {
+            let Kind::Ceiling {
+                limit,
+                timeout,
+                scope,
+            } = kind
+            else {
+                return None;
+            };
+            let of_call = index < first || *scope == Scope::Run;
+            of_call.then(|| limit.iter().chain(timeout).min().copied())?
+        });
+        limits.min()
+    }
+
+    /// Into how many parts the time of a call may be divided.
+    pub(crate) fn shares(&self) -> u64 {
+        let candidates = self.layers.iter().map(|kind| match kind {
+            Kind::Fallback { candidates, .. } => *candidates as u64,
+            _ => 1,
+        });
+        candidates.product()
+    }
+
+    /// What happens to the call of that number.
+    pub(crate) fn behaviour(&self, call: usize) -> &Behaviour {
+        &self.upstream[call.min(self.upstream.len() - 1)]
     }
 
     /// Whether the run outlives its calls: it was opened for an id, or given one.
     pub(crate) fn outlives(&self) -> bool {
         self.named && self.run_layer().is_some()
+    }
+}
+
+impl Budget {
+    /// Whether a run may be ended for what its calls failed.
+    pub(crate) const fn limits(&self) -> bool {
+        self.per_error_key.is_some() || self.per_run.is_some()
+    }
+}
+
+impl Behaviour {
+    /// Whether it begins as an answer that serves.
+    pub(crate) const fn is_serving(&self) -> bool {
+        self.head_is.is_ok() && !self.error_first
+    }
+}
+
+impl Kind {
+    /// Whether it opens attempts.
+    pub(crate) const fn tries(&self) -> bool {
+        matches!(self, Self::Retry { .. } | Self::Fallback { .. })
     }
 }

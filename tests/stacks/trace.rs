@@ -7,22 +7,31 @@ use std::{
 };
 
 use tokio::time::Instant;
-use tower_agent::{Run, TerminalReason};
+use tower_agent::{NodeKind, Run, TerminalReason};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    Called,
-    /// The upstream was asked and had nothing.
-    Pending,
-    /// The upstream gave its head, or a frame of so many bytes.
-    Gave(usize),
+    /// A request, made out to a model, came to the layer at this index, which
+    /// may try more than once.
+    Came(usize, Option<String>),
+    /// That layer asked whether it may try once more.
+    Willing(usize, Option<String>),
+    /// That layer tried.
+    Tried(usize, Option<String>),
+    /// The upstream is not ready for another call.
+    Busy,
+    Called(usize, Asked),
+    /// The upstream was asked for more of that call and had nothing.
+    Pending(usize),
+    Gave(usize, Given),
     /// The upstream said that it ended; or failed.
-    Ended(bool),
-    Dropped,
+    Ended(usize, bool),
+    Dropped(usize),
     /// The reader asks.
     Asked,
     Got(String),
-    Head(u16),
+    /// A status, the model that served, the number of the attempt.
+    Head(u16, Option<String>, Option<u32>),
     /// How the reader's answer ended: cleanly, with a reason, with an error.
     Over(Over),
     /// Something came after an error.
@@ -35,6 +44,31 @@ pub(crate) enum Event {
     /// Everything is gone: what is in flight, in the run and in the registry,
     /// and how many tasks live.
     Gone(usize, usize, usize),
+}
+
+/// What the upstream sees of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) model: String,
+    /// Whether all else of the body is what the caller sent.
+    pub(crate) intact: bool,
+    /// `x-attempt`.
+    pub(crate) attempt: Option<u32>,
+    /// When the attempt was opened, if it is one.
+    pub(crate) opened: Duration,
+    /// Why the call may not start: the nearest node that is over.
+    pub(crate) over: Option<TerminalReason>,
+}
+
+/// What the upstream gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Given {
+    Head,
+    Content,
+    Terminator,
+    Error,
+    /// Pings and preludes, and what is no whole event.
+    Rest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +103,8 @@ pub(crate) struct Trace {
 struct Shared {
     entries: Vec<Entry>,
     call: Option<Run>,
+    /// The node that each upstream call found.
+    found: Vec<Run>,
 }
 
 impl Trace {
@@ -83,8 +119,36 @@ impl Trace {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn know(&self, call: Run) {
-        self.lock().call = Some(call);
+    /// A layer put this node into a request. The nearest that is no attempt is the
+    /// call.
+    pub(crate) fn know(&self, node: Run) {
+        let nodes = std::iter::successors(Some(node), Run::parent);
+        let call = nodes
+            .into_iter()
+            .find(|node| node.kind() != NodeKind::Attempt);
+        self.lock().call = call;
+    }
+
+    /// An upstream call starts under this node; answers its number.
+    pub(crate) fn start(&self, asked: Asked, found: Run) -> usize {
+        let call = self.calls();
+        self.lock().found.push(found);
+        self.push(Event::Called(call, asked));
+        call
+    }
+
+    /// How many upstream calls there were.
+    pub(crate) fn calls(&self) -> usize {
+        self.lock().found.len()
+    }
+
+    /// The node of the latest upstream call.
+    pub(crate) fn latest(&self) -> Option<Run> {
+        self.lock().found.last().cloned()
+    }
+
+    pub(crate) fn now(&self) -> Duration {
+        self.start.elapsed()
     }
 
     pub(crate) fn call(&self) -> Option<Run> {
@@ -113,13 +177,40 @@ impl Trace {
 /// A trace that is complete.
 pub(crate) struct Story {
     pub(crate) entries: Vec<Entry>,
-    /// All that the upstream gave, and all that the reader got.
-    pub(crate) given: String,
+    /// All that each upstream call would give if nobody stopped it.
+    pub(crate) given: Vec<String>,
+    /// How many repeats the budget has left in the end: for no model, and for
+    /// each.
+    pub(crate) left: Vec<(Option<String>, usize)>,
 }
 
 impl Story {
     pub(crate) fn at(&self, wanted: impl Fn(&Event) -> bool) -> Option<usize> {
         self.entries.iter().position(|entry| wanted(&entry.event))
+    }
+
+    /// The events from the first at which the call was over.
+    pub(crate) fn over_from(&self) -> Option<usize> {
+        let over = |entry: &Entry| entry.reasons[1].is_some();
+        self.entries.iter().position(over)
+    }
+
+    /// The upstream calls, in order: where each stands, and what it was asked.
+    pub(crate) fn calls(&self) -> impl DoubleEndedIterator<Item = (usize, &Asked)> {
+        let entries = self.entries.iter().enumerate();
+        entries.filter_map(|(index, entry)| match &entry.event {
+            Event::Called(_, asked) => Some((index, asked)),
+            _ => None,
+        })
+    }
+
+    /// The status of the answer, and where it stands.
+    pub(crate) fn head(&self) -> Option<(usize, u16)> {
+        let mut entries = self.entries.iter().enumerate();
+        entries.find_map(|(index, entry)| match entry.event {
+            Event::Head(status, ..) => Some((index, status)),
+            _ => None,
+        })
     }
 
     pub(crate) fn got(&self) -> String {

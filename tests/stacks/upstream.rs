@@ -13,87 +13,123 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use tokio::time::Sleep;
-use tower_agent::{BoxError, Run};
+use tower::Service;
+use tower_agent::{BoxError, NodeKind, ReplayBody, Run};
 
 use crate::{
-    plan::{Ending, Plan, What},
-    trace::{Event, Trace},
+    plan::{Head, Plan},
+    script::{self, Step, steps},
+    trace::{Asked, Event, Given, Trace},
 };
 
-pub(crate) const DONE: &str = "data: [DONE]\n\n";
-const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
-const PRELUDE: &str =
-    "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n";
-const FINISH: &str =
-    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
-
-#[derive(Clone, Debug)]
-enum Step {
-    Wait(u64),
-    Head,
-    Data(&'static str),
-    End,
-    Fail,
-    Never,
+/// Where all calls of a plan arrive.
+pub(crate) struct Upstream {
+    plan: Plan,
+    trace: Trace,
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
-fn steps(plan: &Plan) -> VecDeque<Step> {
-    let mut steps = VecDeque::from([Step::Wait(plan.head), Step::Head]);
-    for piece in &plan.frames {
-        steps.push_back(Step::Wait(piece.after));
-        steps.push_back(Step::Data(text(piece.what)));
-    }
-    steps.push_back(Step::Wait(plan.last));
-    steps.extend(match plan.ending {
-        Ending::Done => vec![Step::Data(DONE), Step::End],
-        Ending::DoneAndSilence => vec![Step::Data(DONE), Step::Never],
-        Ending::Finish => vec![Step::Data(FINISH), Step::End],
-        Ending::Cut => vec![Step::End],
-        Ending::Fail => vec![Step::Fail],
-        Ending::Never => vec![Step::Never],
-    });
-    steps
-}
-
-const fn text(what: What) -> &'static str {
-    match what {
-        What::Token => TOKEN,
-        What::Ping => ": ping\n\n",
-        What::Prelude => PRELUDE,
-        What::Half => "data: {\"choices\":[{",
-    }
-}
-
-/// Everything that the upstream would give if nobody stopped it.
-pub(crate) fn all(plan: &Plan) -> String {
-    let texts = steps(plan).into_iter().filter_map(|step| match step {
-        Step::Data(text) => Some(text),
-        _ => None,
-    });
-    texts.collect()
-}
-
-pub(crate) fn call(plan: &Plan, trace: &Trace, request: &Request<()>) -> Call {
-    if let Some(run) = request.extensions().get::<Run>() {
-        trace.know(run.clone());
-    }
-    trace.push(Event::Called);
-    let content_type = if plan.sse {
-        "text/event-stream"
-    } else {
-        "application/json"
-    };
-    Call {
-        play: Some(Play {
-            steps: steps(plan),
-            timer: None,
+impl Upstream {
+    pub(crate) fn new(plan: &Plan, trace: &Trace) -> Self {
+        Self {
+            plan: plan.clone(),
             trace: trace.clone(),
-        }),
-        content_type,
+            timer: None,
+        }
+    }
+}
+
+/// Whoever clones it has to ask anew whether it is ready.
+impl Clone for Upstream {
+    fn clone(&self) -> Self {
+        Self::new(&self.plan, &self.trace)
+    }
+}
+
+impl Service<Request<ReplayBody>> for Upstream {
+    type Response = Response<Answer>;
+    type Error = BoxError;
+    type Future = Call;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        let call = self.trace.calls();
+        let busy = self.plan.behaviour(call).busy;
+        if call > 0 && busy > 0 {
+            let busy = Duration::from_secs(busy);
+            let timer = self
+                .timer
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(busy)));
+            if timer.as_mut().poll(cx).is_pending() {
+                self.trace.push(Event::Busy);
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<ReplayBody>) -> Call {
+        self.timer = None;
+        let call = self.trace.calls();
+        let mut play = Play {
+            call: 0,
+            steps: steps(&self.plan, call),
+            timer: None,
+            trace: self.trace.clone(),
+        };
+        if let Some(run) = request.extensions().get::<Run>() {
+            let asked = asked(&self.plan, &self.trace, &request, run);
+            play.call = self.trace.start(asked, run.clone());
+        }
+        let (status, again) = match self.plan.behaviour(call).head_is {
+            Head::Status(status, again) => (status, again),
+            Head::Broken => (200, None),
+        };
+        let content_type = if self.plan.sse && status == 200 {
+            "text/event-stream"
+        } else {
+            "application/json"
+        };
+        let mut head = Response::builder()
+            .status(status)
+            .header("content-type", content_type);
+        if let Some(again) = again {
+            head = head.header("retry-after", again);
+        }
+        let play = Some(play);
+        Call { play, head }
+    }
+}
+
+fn asked(plan: &Plan, trace: &Trace, request: &Request<ReplayBody>, run: &Run) -> Asked {
+    let mut body = request.body().clone();
+    let mut sent = Vec::new();
+    while !body.is_end_stream() {
+        let mut cx = Context::from_waker(std::task::Waker::noop());
+        let Poll::Ready(Some(Ok(frame))) = Pin::new(&mut body).poll_frame(&mut cx) else {
+            break;
+        };
+        sent.extend(frame.into_data().unwrap());
+    }
+    let sent = String::from_utf8(sent).unwrap();
+    let model = sent.split('"').nth(3).unwrap_or_default();
+    let attempt = request.headers().get("x-attempt");
+    let attempted = run.kind() == NodeKind::Attempt;
+    Asked {
+        model: model.to_owned(),
+        intact: sent == script::ask(plan, model),
+        attempt: attempt.map(|number| number.to_str().unwrap().parse().unwrap()),
+        opened: trace.now()
+            - if attempted {
+                run.elapsed()
+            } else {
+                trace.now()
+            },
+        over: run.terminal_reason(),
     }
 }
 
 struct Play {
+    call: usize,
     steps: VecDeque<Step>,
     timer: Option<Pin<Box<Sleep>>>,
     trace: Trace,
@@ -101,12 +137,13 @@ struct Play {
 
 impl Play {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        while let Some(&Step::Wait(ticks)) = self.steps.front() {
+        while let Some(Step::Wait(ticks)) = self.steps.front() {
+            let ticks = *ticks;
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::from_secs(ticks))));
             if ticks > 0 && timer.as_mut().poll(cx).is_pending() {
-                self.trace.push(Event::Pending);
+                self.trace.push(Event::Pending(self.call));
                 return Poll::Pending;
             }
             self.timer = None;
@@ -115,7 +152,7 @@ impl Play {
         match self.steps.pop_front() {
             Some(Step::Never) => {
                 self.steps.push_front(Step::Never);
-                self.trace.push(Event::Pending);
+                self.trace.push(Event::Pending(self.call));
                 Poll::Pending
             }
             Some(step) => Poll::Ready(step),
@@ -126,25 +163,33 @@ impl Play {
 
 impl Drop for Play {
     fn drop(&mut self) {
-        self.trace.push(Event::Dropped);
+        self.trace.push(Event::Dropped(self.call));
     }
 }
 
 pub(crate) struct Call {
     play: Option<Play>,
-    content_type: &'static str,
+    head: http::response::Builder,
 }
 
 impl Future for Call {
     type Output = Result<Response<Answer>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let _ = ready!(self.play.as_mut().unwrap().poll(cx));
+        let step = ready!(self.play.as_mut().unwrap().poll(cx));
         let play = self.play.take().unwrap();
-        play.trace.push(Event::Gave(0));
-        let answer = Response::builder().header("content-type", self.content_type);
-        Poll::Ready(Ok(answer.body(Answer { play }).unwrap()))
+        if let Step::Fail = step {
+            play.trace.push(Event::Ended(play.call, false));
+            return Poll::Ready(Err(reset()));
+        }
+        play.trace.push(Event::Gave(play.call, Given::Head));
+        let head = std::mem::take(&mut self.head);
+        Poll::Ready(Ok(head.body(Answer { play }).unwrap()))
     }
+}
+
+fn reset() -> BoxError {
+    io::Error::new(io::ErrorKind::ConnectionReset, "reset").into()
 }
 
 pub(crate) struct Answer {
@@ -160,19 +205,18 @@ impl Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let step = ready!(self.play.poll(cx));
-        let trace = &self.play.trace;
+        let Play { trace, call, .. } = &self.play;
         Poll::Ready(match step {
-            Step::Data(text) => {
-                trace.push(Event::Gave(text.len()));
-                Some(Ok(Frame::data(Bytes::from_static(text.as_bytes()))))
+            Step::Data(text, given) => {
+                trace.push(Event::Gave(*call, given));
+                Some(Ok(Frame::data(Bytes::from(text))))
             }
             Step::Fail => {
-                trace.push(Event::Ended(false));
-                let error = io::Error::new(io::ErrorKind::ConnectionReset, "reset");
-                Some(Err(error.into()))
+                trace.push(Event::Ended(*call, false));
+                Some(Err(reset()))
             }
             _ => {
-                trace.push(Event::Ended(true));
+                trace.push(Event::Ended(*call, true));
                 None
             }
         })

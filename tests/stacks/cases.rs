@@ -1,0 +1,288 @@
+//! Which plans there are.
+
+use proptest::prelude::*;
+use tower_agent::{ResetOn, Scope};
+
+use crate::plan::{
+    Action, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
+};
+
+fn scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![Just(Scope::Found), Just(Scope::Run)]
+}
+
+fn kinds() -> impl Strategy<Value = Vec<Kind>> {
+    let resets = prop_oneof![
+        4 => Just(ResetOn::Content),
+        1 => Just(ResetOn::AnyByte),
+        1 => Just(ResetOn::Step)
+    ];
+    let step = (2..7u64, 2..9u64, any::<bool>(), resets, scope()).prop_map(
+        |(window, first, same, resets_on, scope)| Kind::Step {
+            window,
+            first: if same { window } else { first },
+            resets_on,
+            scope,
+        },
+    );
+    let totals = prop_oneof![
+        (3..14u64).prop_map(|limit| (Some(limit), None)),
+        (3..14u64).prop_map(|timeout| (None, Some(timeout))),
+        (3..14u64, 3..14u64).prop_map(|(limit, timeout)| (Some(limit), Some(timeout))),
+    ];
+    let ceiling = (totals, scope()).prop_map(|((limit, timeout), scope)| Kind::Ceiling {
+        limit,
+        timeout,
+        scope,
+    });
+    let hold = || prop::option::weighted(0.3, 1..6u64);
+    let delay = prop_oneof![1 => Just(0), 3 => 1..7u64];
+    let attempts = prop_oneof![1 => Just(1), 4 => 2..5u32];
+    let retry = (attempts, delay, prop::bool::weighted(0.2), hold(), 0..4u64).prop_map(
+        |(attempts, delay, jitter, hold, patience)| Kind::Retry {
+            attempts,
+            delay,
+            jitter,
+            hold,
+            patience,
+        },
+    );
+    let fallback =
+        (2..4usize, hold()).prop_map(|(candidates, hold)| Kind::Fallback { candidates, hold });
+    let trying = prop_oneof![
+        1 => Just(vec![]),
+        2 => (
+            prop::collection::vec(retry, 0..3),
+            prop::collection::vec(fallback, 0..3)
+        )
+            .prop_map(|(a, b)| [a, b].concat())
+    ];
+    let several = (
+        trying,
+        prop::collection::vec(step, 0..3),
+        prop::collection::vec(ceiling, 0..3),
+        prop::collection::vec(scope().prop_map(Kind::Disconnect), 0..3),
+        prop_oneof![
+            3 => Just(vec![]),
+            1 => prop::collection::vec((1..6usize).prop_map(Kind::Pump), 1..3)
+        ],
+        prop::collection::vec(Just(Kind::Run), 0..3),
+    );
+    (several, 1..4u64)
+        .prop_map(|((trying, steps, ceilings, c, d, e), times)| {
+            // Whoever tries more than once has more time.
+            let times = if trying.is_empty() { 1 } else { times };
+            let timed = [steps, ceilings].concat().into_iter();
+            let timed = timed.map(|kind| kind.longer(times)).collect();
+            [trying, timed, c, d, e].concat()
+        })
+        .prop_filter("a layer that has a node", |kinds| !kinds.is_empty())
+        .prop_shuffle()
+}
+
+fn pieces() -> impl Strategy<Value = Vec<Piece>> {
+    let what = prop_oneof![
+        4 => Just(What::Token),
+        2 => Just(What::Ping),
+        1 => Just(What::Prelude)
+    ];
+    let piece =
+        (prop_oneof![Just(0), 0..7u64], what).prop_map(|(after, what)| Piece { after, what });
+    (prop::collection::vec(piece, 0..7), any::<bool>()).prop_map(|(mut pieces, half)| {
+        if half {
+            pieces.push(Piece {
+                after: 1,
+                what: What::Half,
+            });
+        }
+        pieces
+    })
+}
+
+/// One that serves, as far as the ending does.
+fn serving() -> impl Strategy<Value = Behaviour> {
+    let ending = prop_oneof![
+        4 => Just(Ending::Done),
+        1 => Just(Ending::DoneAndSilence),
+        1 => Just(Ending::Finish),
+        1 => Just(Ending::Cut),
+        1 => Just(Ending::Fail),
+        2 => Just(Ending::Never)
+    ];
+    let busy = prop_oneof![3 => Just(0), 1 => 1..5u64];
+    (busy, 0..6u64, pieces(), ending, 0..6u64).prop_map(|(busy, head, frames, ending, last)| {
+        Behaviour {
+            busy,
+            head,
+            head_is: Head::Status(200, None),
+            frames,
+            error_first: false,
+            ending,
+            last,
+        }
+    })
+}
+
+/// One that fails more often than not.
+fn failing() -> impl Strategy<Value = Behaviour> {
+    let wait = || prop::option::of(0..5u64);
+    let head = prop_oneof![
+        4 => Just(Head::Status(200, None)),
+        1 => Just(Head::Broken),
+        1 => Just(Head::Status(400, None)),
+        2 => wait().prop_map(|wait| Head::Status(429, wait)),
+        2 => Just(Head::Status(500, None)),
+        2 => wait().prop_map(|wait| Head::Status(503, wait))
+    ];
+    (serving(), head, any::<bool>()).prop_map(|(serving, head_is, error_first)| Behaviour {
+        head_is,
+        error_first: error_first && head_is.is_ok(),
+        ..serving
+    })
+}
+
+fn budgets() -> impl Strategy<Value = Budget> {
+    let deposit = prop_oneof![
+ 1 => Just(0), 1 => Just(500), 2 => Just(1000), 1 => Just(1500), 2 => Just(3000)];
+    let limit = || prop::option::weighted(0.4, 0..4u32);
+    (
+        deposit,
+        0..3u32,
+        any::<bool>(),
+        limit(),
+        limit(),
+        any::<bool>(),
+    )
+        .prop_map(
+            |(deposit, floor, every, per_error_key, per_run, hasty)| Budget {
+                deposit,
+                floor,
+                every,
+                per_error_key,
+                per_run,
+                hasty,
+            },
+        )
+}
+
+fn readers() -> impl Strategy<Value = Reader> {
+    let leave = (prop::option::of(0..6usize), prop::option::of(0..6u64)).prop_map(
+        |(after_frames, patience)| Leave {
+            after_frames,
+            patience,
+        },
+    );
+    (
+        prop::collection::vec(prop_oneof![3 => Just(0), 1 => 0..9u64], 12),
+        prop::option::weighted(0.3, leave),
+    )
+        .prop_map(|(away, leaves)| Reader { away, leaves })
+}
+
+pub(crate) fn plans() -> impl Strategy<Value = Plan> {
+    let action = (
+        0..12u64,
+        prop_oneof![
+            Just(Action::Shutdown),
+            Just(Action::Abort),
+            Just(Action::Attempt)
+        ],
+    );
+    (
+        kinds(),
+        any::<bool>(),
+        any::<bool>(),
+        prop::bool::weighted(0.75),
+        (0..4usize, budgets(), prop::bool::weighted(0.2)),
+        (prop::collection::vec(failing(), 0..5), serving()),
+        readers(),
+        prop::option::weighted(0.15, action),
+        prop::option::weighted(0.15, (0..8u64, 1..9u64)),
+    )
+        .prop_map(
+            |(
+                layers,
+                terminal,
+                named,
+                sse,
+                (model, budget, once),
+                upstream,
+                reader,
+                action,
+                pause,
+            )| {
+                let (mut upstream, last) = upstream;
+                upstream.push(last);
+                let mut plan = Plan {
+                    layers,
+                    terminal,
+                    named,
+                    sse,
+                    model,
+                    budget,
+                    upstream,
+                    reader,
+                    action,
+                    pause,
+                };
+                if once {
+                    plan.try_once();
+                }
+                plan.make_sense();
+                plan
+            },
+        )
+}
+
+impl Kind {
+    fn longer(mut self, times: u64) -> Self {
+        match &mut self {
+            Self::Step { window, first, .. } => {
+                (*window, *first) = (*window * times, *first * times)
+            }
+            Self::Ceiling { limit, timeout, .. } => {
+                for ticks in limit.iter_mut().chain(timeout) {
+                    *ticks *= times;
+                }
+            }
+            _ => {}
+        }
+        self
+    }
+}
+
+impl Plan {
+    fn try_once(&mut self) {
+        for kind in &mut self.layers {
+            match kind {
+                Kind::Retry { attempts, .. } => *attempts = 1,
+                Kind::Fallback { candidates, .. } => *candidates = 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Without a layer that tries again there is one call, which serves, and no
+    /// attempt to end; half an event is never followed by another.
+    fn make_sense(&mut self) {
+        let sse = self.sse;
+        if self.tries_once() {
+            self.upstream.drain(..self.upstream.len() - 1);
+            self.action = self.action.map(|(at, action)| match action {
+                Action::Attempt => (at, Action::Abort),
+                other => (at, other),
+            });
+        }
+        for behaviour in &mut self.upstream {
+            let ending = behaviour.ending;
+            let open = matches!(ending, Ending::Fail | Ending::Never | Ending::Cut);
+            let half = open && sse && !behaviour.error_first;
+            behaviour
+                .frames
+                .retain(|piece| piece.what != What::Half || half);
+            if behaviour.error_first {
+                behaviour.frames.retain(|piece| piece.what != What::Token);
+            }
+        }
+    }
+}

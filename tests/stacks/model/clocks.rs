@@ -1,0 +1,154 @@
+//! One wait of the reader: which clock passes first.
+
+use tower_agent::{ResetOn, TerminalReason};
+
+use super::{Model, RUN, Sign, TICK, Wait, Window};
+use crate::plan::Action;
+
+impl Model<'_> {
+    /// The time of `[from, to]` that a pause did not take.
+    fn unpaused(&self, from: u64, to: u64) -> u64 {
+        let Some((begin, end)) = self.pause() else {
+            return to - from;
+        };
+        let paused = end.min(to).saturating_sub(begin.max(from));
+        to - from - paused
+    }
+
+    fn pause(&self) -> Option<(u64, u64)> {
+        let (from, span) = self.plan.pause?;
+        let from = from * TICK + 2;
+        Some((from, from + span * TICK))
+    }
+
+    /// When a window that has `left` to go from `from` on passes.
+    fn due(&self, from: u64, left: u64) -> u64 {
+        let Some((begin, end)) = self.pause() else {
+            return from + left;
+        };
+        let plain = from + left;
+        if end <= from || plain < begin {
+            plain
+        } else {
+            // It stops for the part of the pause that is still to come.
+            plain + end - begin.max(from)
+        }
+    }
+
+    /// The clocks that have passed at `now`, in the order of the design; `from`
+    /// is when the wait began.
+    pub(super) fn all_passed(&self, from: u64, now: u64) -> Vec<(usize, TerminalReason)> {
+        let has = |at: Option<u64>| at.is_some_and(|at| at <= now);
+        let due = |window: &Window| self.due(from, window.length.saturating_sub(window.kept));
+        let mut passed = Vec::new();
+        for (level, clocks) in self.clocks.iter().enumerate() {
+            let mut windows = self.windows.iter().filter(|window| window.level == level);
+            let reasons = [
+                (has(clocks.ceiling), TerminalReason::HardCeiling),
+                (
+                    windows.any(|window| due(window) <= now),
+                    TerminalReason::StepTimeout,
+                ),
+                (has(clocks.timeout), TerminalReason::CallerDeadline),
+            ];
+            passed.extend(
+                reasons
+                    .into_iter()
+                    .filter(|(has, _)| *has)
+                    .map(|(_, reason)| (level, reason)),
+            );
+        }
+        passed
+    }
+
+    /// The next time at which any clock passes.
+    fn next_clock(&self, from: u64) -> Option<u64> {
+        let absolute = self
+            .clocks
+            .iter()
+            .flat_map(|clocks| [clocks.ceiling, clocks.timeout]);
+        let windows = self
+            .windows
+            .iter()
+            .map(|window| Some(self.due(from, window.length.saturating_sub(window.kept))));
+        absolute
+            .chain(windows)
+            .flatten()
+            .min()
+            .map(|at| at.max(from))
+    }
+
+    pub(super) fn action(&self) -> Option<(usize, TerminalReason, u64)> {
+        let (at, action) = self.plan.action?;
+        let at = at * TICK + 2;
+        Some(match action {
+            Action::Shutdown => (RUN, TerminalReason::Shutdown, at),
+            Action::Abort => (self.call(), TerminalReason::Aborted, at),
+            Action::Attempt => return None,
+        })
+    }
+
+    /// The reader waits from `from` on for something that comes after `span`.
+    pub(super) fn wait(
+        &mut self,
+        from: u64,
+        span: Option<u64>,
+        patience: Option<u64>,
+        sign: Sign,
+    ) -> Wait {
+        if let Some((level, reason, at)) = self.action().filter(|&(_, _, at)| at < from) {
+            return Wait::Ended(level, reason, at, vec![]);
+        }
+        if span == Some(0) {
+            self.count(from, from, sign);
+            return Wait::Given(from);
+        }
+        if self.content {
+            for window in &mut self.windows {
+                if !(window.outside && self.holds) {
+                    window.length = window.step;
+                }
+            }
+        }
+        let given = span.map(|span| from + span);
+        let clock = self.next_clock(from);
+        let left = patience.map(|patience| from + patience);
+        let acted = self.action().map(|(_, _, at)| at);
+        let Some(first) = [given, clock, left, acted].into_iter().flatten().min() else {
+            unreachable!("a reader that waits for ever");
+        };
+        if given == Some(first) {
+            self.count(from, first, sign);
+            Wait::Given(first)
+        } else if clock == Some(first) {
+            let mut passed = self.all_passed(from, first);
+            let (level, reason) = passed.remove(0);
+            let tied = passed.into_iter().map(|(_, reason)| reason);
+            let mut tied: Vec<_> = tied.filter(|_| first == from).collect();
+            if acted == Some(first) {
+                // A window may pass as a pause ends, on a half tick: two tasks.
+                tied.extend(self.action().map(|(_, reason, _)| reason));
+            }
+            Wait::Ended(level, reason, first, tied)
+        } else if acted == Some(first) {
+            let (level, reason, at) = self.action().unwrap();
+            Wait::Ended(level, reason, at, vec![])
+        } else {
+            Wait::Left(first)
+        }
+    }
+
+    fn count(&mut self, from: u64, to: u64, sign: Sign) {
+        let silent = self.unpaused(from, to);
+        for window in &mut self.windows {
+            let resets = match window.resets_on {
+                ResetOn::Content => sign == Sign::Content,
+                ResetOn::AnyByte if sign == Sign::Head => !(window.outside && self.holds),
+                ResetOn::AnyByte => sign != Sign::Nothing,
+                _ => false,
+            };
+            window.kept = if resets { 0 } else { window.kept + silent };
+        }
+        self.content |= sign == Sign::Content;
+    }
+}

@@ -1,0 +1,196 @@
+//! What must hold of retries and fallbacks.
+
+use std::time::Duration;
+
+use super::{Check, fail};
+use crate::{
+    build::model,
+    ledger::ledger,
+    plan::{Kind, Plan},
+    trace::{Asked, Event, Given, Story},
+};
+
+pub(super) const ALL: [(&str, Check); 7] = [
+    ("2 no upstream call starts under what is over", alive),
+    ("4 no more repeats than the budget pays for", paid),
+    ("4 each unit is spent or refunded once", accounts),
+    ("5 nothing is tried after the commit", final_commit),
+    ("5 each candidate gets the caller's request", addressed),
+    ("7 an answer is held until its commit", held),
+    ("8 a ceiling ends every wait for an answer", waits),
+];
+
+/// The call, the attempt and all around it live when an upstream call starts,
+/// also by the clocks of the call.
+fn alive(plan: &Plan, story: &Story) -> Result<(), String> {
+    let limit = plan.call_limit().map(Duration::from_secs);
+    for (index, asked) in story.calls() {
+        if let Some(reason) = &asked.over {
+            return fail(format!("a call started after {reason:?}"));
+        }
+        let at = story.entries[index].at;
+        if limit.is_some_and(|limit| at >= limit) {
+            return fail(format!(
+                "a call started at {at:?}, and the limit is {limit:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Every repeat was granted, within the budget and the attempts of its layer;
+/// no candidate comes up twice.
+fn paid(plan: &Plan, story: &Story) -> Result<(), String> {
+    match ledger(plan, story)
+        .faults
+        .first()
+        .filter(|_| !plan.is_pumped())
+    {
+        Some(fault) => fail(fault),
+        None => Ok(()),
+    }
+}
+
+/// In the end the budget holds what was paid in and not spent.
+fn accounts(plan: &Plan, story: &Story) -> Result<(), String> {
+    let ledger = ledger(plan, story);
+    for (name, left) in &story.left {
+        let due = ledger.left[name];
+        if *left as u64 != due {
+            return fail(format!("{name:?} has {left} repeats left, not {due}"));
+        }
+    }
+    Ok(())
+}
+
+/// Once an upstream gave content, or the caller got a head, no call starts.
+fn final_commit(plan: &Plan, story: &Story) -> Result<(), String> {
+    let committed = story.at(|event| match event {
+        Event::Head(..) | Event::Got(_) => true,
+        // A pump may hold content that its attempt does not live to see.
+        Event::Gave(_, Given::Content) => plan.sse && !plan.is_pumped(),
+        _ => false,
+    });
+    let last = story.calls().next_back();
+    match (committed, last) {
+        (Some(committed), Some((index, _))) if index > committed => {
+            fail("a call started after the commit")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Only `model` differs from what the caller sent, it is the candidate's, tries
+/// are numbered, and the caller is told who served.
+fn addressed(plan: &Plan, story: &Story) -> Result<(), String> {
+    let mut candidate = None;
+    let (mut calls, mut last) = (0, 0);
+    for entry in &story.entries {
+        match &entry.event {
+            Event::Tried(_, name) => candidate.clone_from(name),
+            Event::Called(_, asked) => {
+                calls += 1;
+                let expected = candidate.clone().unwrap_or_else(|| model(plan.model));
+                let Asked {
+                    model,
+                    intact,
+                    attempt,
+                    ..
+                } = asked;
+                if *model != expected || !intact {
+                    return fail(format!("{asked:?} for {expected}"));
+                }
+                if attempt.is_some() != plan.first_trying().is_some() {
+                    return fail(format!("call {calls} is attempt {attempt:?}"));
+                }
+                // One whose time is over as it starts is counted, and not sent.
+                let number = attempt.unwrap_or(calls);
+                if number < calls || number <= last {
+                    return fail(format!("call {calls} is attempt {number} after {last}"));
+                }
+                last = number;
+            }
+            Event::Head(_, served, number) => {
+                if served.is_some() && *served != candidate {
+                    return fail(format!("{served:?} is said to serve, not {candidate:?}"));
+                }
+                if number.is_some_and(|number| number < last) {
+                    return fail(format!("{number:?} attempts of {last}"));
+                }
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The caller gets the head of an answer in the instant of its commit: its first
+/// content, its end, a failure, or the innermost layer's hold.
+fn held(plan: &Plan, story: &Story) -> Result<(), String> {
+    let Some(hold) = plan.layers.iter().rev().find_map(|kind| match kind {
+        Kind::Retry { hold, .. } | Kind::Fallback { hold, .. } => Some(*hold),
+        _ => None,
+    }) else {
+        return Ok(());
+    };
+    let Some((index, status)) = story.head() else {
+        return Ok(());
+    };
+    let Event::Head(_, _, Some(_)) = story.entries[index].event else {
+        // An answer made here.
+        return Ok(());
+    };
+    let Some((call, asked)) = story.calls().next_back() else {
+        return Ok(());
+    };
+    let entries = &story.entries[call..];
+    let at = |wanted: &dyn Fn(&Event) -> bool| {
+        let entry = entries.iter().find(|entry| wanted(&entry.event));
+        entry.map(|entry| entry.at)
+    };
+    let head = at(&|event| matches!(event, Event::Gave(_, Given::Head)));
+    let ended = at(&|event| matches!(event, Event::Ended(..)));
+    let until = match status {
+        200 => hold.map(|hold| asked.opened + Duration::from_secs(hold)),
+        _ => head.map(|head| head + Duration::from_secs(1)),
+    };
+    let until = until.max(until.and(head));
+    let told = at(&|event| {
+        let told = matches!(
+            event,
+            Event::Gave(_, Given::Content | Given::Terminator | Given::Error)
+        );
+        told && plan.sse && status == 200
+    });
+    let due = [ended, until, told].into_iter().flatten().min();
+    let got = story.entries[index].at;
+    // A failure that breaks off is told by its status.
+    let slack = Duration::from_millis(2);
+    let in_time = |due| got <= due + slack && (status != 200 || got + slack >= due);
+    if due.is_some_and(in_time) {
+        Ok(())
+    } else {
+        fail(format!("the head came at {got:?}, and was due at {due:?}"))
+    }
+}
+
+/// A reader that waits for the head waits no longer than the call may last,
+/// whatever is done meanwhile: a try, a wait before one, a service that is busy.
+fn waits(plan: &Plan, story: &Story) -> Result<(), String> {
+    let Some(limit) = plan
+        .call_limit()
+        .map(Duration::from_secs)
+        .filter(|_| plan.pump_sees_the_call())
+    else {
+        return Ok(());
+    };
+    let answered =
+        story.at(|event| matches!(event, Event::Head(..) | Event::Over(_) | Event::Left));
+    let over = story.over_from().map(|index| story.entries[index].at);
+    let answered = answered.map(|index| story.entries[index].at);
+    let late = |at: Option<Duration>| at.is_none_or(|at| at > limit);
+    if late(answered) && late(over) {
+        return fail(format!("it waits at {limit:?}, and ends at {over:?}"));
+    }
+    Ok(())
+}

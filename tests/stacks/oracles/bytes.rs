@@ -1,0 +1,68 @@
+//! What the caller gets.
+
+use super::fail;
+use crate::{
+    plan::{Ending, Plan},
+    script::{DONE, ERROR_EVENT},
+    trace::{Event, Story},
+};
+
+/// A prefix of what one upstream call gave, the last, cut at an event, and at
+/// most one terminal event.
+pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
+    let got = story.got();
+    let (call, given) = match story.given.last() {
+        Some(given) => (story.given.len() - 1, &**given),
+        None => (0, ""),
+    };
+    let status = story.head().map(|(_, status)| status);
+    if plan.terminal && status != Some(200) {
+        // The upstream's own, or an answer made here.
+        return if given.starts_with(&got) || is_made_here(&got) {
+            Ok(())
+        } else {
+            fail(got)
+        };
+    }
+    if !plan.terminal || !plan.sse {
+        return if given.starts_with(&got) {
+            Ok(())
+        } else {
+            fail(format!("{got:?}"))
+        };
+    }
+    let (prefix, error) = match got.split_once("event: error\n") {
+        Some((prefix, error)) => (prefix, Some(error)),
+        None => (&*got, None),
+    };
+    let whole = prefix.is_empty() || prefix.ends_with("\n\n");
+    if !whole {
+        return fail(format!("half an event: {got:?}"));
+    }
+    if error.is_some_and(|error| error.matches("\n\n").count() != 1 || !error.ends_with("\n\n")) {
+        return fail(format!("not one terminal event: {got:?}"));
+    }
+    let supplied = plan.behaviour(call).ending == Ending::Finish && error.is_none();
+    let rest = prefix
+        .strip_suffix(DONE)
+        .filter(|_| supplied)
+        .unwrap_or(prefix);
+    if !given.starts_with(rest) {
+        return fail(format!("not the upstream's: {got:?} of {given:?}"));
+    }
+    let own = prefix.contains(ERROR_EVENT);
+    if own && error.is_some() {
+        return fail(format!("an error after the upstream's: {got:?}"));
+    }
+    let over = story.at(|event| matches!(event, Event::Over(_))).is_some();
+    if over && error.is_none() && !own && !got.contains("[DONE]") {
+        return fail(format!(
+            "a clean end of a stream that did not finish: {got:?}"
+        ));
+    }
+    Ok(())
+}
+
+fn is_made_here(got: &str) -> bool {
+    got.starts_with("{\"error\":{") && !got.contains("boom")
+}

@@ -1,0 +1,105 @@
+//! What the upstream says, call by call.
+
+use std::collections::VecDeque;
+
+use crate::{
+    plan::{Ending, Head, Plan, What},
+    trace::Given,
+};
+
+pub(crate) const DONE: &str = "data: [DONE]\n\n";
+/// How an error of the upstream begins, as an event and as an answer.
+pub(crate) const ERROR_EVENT: &str = "data: {\"error\":";
+const FINISH: &str =
+    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    Wait(u64),
+    Head,
+    Data(String, Given),
+    End,
+    Fail,
+    Never,
+}
+
+/// The request's body.
+pub(crate) fn ask(plan: &Plan, model: &str) -> String {
+    let stream = plan.sse;
+    format!("{{\"model\":\"{model}\",\"stream\":{stream},\"temperature\":1.00,\"messages\":[]}}")
+}
+
+pub(crate) fn steps(plan: &Plan, call: usize) -> VecDeque<Step> {
+    let behaviour = plan.behaviour(call);
+    let mut steps = VecDeque::from([Step::Wait(behaviour.head)]);
+    if behaviour.head_is == Head::Broken {
+        steps.push_back(Step::Fail);
+        return steps;
+    }
+    steps.push_back(Step::Head);
+    let last = Step::Wait(behaviour.last);
+    let says_error = !behaviour.head_is.is_ok() || (behaviour.error_first && !plan.sse);
+    if says_error {
+        steps.extend([last, Step::Data(error(call), Given::Error)]);
+    } else {
+        for piece in &behaviour.frames {
+            steps.push_back(Step::Wait(piece.after));
+            steps.push_back(data(piece.what, call));
+        }
+        steps.push_back(last);
+        if behaviour.error_first {
+            let event = format!("data: {}\n\n", error(call));
+            steps.push_back(Step::Data(event, Given::Error));
+        }
+    }
+    let said = says_error || behaviour.error_first;
+    let done = Step::Data(DONE.to_owned(), Given::Terminator);
+    let finish = Step::Data(FINISH.to_owned(), Given::Rest);
+    steps.extend(match behaviour.ending {
+        Ending::Done | Ending::Finish if said => vec![Step::End],
+        Ending::DoneAndSilence if said => vec![Step::Never],
+        Ending::Done => vec![done, Step::End],
+        Ending::DoneAndSilence => vec![done, Step::Never],
+        Ending::Finish => vec![finish, Step::End],
+        Ending::Cut => vec![Step::End],
+        Ending::Fail => vec![Step::Fail],
+        Ending::Never => vec![Step::Never],
+    });
+    steps
+}
+
+fn error(call: usize) -> String {
+    format!("{{\"error\":{{\"message\":\"boom {call}\"}}}}")
+}
+
+/// A piece that says of which call it is.
+fn data(what: What, call: usize) -> Step {
+    let delta = |delta| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
+    let (text, given) = match what {
+        What::Token => (
+            delta(format!("{{\"content\":\"a{call}\"}}")),
+            Given::Content,
+        ),
+        What::Ping => (format!(": ping {call}\n\n"), Given::Rest),
+        What::Prelude => (
+            delta(format!(
+                "{{\"role\":\"assistant\",\"content\":\"\",\"call\":{call}}}"
+            )),
+            Given::Rest,
+        ),
+        What::Half => (
+            format!("data: {{\"call\":{call},\"choices\":[{{"),
+            Given::Rest,
+        ),
+    };
+    Step::Data(text, given)
+}
+
+/// Everything that a call would give if nobody stopped it.
+pub(crate) fn all(plan: &Plan, call: usize) -> String {
+    let texts = steps(plan, call).into_iter().filter_map(|step| match step {
+        Step::Data(text, _) => Some(text),
+        _ => None,
+    });
+    texts.collect()
+}

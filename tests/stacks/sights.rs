@@ -1,0 +1,72 @@
+//! What was to be seen in a story: the cases that matter must be among the
+//! random ones.
+
+use crate::{
+    ledger::ledger,
+    plan::{Kind, Plan},
+    trace::{Event, Given, Story},
+};
+
+/// What must have been seen after some thousands of stories.
+pub(crate) const ALL: [&str; 11] = [
+    "a repeat",
+    "a fallback",
+    "both in one call",
+    "a denial by the bucket",
+    "an end in a backoff",
+    "an end between candidates",
+    "an end of an attempt, and another",
+    "a commit by hold",
+    "an error event first",
+    "an answer after a failure",
+    "a run that made too many errors",
+];
+
+pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
+    let ledger = ledger(plan, story);
+    let over = story.over_from().map(|index| story.entries[index].at);
+    let waits = |repeats: bool| {
+        ledger.waiting.iter().any(|(layer, since)| {
+            let is_repeat = matches!(plan.layers[*layer], Kind::Retry { .. });
+            is_repeat == repeats && over.is_some_and(|at| at > *since)
+        })
+    };
+    let gave = |wanted: Given| {
+        let gave = |event: &Event| matches!(event, Event::Gave(_, given) if *given == wanted);
+        story.at(gave)
+    };
+    let acted = story.at(|event| matches!(event, Event::Acted(_)));
+    let called_after = |from: usize| story.calls().any(|(index, _)| index > from);
+    let ended_attempt = matches!(plan.action, Some((_, crate::plan::Action::Attempt)));
+    let head = story.head().filter(|(_, status)| *status == 200);
+    let stalled = |(index, _): (usize, u16)| {
+        let call = story.calls().next_back().map_or(0, |(index, _)| index);
+        let telling = |event: &Event| match event {
+            Event::Gave(_, Given::Head | Given::Rest) => false,
+            Event::Gave(..) | Event::Ended(..) => true,
+            _ => false,
+        };
+        let mut entries = story.entries[call..index].iter();
+        plan.sse && !entries.any(|entry| telling(&entry.event))
+    };
+    let limits = ["retry_budget_exceeded", "per_dispatch_errors_exceeded"];
+    let run = story.last().reasons[0].as_ref();
+    let seen = [
+        ledger.repeats > 0,
+        ledger.fallbacks > 0,
+        ledger.repeats > 0 && ledger.fallbacks > 0,
+        ledger.denials > 0,
+        waits(true),
+        waits(false),
+        ended_attempt && acted.is_some_and(called_after),
+        plan.first_trying().is_some() && head.is_some_and(stalled),
+        plan.sse && gave(Given::Error).is_some(),
+        story.calls().count() > 1 && head.is_some(),
+        run.is_some_and(|reason| limits.contains(&reason.as_str())),
+    ];
+    let named = ALL.into_iter().zip(seen);
+    named
+        .filter(|(_, seen)| *seen)
+        .map(|(name, _)| name)
+        .collect()
+}
