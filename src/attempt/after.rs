@@ -30,7 +30,7 @@ impl<S, C: Chain> Pilot<S, C> {
         match outcome {
             Outcome::Served(mut answer) => {
                 answer.parts.extensions.insert(Committed);
-                Turned::Done(Ok(self.hand_on(answer, attempt)))
+                Turned::Done(Ok(self.hand_on(answer, attempt, None)))
             }
             Outcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
             Outcome::Broken { error, streams } => {
@@ -178,7 +178,7 @@ impl<S, C: Chain> Pilot<S, C> {
                 let tries = std::mem::take(&mut self.tries);
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
-                Turned::Done(Ok(self.hand_on(*answer, attempt)))
+                Turned::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
             }
             Spent::Error(error) => {
                 self.chain.release();
@@ -219,6 +219,7 @@ impl<S, C: Chain> Pilot<S, C> {
         &mut self,
         answer: Answer<B>,
         attempt: &Run,
+        judged: Option<TerminalReason>,
     ) -> Response<AttemptBody<B>> {
         let Answer {
             mut parts,
@@ -239,6 +240,7 @@ impl<S, C: Chain> Pilot<S, C> {
             Ownership {
                 owner,
                 attempt: attempt.clone(),
+                judged,
             }
         });
         Response::from_parts(parts, AttemptBody::new(held, body, ownership))

@@ -8,7 +8,11 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{AttemptPolicy, held::Held, owner::Owner};
-use crate::{BoxError, body::SupervisedBody, run::Run};
+use crate::{
+    BoxError,
+    body::SupervisedBody,
+    run::{Run, TerminalReason},
+};
 
 pin_project! {
     /// The body of the attempt that serves the call: what was held of it until
@@ -33,7 +37,8 @@ pin_project! {
             // The attempt first: what it came to is what its owner says.
             this.inner.set(None);
             if let (Some(ownership), true) = (this.owner, this.held.is_empty()) {
-                ownership.decide();
+                let verdict = ownership.verdict();
+                ownership.owner.decide(verdict);
             }
         }
     }
@@ -44,12 +49,23 @@ pin_project! {
 pub(super) struct Ownership {
     pub(super) owner: Owner,
     pub(super) attempt: Run,
+    /// What a failed answer amounts to that is handed on whole.
+    pub(super) judged: Option<TerminalReason>,
 }
 
 impl Ownership {
-    fn decide(&mut self) {
-        let end = self.attempt.node().own_end();
-        self.owner.decide(end.map(|end| end.reason.clone()));
+    /// What the attempt came to is what its owner's node comes to.
+    fn verdict(&mut self) -> Option<TerminalReason> {
+        let end = self.attempt.node().own_end()?;
+        let judged = self.judged.take().filter(|_| {
+            let failing = self.attempt.failing();
+            matches!(
+                end.reason,
+                TerminalReason::Completed | TerminalReason::Failed(_)
+            ) || failing.is_some_and(|failing| failing.reason == end.reason)
+        });
+        // An error may come whole and under a good status.
+        judged.or_else(|| Some(end.reason.clone()))
     }
 }
 
@@ -92,15 +108,7 @@ where
             return Poll::Ready(Some(Err(error.into())));
         }
         if this.held.is_empty() {
-            let polled = inner.poll_frame(cx);
-            if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-                // Nothing follows, whatever becomes of the node.
-                this.inner.set(None);
-                if let Some(mut ownership) = this.owner.take() {
-                    ownership.decide();
-                }
-            }
-            return polled;
+            return inner.poll_frame(cx);
         }
         let next = this.held.next();
         if matches!(next, Some(Err(_))) {

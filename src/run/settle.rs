@@ -19,10 +19,13 @@ impl Run {
             return;
         }
         let now = self.now();
-        let failing = self.failing().filter(|_| is_failure(&reason));
+        // Whoever judged the answer knows more than its status tells.
+        let judged = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
+        let failing = self.failing().filter(|_| judged || is_failure(&reason));
         let reason = match (&reason, &failing) {
-            // Whoever judged the answer knows more than its status tells.
-            (TerminalReason::Failed(_), Some(failing)) => failing.reason.clone(),
+            (TerminalReason::Failed(_) | TerminalReason::Completed, Some(failing)) => {
+                failing.reason.clone()
+            }
             _ => reason,
         };
         drop(self.node().settle(reason, now));
