@@ -123,7 +123,9 @@ impl<S, C: Chain> Pilot<S, C> {
         leave: Leave,
     ) -> Turned<B> {
         let now = self.own.now();
-        let reason = TerminalReason::Failed(failure.class);
+        // A layer further in may have given up for a reason of its own.
+        let reason = attempt.failing().map(|failing| failing.reason);
+        let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
         self.last = spent.into_error();
         tracing::debug!(
@@ -163,11 +165,13 @@ impl<S, C: Chain> Pilot<S, C> {
         if self.own.kind() != NodeKind::Attempt {
             self.tell(denied, &failure);
         }
-        attempt.fail_as(Failing {
-            key,
-            reason: failed.clone(),
-            counted,
-        });
+        if attempt.failing().is_none() {
+            attempt.fail_as(Failing {
+                key,
+                reason: failed,
+                counted,
+            });
+        }
         self.own.fail_as(Failing {
             key,
             reason: reason.clone(),
