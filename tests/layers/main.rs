@@ -7,8 +7,11 @@
 )]
 
 mod client_disconnect;
+mod commit;
 mod found;
+mod full_stack;
 mod hard_ceiling;
+mod model_fallback;
 mod pump;
 mod reasons;
 mod registry;

@@ -1,5 +1,6 @@
 //! A scripted upstream, and what tests ask of an answer.
 
+mod answers;
 mod events;
 mod probe;
 mod read;
@@ -7,6 +8,10 @@ mod script;
 mod several;
 
 pub(crate) use self::{
+    answers::{
+        ERROR, coded, failing, healthy, healthy_text, holding, holding_for, quick, run_on, saying,
+        tries,
+    },
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
     probe::Probe,
     read::{ReadExt, poll_body, poll_once, reason_of, secs},
@@ -50,7 +55,12 @@ pub(crate) fn request_of(run: &Run) -> Request<()> {
 
 /// A chat request with a call of `run`, and the call.
 pub(crate) fn call_of(run: &Run) -> (Request<()>, Run) {
-    let request = run.attach(request());
+    attached(run, request())
+}
+
+/// A request with a call of `run`, and the call.
+pub(crate) fn attached<B>(run: &Run, request: Request<B>) -> (Request<B>, Run) {
+    let request = run.attach(request);
     let call = request.extensions().get::<Run>().unwrap().clone();
     (request, call)
 }

@@ -1,15 +1,19 @@
 //! An upstream that is called more than once.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll},
+    time::Duration,
 };
 
 use http::{HeaderMap, Request, Response, Uri};
 use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower::Service;
-use tower_agent::{BoxError, ReplayBody, Run};
+use tower_agent::{BoxError, ReplayBody, Run, TerminalReason};
 
 use super::{Probe, Script, UpstreamBody, script::UpstreamFuture};
 
@@ -20,6 +24,7 @@ pub(crate) struct Several {
     seen: Arc<Mutex<Vec<Seen>>>,
     probe: Probe,
     ready: Arc<Mutex<Vec<Option<BoxError>>>>,
+    asked: Arc<AtomicUsize>,
 }
 
 /// A request, as it came.
@@ -40,6 +45,7 @@ impl Several {
             seen: Arc::default(),
             probe: Probe::default(),
             ready: Arc::default(),
+            asked: Arc::default(),
         }
     }
 
@@ -60,8 +66,33 @@ impl Several {
         self.seen.lock().unwrap().len()
     }
 
+    /// How often it was asked whether it is ready.
+    pub(crate) fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn probe(&self) -> Probe {
         self.probe.clone()
+    }
+
+    /// The model that each call asked for.
+    pub(crate) fn models(&self) -> Vec<String> {
+        let model = |seen: &Seen| {
+            let body: serde_json::Value = serde_json::from_str(&seen.body).unwrap();
+            body["model"].as_str().unwrap().to_owned()
+        };
+        self.seen().iter().map(model).collect()
+    }
+
+    /// When each call came, since `start`.
+    pub(crate) fn times(&self, start: Instant) -> Vec<Duration> {
+        self.seen().iter().map(|seen| seen.at - start).collect()
+    }
+
+    /// What each attempt came to.
+    pub(crate) fn reasons(&self) -> Vec<Option<TerminalReason>> {
+        let reason = |seen: &Seen| seen.run.terminal_reason();
+        self.seen().iter().map(reason).collect()
     }
 
     /// The header of each call.
@@ -77,6 +108,7 @@ impl Service<Request<ReplayBody>> for Several {
     type Future = UpstreamFuture;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
         match self.ready.lock().unwrap().pop().flatten() {
             Some(error) => Poll::Ready(Err(error)),
             None => Poll::Ready(Ok(())),

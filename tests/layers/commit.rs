@@ -1,0 +1,5 @@
+//! What both layers hold of an answer until its commit, and what they do not.
+
+mod failures;
+mod streams;
+mod whole;

@@ -1,0 +1,187 @@
+//! The answers of failures: read a little, judged, and handed on whole.
+
+use http_body::Body;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    RetryBudgetLayer, Run, TerminalReason,
+    retry_budget::Retry,
+    upstream::{Failure, FailureClass},
+};
+
+use crate::support::{
+    ERROR, ReadExt, Script, Several, attached, healthy, healthy_text, holding, prompt, quick, secs,
+};
+
+const KIB: usize = 1024;
+
+/// Once, so that what fails is handed on.
+fn once(script: Script) -> (Several, Retry<Several>) {
+    let upstream = Several::new([script]);
+    let layer = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+    (upstream.clone(), layer.layer(upstream))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_error_is_judged_by_its_beginning_and_handed_on_whole() {
+    let kib = " ".repeat(KIB);
+    let large = Script::json().status(500).repeat(100, 0.5, &kib);
+    let (upstream, service) = once(large);
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(start.elapsed(), secs(1), "it is slow, too");
+    assert_eq!(answer.into_body().read().await.whole(), kib.repeat(100));
+    assert_eq!(start.elapsed(), secs(50));
+    assert_eq!(upstream.calls(), 1);
+
+    let large = Script::json().status(500).repeat(64, 0.0, &kib).wait(30.0);
+    let (_, service) = once(large.repeat(36, 0.0, &kib));
+    let start = Instant::now();
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    assert_eq!(start.elapsed(), secs(0), "64 KiB are enough");
+    assert_eq!(answer.into_body().read().await.whole(), kib.repeat(100));
+    assert_eq!(start.elapsed(), secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_error_is_given_a_second() {
+    let slow = Script::json().status(503).wait(20.0).data(ERROR);
+    for (upstream, service) in holding([slow.clone(), healthy()]) {
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+        assert_eq!(upstream.times(start), [secs(0), secs(1)]);
+    }
+    let (_, service) = once(slow);
+    let start = Instant::now();
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    assert_eq!(start.elapsed(), secs(1));
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(start.elapsed(), secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_begins_with_the_head() {
+    let late = Script::before_head().wait(30.0).status(503);
+    let late = late.head("application/json").wait(20.0).data(ERROR);
+    let (_, service) = once(late);
+    let start = Instant::now();
+
+    service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(start.elapsed(), secs(31));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_of_a_slow_error_tells_what_it_is() {
+    let overflow = r#"{"error":{"message":"no","type":"x","code":"insufficient_quota"}}"#;
+    for (at, class) in [
+        (overflow.len(), FailureClass::Quota),
+        (20, FailureClass::RateLimit),
+    ] {
+        let (head, tail) = overflow.split_at(at);
+        let slow = Script::json().status(429).data(head).wait(20.0).data(tail);
+        let (upstream, service) = once(slow);
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.extensions().get::<Failure>().unwrap().class, class);
+        assert_eq!(answer.into_body().read().await.whole(), overflow);
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_breaks_is_judged_and_breaks_for_the_caller_too() {
+    let broken = Script::json().status(400).data("{").fail("reset");
+    let (upstream, service) = once(broken);
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), 400);
+    let failure = answer.extensions().get::<Failure>().unwrap();
+    assert_eq!(failure.class, FailureClass::Caller);
+    let read = answer.into_body().read().await;
+    assert_eq!(read.text, "{");
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(upstream.calls(), 1);
+    let reason = call.terminal_reason();
+    assert!(
+        matches!(reason, Some(TerminalReason::Failed(_))),
+        "{reason:?}"
+    );
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_without_a_body_is_judged_by_its_status() {
+    for script in [
+        Script::json().status(500),
+        Script::json().status(500).size(0),
+        Script::json().status(500).knows_its_end(),
+    ] {
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+            assert_eq!(upstream.calls(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_whose_length_is_known_keeps_it() {
+    let length = ERROR.len() as u64;
+    let (_, service) = once(Script::json().status(500).data(ERROR).size(length));
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.body().size_hint().exact(), Some(length));
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_of_an_error_are_handed_on() {
+    let (_, service) = once(Script::json().status(500).data(ERROR).trailers());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.text, ERROR);
+    assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_many_frames_is_handed_on_whole() {
+    let bytes = ERROR.as_bytes().iter();
+    let script = bytes.fold(Script::json().status(400), |script, byte| {
+        script.data([*byte])
+    });
+    let (_, service) = once(script.knows_its_end());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    let failure = answer.extensions().get::<Failure>().unwrap();
+    assert_eq!(failure.message, "no");
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compressed_error_is_judged_by_its_head() {
+    let script = Script::json()
+        .status(429)
+        .header("content-encoding", "gzip");
+    let (_, service) = once(script.data("....insufficient_quota...."));
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    let failure = answer.extensions().get::<Failure>().unwrap();
+    assert_eq!(failure.class, FailureClass::RateLimit);
+    assert_eq!(failure.message, "");
+}

@@ -1,0 +1,359 @@
+//! Streams of events: held to the first content.
+
+use http_body::Body;
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    upstream::FailureClass,
+};
+
+use crate::support::{
+    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, Several, USAGE, attached, chat,
+    content_block, healthy, healthy_text, holding, holding_for, prompt, quick, secs,
+};
+
+const KIB: usize = 1024;
+
+/// A stream's own error event.
+const BUSY: &str = "data: {\"error\":{\"message\":\"busy\",\"type\":\"overloaded_error\"}}\n\n";
+
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_failed_attempt_reaches_the_caller() {
+    let prelude = PRELUDE.replace("assistant", "first");
+    for failed in [
+        Script::sse().data(&prelude).data(PING).fail("reset"),
+        Script::sse().data(PING).data(&prelude).data(BUSY),
+        Script::sse().data(&prelude).data(PING),
+        Script::sse().data(&prelude).trailers(),
+        Script::sse(),
+        Script::sse().data(&BUSY[..20]).data(&BUSY[20..]),
+    ] {
+        for (upstream, service) in holding([failed.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(answer.headers()["x-attempt"], "2");
+            let read = answer.into_body().read().await;
+            assert_eq!(read.text, healthy_text());
+            assert!(read.trailers.is_none());
+            read.end.unwrap();
+            assert_eq!(upstream.calls(), 2, "{failed:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_bytes_of_the_answer_that_serves_are_those_of_the_upstream() {
+    let events = [
+        PRELUDE,
+        PING,
+        &chat("a"),
+        PING,
+        &chat("b"),
+        FINISH,
+        USAGE,
+        DONE,
+    ]
+    .concat();
+    let whole = Script::sse().data(&events).trailers();
+    let by_byte = events.as_bytes().iter();
+    let by_byte = by_byte.fold(Script::sse(), |script, byte| script.data([*byte]));
+    let slow = Script::sse()
+        .data(PRELUDE)
+        .wait(5.0)
+        .data(&events[PRELUDE.len()..]);
+    for script in [whole, by_byte.trailers(), slow.trailers()] {
+        for (upstream, service) in holding([script.clone()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+            let read = answer.into_body().read().await;
+
+            assert_eq!(read.text, events);
+            assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+            read.end.unwrap();
+            assert_eq!(upstream.calls(), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_is_handed_on_with_its_first_content() {
+    let script = Script::before_head()
+        .wait(1.0)
+        .head("text/event-stream")
+        .wait(1.0)
+        .data(PRELUDE)
+        .wait(1.0)
+        .data(PING)
+        .wait(1.0)
+        .data(chat("a"))
+        .wait(1.0)
+        .data(DONE);
+    for (_, service) in holding([script]) {
+        let start = Instant::now();
+
+        let mut body = service
+            .oneshot(prompt("m", true))
+            .await
+            .unwrap()
+            .into_body();
+
+        assert_eq!(start.elapsed(), secs(4));
+        for expected in [PRELUDE, PING, &chat("a")] {
+            assert_eq!(body.token().await, expected);
+        }
+        assert_eq!(start.elapsed(), secs(4), "what is held does not wait");
+        assert_eq!(body.token().await, DONE);
+        assert_eq!(start.elapsed(), secs(5));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_right_behind_the_first_content_is_the_callers() {
+    for script in [
+        Script::sse().data(chat("a") + BUSY),
+        Script::sse().data(chat("a")).data(BUSY),
+    ] {
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), chat("a") + BUSY);
+            assert_eq!(upstream.calls(), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_and_fifty_six_events_are_a_commit() {
+    for (events, calls) in [(255, 2), (256, 1)] {
+        let script = Script::sse().repeat(events, 0.0, PRELUDE).fail("reset");
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+            let read = answer.into_body().read().await;
+
+            assert_eq!(upstream.calls(), calls);
+            if calls == 1 {
+                assert_eq!(read.text, PRELUDE.repeat(256));
+                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+            } else {
+                assert_eq!(read.whole(), healthy_text());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_and_fifty_six_kib_are_a_commit() {
+    let comment = format!(":{}\n", " ".repeat(KIB - 2));
+    for (kib, calls) in [(256, 2), (257, 1)] {
+        let script = Script::sse().repeat(kib, 0.0, &comment).fail("reset");
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+            let read = answer.into_body().read().await;
+
+            assert_eq!(upstream.calls(), calls, "{kib}");
+            if calls == 1 {
+                assert_eq!(read.text.len(), kib * KIB);
+                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+            } else {
+                assert_eq!(read.whole(), healthy_text());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_that_is_shorter_than_the_stall_commits_early() {
+    let stalls = Script::sse().data(PRELUDE).never();
+    let upstream = [(); 2].map(|()| Several::new([stalls.clone(), healthy()]));
+    let step = StepTimeoutLayer::new(secs(20));
+    let repeats = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()).hold(secs(5)))
+        .layer(step)
+        .service(upstream[0].clone())
+        .boxed_clone();
+    let fallback = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new(["m", "n"].map(Candidate::new)).hold(secs(5)))
+        .layer(step)
+        .service(upstream[1].clone())
+        .boxed_clone();
+    for (service, upstream) in [repeats, fallback].into_iter().zip(upstream) {
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+        let start = Instant::now();
+
+        let answer = service.oneshot(request).await.unwrap();
+        assert_eq!(start.elapsed(), secs(5));
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.text, PRELUDE);
+        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), secs(20));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_commits_nothing_of_which_there_is_no_head() {
+    let late = Script::before_head().wait(7.0).head("text/event-stream");
+    let late = late.data(PRELUDE).wait(60.0).data(chat("a")).data(DONE);
+    for (upstream, service) in holding_for([late], Some(secs(5))) {
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(start.elapsed(), secs(7));
+        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_within_the_hold_is_another_try() {
+    let script = Script::sse().data(PRELUDE).wait(4.0).fail("reset");
+    for (upstream, service) in holding_for([script, healthy()], Some(secs(5))) {
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+        assert_eq!(upstream.calls(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
+    for events in [
+        [PRELUDE, FINISH, DONE].concat(),
+        [PRELUDE, FINISH].concat(),
+        DONE.to_owned(),
+        [PING, DONE].concat(),
+    ] {
+        for knows in [false, true] {
+            let script = Script::sse().data(&events);
+            let script = if knows {
+                script.knows_its_end()
+            } else {
+                script
+            };
+            for (upstream, service) in holding([script.clone(), healthy()]) {
+                let run = Run::open();
+                let (request, call) = attached(&run, prompt("m", true));
+
+                let answer = service.oneshot(request).await.unwrap();
+
+                assert_eq!(answer.into_body().read().await.whole(), events);
+                assert_eq!(upstream.calls(), 1, "{events}");
+                assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+                assert_eq!(run.in_flight(), 0);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_terminator_is_not_waited_behind() {
+    let open = Script::sse().data(PRELUDE).data(DONE).never();
+    for (_, service) in holding([open]) {
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(start.elapsed(), secs(0));
+        assert_eq!(answer.into_body().token().await, PRELUDE);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_anthropic_stream_is_held_to_its_first_content_too() {
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
+    let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+    let busy = "event: error\ndata: {\"type\":\"error\",\
+        \"error\":{\"type\":\"overloaded_error\",\"message\":\"Overloaded\"}}\n\n";
+    let text = [start, ping, &content_block("a"), STOP].concat();
+    for failed in [
+        Script::sse().data(start).data(ping).data(busy),
+        Script::sse().data(start).data(ping),
+        Script::sse().data(start).fail("reset"),
+    ] {
+        for (upstream, service) in holding([failed, Script::sse().data(&text)]) {
+            let mut request = prompt("m", true);
+            *request.uri_mut() = http::Uri::from_static("/v1/messages");
+
+            let answer = service.oneshot(request).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), text);
+            assert_eq!(upstream.calls(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_cut_after_the_commit_is_the_callers() {
+    let cut = Script::sse().data(PRELUDE).data(chat("a"));
+    for script in [cut.clone(), cut.knows_its_end()] {
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", true));
+
+            let answer = service.oneshot(request).await.unwrap();
+            let read = answer.into_body().read().await;
+
+            assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
+            assert!(read.end.unwrap_err().is::<tower_agent::sse::Truncated>());
+            assert_eq!(upstream.calls(), 1);
+            let transport = TerminalReason::Failed(FailureClass::Transport);
+            assert_eq!(call.terminal_reason(), Some(transport));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_stream_does_not_say_that_it_has_ended() {
+    for (_, service) in holding([healthy().knows_its_end()]) {
+        let mut body = service
+            .oneshot(prompt("m", true))
+            .await
+            .unwrap()
+            .into_body();
+
+        for expected in [PRELUDE, &chat("a"), DONE] {
+            assert!(!body.is_end_stream());
+            assert_eq!(body.token().await, expected);
+        }
+        assert!(body.is_end_stream());
+        assert!(body.next().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_are_split_anywhere_are_held_as_well() {
+    let events = [PRELUDE, &chat("\u{20ac}"), DONE].concat();
+    let first = Script::sse().data(PRELUDE);
+    for at in PRELUDE.len()..events.len() {
+        let (head, tail) = events.as_bytes().split_at(at);
+        let script = Script::sse().data(head).wait(1.0).data(tail);
+        for (upstream, service) in holding([first.clone(), script.clone()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), events);
+            assert_eq!(upstream.calls(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_layer_alone_holds_nothing_longer_than_needed_of_a_last_attempt() {
+    // The last attempt is held as the first is: its failure is still judged.
+    let upstream = Several::new([Script::sse().data(PRELUDE).data(BUSY)]);
+    let layer = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+
+    let answer = layer.layer(upstream.clone()).oneshot(prompt("m", true));
+    let answer = answer.await.unwrap();
+
+    let failure = answer.extensions().get::<tower_agent::upstream::Failure>();
+    assert_eq!(failure.unwrap().class, FailureClass::Overloaded);
+    let text = answer.into_body().read().await.whole();
+    assert_eq!(text, [PRELUDE, BUSY].concat());
+    assert_eq!(upstream.calls(), 1);
+}

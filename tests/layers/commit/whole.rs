@@ -1,0 +1,262 @@
+//! Answers that are no stream: held to their end, and judged as a whole.
+
+use http::{Method, Uri};
+use http_body::Body;
+use tokio::time::Instant;
+use tower::{Layer, ServiceExt};
+use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+
+use crate::support::{
+    ERROR, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text,
+    holding, holding_for, prompt, quick, saying, secs,
+};
+
+const KIB: usize = 1024;
+const ANSWER: &str = r#"{"choices":[{"message":{"content":"\"error\""}}]}"#;
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_is_held_to_its_end() {
+    let (head, tail) = ANSWER.split_at(9);
+    for script in [
+        Script::json().data(head).wait(3.0).data(tail),
+        Script::json().data(head).wait(3.0).data(tail).trailers(),
+        Script::json()
+            .data(head)
+            .wait(3.0)
+            .data(tail)
+            .knows_its_end(),
+    ] {
+        for (upstream, service) in holding([script.clone()]) {
+            let start = Instant::now();
+
+            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+            assert_eq!(start.elapsed(), secs(3));
+            assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+            assert_eq!(upstream.calls(), 1);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn trailers_of_a_held_answer_are_handed_on() {
+    for (_, service) in holding([Script::json().data("{}").trailers()]) {
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.text, "{}");
+        assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_breaks_is_another_try() {
+    let broken = Script::json().data(&ANSWER[..9]).wait(3.0).fail("reset");
+    for (upstream, service) in holding([broken, Script::json().data(ANSWER)]) {
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+        assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+        assert_eq!(upstream.calls(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_hundred_and_fifty_six_kib_of_an_answer_are_a_commit() {
+    let kib = " ".repeat(KIB);
+    for (frames, calls) in [(256, 2), (257, 1)] {
+        let script = Script::json().repeat(frames, 0.0, &kib).fail("reset");
+        for (upstream, service) in holding([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+            let read = answer.into_body().read().await;
+
+            assert_eq!(upstream.calls(), calls);
+            if calls == 1 {
+                assert_eq!(read.text.len(), frames * KIB);
+                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+            } else {
+                assert_eq!(read.whole(), healthy_text());
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_a_commit_of_an_answer_too() {
+    let slow = Script::json().data("{").wait(30.0).fail("reset");
+    for (upstream, service) in holding_for([slow, healthy()], Some(secs(5))) {
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+        assert_eq!(start.elapsed(), secs(5));
+        let read = answer.into_body().read().await;
+        assert_eq!(read.text, "{");
+        assert_eq!(read.end.unwrap_err().to_string(), "reset");
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_and_end_are_those_of_the_answer_as_it_is_read() {
+    let script = Script::json().data("{\"a\"").data(":1}").size(7);
+    for (_, service) in holding([script.knows_its_end()]) {
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        let mut body = answer.into_body();
+
+        assert_eq!(body.size_hint().exact(), Some(7));
+        assert!(!body.is_end_stream());
+        assert_eq!(body.token().await, "{\"a\":1}");
+        assert_eq!(body.size_hint().exact(), Some(0));
+        assert!(body.is_end_stream());
+        assert!(body.next().await.is_none());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_size_that_is_only_partly_held_is_the_sum() {
+    let gzip = Script::json().header("content-encoding", "gzip");
+    for (_, service) in holding([gzip.data("1234").data("567").size(7)]) {
+        let mut body = service
+            .oneshot(prompt("m", false))
+            .await
+            .unwrap()
+            .into_body();
+
+        assert_eq!(body.size_hint().exact(), Some(7));
+        assert_eq!(body.token().await, "1234");
+        assert_eq!(body.size_hint().exact(), Some(3));
+        assert!(!body.is_end_stream());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_compressed_answer_is_committed_by_its_first_byte() {
+    for script in [Script::json(), Script::sse()] {
+        let gzip = script.header("content-encoding", "gzip");
+        let broken = gzip.clone().wait(1.0).data([31, 139]).fail("reset");
+        for (upstream, service) in holding([broken, healthy()]) {
+            let start = Instant::now();
+
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(start.elapsed(), secs(1));
+            let mut body = answer.into_body();
+            let first = http_body_util::BodyExt::frame(&mut body).await;
+            assert_eq!(first.unwrap().unwrap().into_data().unwrap(), [31, 139][..]);
+            let error = body.next().await.unwrap().unwrap_err();
+            assert_eq!(error.to_string(), "reset");
+            assert_eq!(upstream.calls(), 1);
+        }
+        for (upstream, service) in holding([gzip.fail("reset"), healthy()]) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+            assert_eq!(upstream.calls(), 2);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_under_a_good_status_is_a_failure() {
+    let page = Script::of("text/html").data("<html><p>busy</html>");
+    let message = r#"{"type":"error","error":{"type":"overloaded_error","message":"no"}}"#;
+    for script in [saying(200, ERROR), page, saying(200, message)] {
+        for (upstream, service) in holding([script.clone(), Script::json().data(ANSWER)]) {
+            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+            assert_eq!(upstream.calls(), 2, "{script:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failure() {
+    for (upstream, service) in holding([saying(200, ERROR)]) {
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", false));
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(upstream.calls(), 2);
+        let failed = TerminalReason::Failed(FailureClass::Server);
+        assert_eq!(call.terminal_reason(), Some(failed));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_under_a_good_status_is_counted_on_the_run() {
+    let upstream = Several::new([saying(200, ERROR)]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+
+    for _ in 0..4 {
+        assert_eq!(run.terminal_reason(), None);
+        let request = run.attach(prompt("m", false));
+        let answer = service.clone().oneshot(request).await.unwrap();
+        answer.into_body().read().await.whole();
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_without_a_body_and_redirects_are_handed_on_at_once() {
+    for status in [204, 301, 304, 307] {
+        for script in [Script::json().status(status), Script::sse().status(status)] {
+            for (upstream, service) in holding([script.clone(), healthy()]) {
+                let run = Run::open();
+                let (request, call) = attached(&run, prompt("m", false));
+
+                let answer = service.oneshot(request).await.unwrap();
+
+                assert_eq!(answer.status().as_u16(), status);
+                assert_eq!(answer.into_body().read().await.whole(), "");
+                assert_eq!(upstream.calls(), 1);
+                assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+                assert_eq!(run.in_flight(), 0);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_to_a_head_request_has_no_body_to_wait_for() {
+    for script in [Script::sse(), Script::json()] {
+        for (upstream, service) in holding([script.clone(), failing(500)]) {
+            let mut request = prompt("m", false);
+            *request.method_mut() = Method::HEAD;
+            *request.uri_mut() = Uri::from_static("/v1/models");
+            let run = Run::open();
+            let (request, call) = attached(&run, request);
+
+            let answer = service.oneshot(request).await.unwrap();
+
+            assert_eq!(answer.status(), 200);
+            drop(answer);
+            assert_eq!(upstream.calls(), 1, "{script:?}");
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_reverse() {
+    let stream = [PRELUDE, &chat("a"), crate::support::DONE].concat();
+    for (script, asked, text) in [
+        (Script::json().data(ANSWER), true, ANSWER),
+        (healthy(), false, &*stream),
+    ] {
+        for (upstream, service) in holding([script.clone()]) {
+            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), text);
+            assert_eq!(upstream.calls(), 1);
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The layers as a server stacks them, and what its caller gets.
+
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, HeaderValue, Request};
+use http_body_util::Full;
+use tokio::time::{Instant, timeout};
+use tower::{ServiceBuilder, ServiceExt};
+use tower_agent::{
+    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer, upstream::FailureClass,
+};
+
+use crate::support::{
+    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Several, chat, coded, failing, healthy,
+    healthy_text, prompt, quick, secs,
+};
+
+/// What the caller got.
+struct Got {
+    status: u16,
+    headers: HeaderMap,
+    run: Option<Run>,
+    text: Result<String, BoxError>,
+}
+
+impl Got {
+    fn text(self) -> String {
+        self.text.unwrap()
+    }
+}
+
+/// The whole stack around an upstream, with candidates `a` and `b`.
+struct Stack {
+    registry: RunRegistry,
+    ask: Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Got> + Send + Sync>,
+}
+
+impl Stack {
+    fn around(upstream: &Several) -> Self {
+        let registry = RunRegistry::new();
+        let budget = quick();
+        let candidates = ["a", "b"].map(Candidate::new);
+        let service = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new())
+            .layer(RunLayer::new(registry.clone()))
+            .layer(PumpLayer::new(8))
+            .layer(ClientDisconnectLayer::new())
+            .layer(HardCeilingLayer::new(secs(1800)))
+            .layer(StepTimeoutLayer::new(secs(300)))
+            .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
+            .layer(RetryBudgetLayer::new(budget))
+            .layer(HardCeilingLayer::new(secs(600)))
+            .layer(StepTimeoutLayer::new(secs(120)))
+            .service(upstream.clone());
+        let ask = move |request| -> BoxFuture<'static, Got> {
+            let answer = service.clone().oneshot(request);
+            Box::pin(async move {
+                let (head, body) = answer.await.unwrap().into_parts();
+                let read = body.read().await;
+                Got {
+                    status: head.status.as_u16(),
+                    headers: head.headers,
+                    run: head.extensions.get::<Run>().cloned(),
+                    text: read.end.map(|()| read.text),
+                }
+            })
+        };
+        Self {
+            registry,
+            ask: Box::new(ask),
+        }
+    }
+
+    async fn ask(&self, request: Request<Full<Bytes>>) -> Got {
+        (self.ask)(request).await
+    }
+}
+
+fn named(id: &'static str) -> Request<Full<Bytes>> {
+    let mut request = prompt("a", true);
+    let id = HeaderValue::from_static(id);
+    request.headers_mut().insert("x-run-id", id);
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
+    let prelude = PRELUDE.replace("assistant", "first");
+    let failed = Script::sse().data(prelude).data(PING).fail("reset");
+    let served = Script::sse()
+        .data(PRELUDE)
+        .data(PING)
+        .data(chat("a"))
+        .data(DONE);
+    let upstream = Several::new([failed, failing(529), served]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 200);
+    assert_eq!(got.headers["x-served-model"], "b");
+    assert_eq!(got.headers["x-attempt"], "3");
+    assert!(!got.headers.contains_key("x-terminal-reason"));
+    let run = got.run.clone().unwrap();
+    assert_eq!(got.headers["x-run-id"], run.id().to_string().as_str());
+    assert_eq!(got.text(), [PRELUDE, PING, &chat("a"), DONE].concat());
+    assert_eq!(upstream.models(), ["a", "a", "b"]);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_after_the_commit_is_the_error_frame() {
+    let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
+    let upstream = Several::new([failing(500), broken]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 200);
+    let run = got.run.clone().unwrap();
+    let text = got.text();
+    let sent = [PRELUDE, &chat("a")].concat();
+    let frame = text.strip_prefix(&*sent).unwrap();
+    assert!(frame.starts_with("event: error\ndata: "), "{frame}");
+    assert!(frame.contains("\"type\":\"upstream_failed\""), "{frame}");
+    assert_eq!(frame.matches("event:").count(), 1);
+    assert_eq!(upstream.models(), ["a", "a"]);
+    let transport = TerminalReason::Failed(FailureClass::Transport);
+    assert_eq!(run.terminal_reason(), Some(transport));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_after_the_commit_is_the_error_frame_after_the_attempts_window() {
+    let upstream = Several::new([Script::sse().data(chat("a")).never(), healthy()]);
+    let stack = Stack::around(&upstream);
+    let start = Instant::now();
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    let text = got.text();
+    let frame = text.strip_prefix(&*chat("a")).unwrap();
+    assert!(frame.contains("\"type\":\"step_timeout\""), "{frame}");
+    assert_eq!(start.elapsed(), secs(120));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_failed_the_caller_gets_the_last_answer_without_our_headers() {
+    let last = failing(503)
+        .header("retry-after", "61")
+        .header("x-request-id", "r");
+    let upstream = Several::new([failing(500), failing(500), last]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 503);
+    assert_eq!(got.headers["x-request-id"], "r");
+    assert_eq!(got.headers["retry-after"], "61");
+    assert!(!got.headers.contains_key("x-terminal-reason"));
+    assert!(!got.headers.contains_key("x-should-retry"));
+    assert_eq!(got.text(), ERROR);
+    assert_eq!(upstream.models(), ["a", "a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
+    let upstream = Several::new([Script::before_head().fail("reset")]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 502);
+    assert!(!got.headers.contains_key("x-terminal-reason"));
+    assert!(!got.headers.contains_key("x-should-retry"));
+    assert_eq!(upstream.calls(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
+    let upstream = Several::new([Script::before_head().never()]);
+    let stack = Stack::around(&upstream);
+    let start = Instant::now();
+
+    let got = stack.ask(prompt("a", false)).await;
+
+    assert_eq!(got.status, 504);
+    assert_eq!(got.headers["x-terminal-reason"], "step_timeout");
+    assert_eq!(got.headers["x-should-retry"], "false");
+    assert_eq!(upstream.models(), ["a", "b"]);
+    assert_eq!(start.elapsed(), secs(240));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on() {
+    let upstream = Several::new([failing(500)]);
+    let stack = Stack::around(&upstream);
+
+    for _ in 0..4 {
+        let got = stack.ask(named("r-1")).await;
+        assert_eq!(got.status, 500);
+        assert!(!got.headers.contains_key("x-terminal-reason"));
+        assert_eq!(got.text(), ERROR);
+    }
+    for _ in 0..2 {
+        let got = stack.ask(named("r-1")).await;
+        assert_eq!(got.status, 422);
+        assert_eq!(got.headers["x-terminal-reason"], "retry_budget_exceeded");
+        assert_eq!(got.headers["x-should-retry"], "false");
+        assert_eq!(got.headers["x-run-id"], "r-1");
+    }
+
+    assert_eq!(upstream.calls(), 16);
+    let got = stack.ask(named("r-2")).await;
+    assert_eq!(got.status, 500, "another run is another budget");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_cannot_be_sent_is_a_400_and_one_that_is_too_large_a_413() {
+    let upstream = Several::new([healthy()]);
+    let stack = Stack::around(&upstream);
+
+    let request = prompt("a", true).map(|_| Full::from("not json"));
+    assert_eq!(stack.ask(request).await.status, 400);
+    let request = prompt("a", true).map(|_| Full::from(vec![b' '; (32 << 20) + 1]));
+    assert_eq!(stack.ask(request).await.status, 413);
+
+    assert_eq!(upstream.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_stops_attempts_and_candidates() {
+    for (script, leaves) in [
+        (Script::before_head().never(), 5),
+        (Script::sse().data(PRELUDE).never(), 5),
+        (failing(429).header("retry-after", "30"), 5),
+        (Script::sse().data(chat("a")).never(), 5),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let stack = Stack::around(&upstream);
+
+        let left = timeout(secs(leaves), stack.ask(named("r-1"))).await;
+        // With a pump it takes one turn of the scheduler.
+        tokio::time::sleep(secs(1)).await;
+
+        assert!(left.is_err());
+        assert_eq!(upstream.calls(), 1);
+        let seen = upstream.seen();
+        assert_eq!(seen[0].run.run().in_flight(), 0);
+        assert!(seen[0].run.terminal_reason().is_some());
+        tokio::time::sleep(secs(1_000)).await;
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_abort_by_id_reaches_a_call_that_waits_for_its_repeat() {
+    let limited = failing(429).header("retry-after", "30");
+    let upstream = Several::new([limited, healthy()]);
+    let stack = Stack::around(&upstream);
+    let registry = stack.registry.clone();
+    let start = Instant::now();
+
+    let asked = stack.ask(named("r-1"));
+    let aborted = async {
+        tokio::time::sleep(secs(3)).await;
+        let run = registry.list()[0].run.clone();
+        registry.find(&run)[0].end(TerminalReason::Aborted)
+    };
+    let (got, aborted) = tokio::join!(asked, aborted);
+
+    assert!(aborted);
+    assert_eq!(got.status, 499);
+    assert_eq!(got.headers["x-terminal-reason"], "aborted");
+    assert_eq!(start.elapsed(), secs(3));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bad_request_is_the_callers_own_and_asked_once() {
+    let upstream = Several::new([coded(400, "invalid_image"), healthy()]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 400);
+    assert_eq!(upstream.calls(), 1);
+    let healthy = stack.ask(prompt("a", true)).await;
+    assert_eq!(healthy.text(), healthy_text());
+}

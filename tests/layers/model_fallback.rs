@@ -1,0 +1,152 @@
+//! Other models, and everything after which there must be none.
+
+mod limits;
+mod nested;
+mod order;
+mod terminal;
+mod which;
+
+use http::StatusCode;
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    Candidate, ModelFallbackLayer, Run, TerminalReason,
+    upstream::{Failure, FailureClass},
+};
+
+use crate::support::{
+    ERROR, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt,
+    run_on, tries,
+};
+
+/// A layer with candidates of these names, at the upstream that there is.
+fn models<const N: usize>(names: [&str; N]) -> ModelFallbackLayer {
+    ModelFallbackLayer::new(names.map(Candidate::new))
+}
+
+fn failed(class: FailureClass) -> Option<TerminalReason> {
+    Some(TerminalReason::Failed(class))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_second_model_serves_when_the_first_fails() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(answer.headers()["x-attempt"], "2");
+    assert!(answer.extensions().get::<Failure>().is_none());
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.models(), ["a", "b"]);
+    let completed = Some(TerminalReason::Completed);
+    assert_eq!(
+        upstream.reasons(),
+        [failed(FailureClass::Server), completed.clone()]
+    );
+    assert_eq!(call.terminal_reason(), completed);
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_model_of_the_request_changes() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "longer"]).layer(upstream.clone());
+    let body = "{ \"n\": 1.0000000000000000001,\"model\" : \"a\", \"x\":\"\\u00e9\" }";
+    let request = prompt("a", true).map(|_| http_body_util::Full::from(body));
+
+    service.oneshot(request).await.unwrap();
+
+    let sent: Vec<_> = upstream.seen().into_iter().map(|seen| seen.body).collect();
+    assert_eq!(sent, [body, &body.replace("\"a\"", "\"longer\"")]);
+    let lengths = upstream.header("content-length");
+    assert_eq!(
+        lengths,
+        sent.iter()
+            .map(|body| Some(body.len().to_string()))
+            .collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
+    let last = failing(503)
+        .header("x-request-id", "r")
+        .header("retry-after", "7");
+    let broken = Script::before_head().fail("reset");
+    let upstream = Several::new([failing(500), broken, last]);
+    let service = models(["a", "b", "c"]).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers()["x-request-id"], "r");
+    assert_eq!(answer.headers()["retry-after"], "7");
+    assert_eq!(answer.headers()["x-served-model"], "c");
+    let [server, transport] = [FailureClass::Server, FailureClass::Transport];
+    let named = |name: &str, class| (Some(name.to_owned()), class);
+    let told = [
+        named("a", server),
+        named("b", transport),
+        named("c", server),
+    ];
+    assert_eq!(tries(&answer), told);
+    let run = run_on(&answer);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(run.terminal_reason(), failed(server));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_broke_the_last_error_is_handed_up_itself() {
+    let broken = |why| Script::before_head().fail(why);
+    let upstream = Several::new([broken("first"), broken("second")]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    let error = error.downcast::<std::io::Error>().unwrap();
+    assert_eq!(error.to_string(), "second");
+    assert_eq!(call.terminal_reason(), failed(FailureClass::Transport));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_tried_after_the_commit() {
+    let broken = Script::sse().data(chat("a")).fail("reset");
+    let upstream = Several::new([broken, healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+    assert_eq!(answer.headers()["x-served-model"], "a");
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.text, chat("a"));
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(call.terminal_reason(), failed(FailureClass::Transport));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstreams_own_error_after_the_commit_passes_unchanged() {
+    let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"overloaded_error\"}}\n\n";
+    let upstream = Several::new([Script::sse().data(chat("a")).data(event), healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), chat("a") + event);
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(call.terminal_reason(), failed(FailureClass::Overloaded));
+}

@@ -1,0 +1,217 @@
+//! The time of a call, and how its candidates share it.
+
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, HardCeilingLayer, Limits, ModelFallbackLayer, RetryBudget, Run, Scope,
+    StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+};
+
+use super::models;
+use crate::support::{
+    DONE, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, prompt, reason_of,
+    secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn each_candidate_gets_its_share_of_the_time_that_is_left() {
+    for scope in [Scope::Found, Scope::Run] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+            Script::json().data("{").never(),
+        ] {
+            let upstream = Several::new([script]);
+            let service = ServiceBuilder::new()
+                .layer(HardCeilingLayer::new(secs(30)).scope(scope))
+                .layer(models(["a", "b", "c"]))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("a", true));
+            let start = Instant::now();
+
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+            assert_eq!(upstream.times(start), [secs(0), secs(10), secs(20)]);
+            assert_eq!(start.elapsed(), secs(30));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_does_not_use_is_shared_by_the_others() {
+    let early = Script::before_head().wait(4.0).fail("reset");
+    let upstream = Several::new([early, Script::before_head().never()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .layer(models(["a", "b", "c"]))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    service.oneshot(prompt("a", true)).await.unwrap_err();
+
+    assert_eq!(upstream.times(start), [secs(0), secs(4), secs(17)]);
+    assert_eq!(start.elapsed(), secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_share_is_a_limit_to_the_commit_and_no_further() {
+    let slow = Script::sse()
+        .wait(9.0)
+        .data(chat("a"))
+        .repeat(18, 1.0, chat("b"))
+        .data(DONE);
+    let upstream = Several::new([slow, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .layer(models(["a", "b", "c"]))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let text = answer.into_body().read().await.whole();
+
+    assert_eq!(text, chat("a") + &chat("b").repeat(18) + DONE);
+    assert_eq!(start.elapsed(), secs(27));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ceiling_of_the_call_holds_on_after_the_commit() {
+    let endless = Script::sse().data(chat("a")).never();
+    let upstream = Several::new([endless, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .layer(models(["a", "b", "c"]))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.text, chat("a"));
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), secs(30));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_ceiling_nothing_is_shared() {
+    let slow = Script::before_head()
+        .wait(5_000.0)
+        .head("text/event-stream")
+        .data(chat("a"))
+        .data(DONE);
+    let upstream = Several::new([slow, healthy()]);
+    let service = models(["a", "b", "c"]).layer(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "a");
+    assert_eq!(start.elapsed(), secs(5_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_for_which_the_time_does_not_last_is_not_asked() {
+    // The first one's share ends at 15 s, with 15 s left.
+    for (least, served) in [(15, true), (16, false)] {
+        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let budget = RetryBudget::new().min_attempt(secs(least));
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(30)))
+            .layer(models(["a", "b"]).budget(budget))
+            .service(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("a", true));
+        let start = Instant::now();
+
+        match service.oneshot(request).await {
+            Ok(answer) => drop(answer.into_body().read().await.whole()),
+            Err(error) => {
+                // Its own deadline is told as what it is.
+                assert_eq!(reason_of(&error), call.terminal_reason());
+                assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+            }
+        }
+
+        assert_eq!(start.elapsed(), secs(15));
+        assert_eq!(upstream.calls(), if served { 2 } else { 1 });
+        let completed = call.terminal_reason() == Some(TerminalReason::Completed);
+        assert_eq!(completed, served);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
+    let limits = Limits {
+        ceiling: Some(secs(5)),
+        step: Some(secs(3)),
+        ..Limits::default()
+    };
+    let candidates = [Candidate::new("a").limits(limits), Candidate::new("b")];
+    let silent = Script::before_head().never();
+    let upstream = Several::new([silent.clone(), silent]);
+    let service = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new(candidates))
+        .layer(HardCeilingLayer::new(secs(60)))
+        .layer(StepTimeoutLayer::new(secs(40)))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let error = service.oneshot(prompt("a", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.times(start), [secs(0), secs(3)]);
+    assert_eq!(start.elapsed(), secs(43));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_candidate_restarts_the_window_of_the_call() {
+    let slow = Script::before_head().wait(9.0).fail("reset");
+    let upstream = Several::new([slow.clone(), slow, Script::before_head().never()]);
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(models(["a", "b", "c"]))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let error = service.oneshot(prompt("a", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.times(start), [secs(0), secs(9), secs(18)]);
+    assert_eq!(start.elapsed(), secs(28));
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_of_calls_are_counted_on_their_run_if_a_budget_says_so() {
+    let upstream = Several::new([failing(500)]);
+    let budget = RetryBudget::new().per_error_key(2);
+    let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
+    let run = Run::open();
+
+    for _ in 0..3 {
+        assert_eq!(run.terminal_reason(), None);
+        let request = run.attach(prompt("a", true));
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        answer.into_body().read().await.whole();
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    let request = run.attach(prompt("a", true));
+    let error = service.oneshot(request).await.unwrap_err();
+    assert_eq!(reason_of(&error), Some(TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 6);
+    let server = TerminalReason::Failed(FailureClass::Server);
+    assert!(
+        upstream
+            .reasons()
+            .iter()
+            .all(|reason| *reason == Some(server.clone()))
+    );
+}

@@ -1,0 +1,226 @@
+//! Repeats of each candidate, inside.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    retry_budget::{Count, NextAttempt},
+    upstream::FailureClass,
+};
+
+use super::models;
+use crate::support::{
+    ERROR, PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt,
+    quick, reason_of, run_on, secs, tries,
+};
+
+fn both(
+    budget: &RetryBudget,
+    upstream: &Several,
+) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Several>> {
+    ServiceBuilder::new()
+        .layer(models(["a", "b"]).budget(budget.clone()))
+        .layer(RetryBudgetLayer::new(budget.clone()))
+        .service(upstream.clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_attempts_of_two_candidates_are_four_calls_that_are_numbered_on() {
+    let upstream = Several::new([failing(500)]);
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = both(&quick(), &upstream).oneshot(request).await.unwrap();
+
+    assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
+    let numbers = ["1", "2", "3", "4"].map(|number| Some(number.to_owned()));
+    assert_eq!(upstream.header("x-attempt"), numbers);
+    assert_eq!(answer.headers()["x-attempt"], "4");
+    let server = FailureClass::Server;
+    let told = ["a", "a", "b", "b"].map(|name| (Some(name.to_owned()), server));
+    assert_eq!(tries(&answer), told);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Failed(server)));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_repeat_of_the_second_candidate_may_serve() {
+    let scripts = [failing(500), failing(500), failing(500), healthy()];
+    let upstream = Several::new(scripts);
+
+    let answer = both(&quick(), &upstream).oneshot(prompt("a", true)).await;
+
+    let answer = answer.unwrap();
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(answer.headers()["x-attempt"], "4");
+    let run = run_on(&answer);
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_that_lasts_too_long_is_left_for_the_next_candidate() {
+    let limited = failing(429).header("retry-after", "3600");
+    let upstream = Several::new([limited, healthy()]);
+    let start = Instant::now();
+
+    let answer = both(&quick(), &upstream).oneshot(prompt("a", true)).await;
+
+    assert_eq!(answer.unwrap().status(), 200);
+    assert_eq!(upstream.models(), ["a", "b"]);
+    assert_eq!(upstream.times(start), [secs(0), secs(0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_of_one_candidate_does_not_starve_the_other() {
+    let budget = quick().shared(0.25, 0).per_error_key(None);
+    // What the outage of the first takes and pays in is its own.
+    for _ in 0..3 {
+        let upstream = Several::new([failing(500), healthy()]);
+        let request = prompt("a", true);
+        both(&budget, &upstream).oneshot(request).await.unwrap();
+        assert_eq!(upstream.models(), ["a", "b"]);
+    }
+    let upstream = Several::new([failing(500)]);
+
+    both(&budget, &upstream)
+        .oneshot(prompt("a", true))
+        .await
+        .unwrap();
+
+    // Each has four deposits of a quarter by now, and had no repeat.
+    assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_bucket_forbids_no_other_candidate() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let budget = quick().shared(0.0, 0);
+
+    let answer = both(&budget, &upstream).oneshot(prompt("a", true)).await;
+
+    assert_eq!(answer.unwrap().status(), 200);
+    assert_eq!(upstream.models(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_call_that_does_not_stream_moves_straight_on() {
+    for (stream, times) in [(false, [0, 10, 0]), (true, [0, 10, 20])] {
+        let upstream = Several::new([Script::before_head().never()]);
+        let service = ServiceBuilder::new()
+            .layer(models(["a", "b"]))
+            .layer(RetryBudgetLayer::new(quick()))
+            .layer(StepTimeoutLayer::new(secs(10)))
+            .service(upstream.clone());
+        let start = Instant::now();
+
+        let error = service.oneshot(prompt("a", stream)).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        let asked = if stream {
+            vec!["a", "a", "b", "b"]
+        } else {
+            vec!["a", "b"]
+        };
+        assert_eq!(upstream.models(), asked);
+        let expected = times.map(secs);
+        let seen = upstream.times(start);
+        assert_eq!(seen[..2], expected[..2]);
+        assert!(!stream || seen[2] == expected[2]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
+    let budget = quick().max_attempts_per_candidate(9).count(Count::Every);
+    let upstream = Several::new([failing(500)]);
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = both(&budget, &upstream).oneshot(request).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    assert_eq!(upstream.models(), ["a", "a", "a", "a", "b", "b", "b", "b"]);
+    assert_eq!(run.terminal_reason(), None);
+    let spent = Some(TerminalReason::RetryBudget);
+    for seen in upstream.seen() {
+        assert_eq!(seen.run.parent().unwrap().terminal_reason(), spent);
+    }
+    let failed = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(call.terminal_reason(), Some(failed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_sees_whom_the_next_attempt_goes_to() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let budget = quick().before_attempt(move |next: &NextAttempt<'_>| {
+        let candidate = next.candidate.unwrap().to_owned();
+        noted.lock().unwrap().push((next.attempt, candidate));
+        true
+    });
+    let upstream = Several::new([failing(500)]);
+
+    both(&budget, &upstream)
+        .oneshot(prompt("a", true))
+        .await
+        .unwrap();
+
+    let expected = [(2, "a"), (3, "b"), (4, "b")];
+    let seen = seen.lock().unwrap();
+    let seen: Vec<_> = seen
+        .iter()
+        .map(|(number, name)| (*number, &**name))
+        .collect();
+    assert_eq!(seen, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_refuses_another_candidate_hands_up_the_answer() {
+    let budget = quick().before_attempt(|next| next.candidate == Some("a"));
+    let upstream = Several::new([failing(500), failing(503), healthy()]);
+
+    let answer = both(&budget, &upstream).oneshot(prompt("a", true)).await;
+
+    assert_eq!(answer.unwrap().status(), 503);
+    assert_eq!(upstream.models(), ["a", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fallback_takes_the_commit_of_the_repeats() {
+    let broken = Script::sse()
+        .data(PRELUDE)
+        .data(crate::support::chat("a"))
+        .fail("reset");
+    let upstream = Several::new([failing(500), broken, healthy()]);
+    let service = both(&quick(), &upstream);
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.text, [PRELUDE, &crate::support::chat("a")].concat());
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(upstream.models(), ["a", "a"]);
+    let transport = TerminalReason::Failed(FailureClass::Transport);
+    assert_eq!(call.terminal_reason(), Some(transport));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_around_the_fallback_ask_everybody_again() {
+    let upstream = Several::new([failing(500)]);
+    let service = RetryBudgetLayer::new(quick()).layer(models(["a", "b"]).layer(upstream.clone()));
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(upstream.models(), ["a", "b", "a", "b"]);
+    assert_eq!(answer.headers()["x-attempt"], "4");
+    assert_eq!(tries(&answer).len(), 4);
+}

@@ -1,0 +1,252 @@
+//! Who is asked, and in which order.
+
+use http::{Method, Request, Uri};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    Candidate, CandidateDialect, ModelFallbackLayer, Run, TerminalReason,
+    terminal_response::InvalidRequest, upstream::FailureClass,
+};
+
+use super::models;
+use crate::support::{ReadExt, Several, attached, failing, healthy, healthy_text, prompt, tries};
+
+#[tokio::test(start_paused = true)]
+async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
+    for (asked, order) in [
+        ("a", ["a", "b", "c"]),
+        ("b", ["b", "a", "c"]),
+        ("c", ["c", "a", "b"]),
+        ("unknown", ["a", "b", "c"]),
+    ] {
+        let upstream = Several::new([failing(500)]);
+        let service = models(["a", "b", "c"]).layer(upstream.clone());
+
+        let answer = service.oneshot(prompt(asked, true)).await.unwrap();
+
+        assert_eq!(upstream.models(), order);
+        let names: Vec<_> = tries(&answer)
+            .into_iter()
+            .filter_map(|(name, _)| name)
+            .collect();
+        assert_eq!(names, order);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_is_listed_twice_is_asked_once() {
+    let upstream = Several::new([failing(500)]);
+    let service = models(["a", "b", "a", "b"]).layer(upstream.clone());
+
+    service.oneshot(prompt("b", true)).await.unwrap();
+
+    assert_eq!(upstream.models(), ["b", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
+    let candidates = [
+        Candidate::new("gpt-1").name("large"),
+        Candidate::new("gpt-2").name("small"),
+    ];
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("small", true)).await.unwrap();
+
+    assert_eq!(upstream.models(), ["gpt-2", "gpt-1"]);
+    assert_eq!(answer.headers()["x-served-model"], "gpt-1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_candidates_requests_pass_as_they_are() {
+    for script in [healthy(), failing(500)] {
+        let upstream = Several::new([script]);
+        let service = models([]).layer(upstream.clone());
+        // No JSON: nobody has to read it.
+        let request = prompt("m", true).map(|_| Full::from("not json"));
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert!(!answer.headers().contains_key("x-served-model"));
+        answer.into_body().read().await.whole();
+        let seen = &upstream.seen()[0];
+        assert_eq!(seen.body, "not json");
+        assert_eq!(seen.uri, "/v1/chat/completions");
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_at_places_of_their_own_are_asked_there() {
+    let place = |uri| Uri::from_static(uri);
+    let candidates = [
+        Candidate::new("a")
+            .base_url(place("http://one.test/v1"))
+            .unwrap(),
+        Candidate::new("b")
+            .base_url(place("http://two.test/api/"))
+            .unwrap(),
+    ];
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let mut request = prompt("a", true);
+    let secret = http::HeaderValue::from_static("Bearer secret");
+    request.headers_mut().insert("authorization", secret);
+
+    service.oneshot(request).await.unwrap();
+
+    let targets: Vec<_> = upstream
+        .seen()
+        .iter()
+        .map(|seen| seen.uri.to_string())
+        .collect();
+    assert_eq!(
+        targets,
+        [
+            "http://one.test/v1/chat/completions",
+            "http://two.test/api/chat/completions"
+        ]
+    );
+    assert_eq!(upstream.header("authorization"), [None, None]);
+}
+
+fn speaking(name: &str, dialect: CandidateDialect) -> Candidate {
+    Candidate::new(name).dialect(dialect)
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_of_another_dialect_are_skipped() {
+    let candidates = || {
+        [
+            speaking("claude", CandidateDialect::Anthropic),
+            speaking("gpt", CandidateDialect::OpenAi),
+            speaking("local", CandidateDialect::Any),
+        ]
+    };
+    for (path, asked, order) in [
+        ("/v1/chat/completions", "unknown", ["gpt", "local"]),
+        ("/v1/chat/completions", "claude", ["gpt", "local"]),
+        ("/v1/responses", "local", ["local", "gpt"]),
+        ("/v1/messages", "gpt", ["claude", "local"]),
+        ("/v1/messages/count_tokens", "local", ["local", "claude"]),
+    ] {
+        let upstream = Several::new([failing(500)]);
+        let service = ModelFallbackLayer::new(candidates()).layer(upstream.clone());
+        let mut request = prompt(asked, false);
+        *request.uri_mut() = Uri::from_static(path);
+
+        service.oneshot(request).await.unwrap();
+
+        assert_eq!(upstream.models(), order, "{path}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn if_nobody_speaks_the_dialect_the_error_names_both() {
+    let upstream = Several::new([healthy()]);
+    let candidates = [speaking("claude", CandidateDialect::Anthropic)];
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("claude", true));
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    let error = error.downcast::<InvalidRequest>().unwrap().to_string();
+    assert!(
+        error.contains("openai") && error.contains("anthropic"),
+        "{error}"
+    );
+    assert!(error.contains("claude"), "{error}");
+    assert_eq!(upstream.calls(), 0);
+    let reason = TerminalReason::Failed(FailureClass::Caller);
+    assert_eq!(call.terminal_reason(), Some(reason));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_no_json_reaches_nobody() {
+    for body in [
+        "not json",
+        "[1]",
+        "{\"model\":\"a\",\"model\":\"b\"}",
+        "{\"model\":7}",
+    ] {
+        let upstream = Several::new([healthy()]);
+        let service = models(["a", "b"]).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("a", true).map(|_| Full::from(body)));
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert!(error.is::<InvalidRequest>(), "{error:?}");
+        assert_eq!(upstream.calls(), 0);
+        let reason = TerminalReason::Failed(FailureClass::Caller);
+        assert_eq!(call.terminal_reason(), Some(reason));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_goes_to_the_first_candidate_alone() {
+    let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nb\r\n--b--\r\n";
+    for (script, status) in [(failing(500), 500), (healthy(), 200)] {
+        let upstream = Several::new([script, healthy()]);
+        let service = models(["a", "b"]).layer(upstream.clone());
+        let request = Request::post("/v1/images/edits")
+            .header("content-type", "multipart/form-data; boundary=b")
+            .body(Full::from(form))
+            .unwrap();
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(answer.status(), status);
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(upstream.seen()[0].body, form);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn embeddings_and_requests_without_a_model_fall_back_too() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let mut request = prompt("a", false);
+    *request.uri_mut() = Uri::from_static("/v1/embeddings");
+    service.oneshot(request).await.unwrap();
+    assert_eq!(upstream.models(), ["a", "b"]);
+
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let request = Request::builder()
+        .method(Method::GET)
+        .uri("/v1/models")
+        .body(Full::default())
+        .unwrap();
+    let answer = service.oneshot(request).await.unwrap();
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn hop_by_hop_headers_are_stripped_both_ways() {
+    let script = healthy().header("connection", "x-hop").header("x-hop", "1");
+    let upstream = Several::new([script.header("x-kept", "1")]);
+    let service = models(["a"]).layer(upstream.clone());
+    let mut request = prompt("a", true);
+    for (name, value) in [("connection", "x-mine"), ("x-mine", "1"), ("x-kept", "1")] {
+        let value = http::HeaderValue::from_static(value);
+        request.headers_mut().insert(name, value);
+    }
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    for headers in [&upstream.seen()[0].headers, answer.headers()] {
+        assert!(!headers.contains_key("connection"));
+        assert!(!headers.contains_key("x-hop") && !headers.contains_key("x-mine"));
+        assert!(headers.contains_key("x-kept"));
+    }
+    assert_eq!(
+        upstream.header("accept-encoding"),
+        [Some("identity".into())]
+    );
+}

@@ -1,0 +1,266 @@
+//! A run that is over never falls back.
+
+use std::error::Error;
+
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::{Instant, timeout};
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
+use tower_agent::{
+    BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget, Run, Scope,
+    StepTimeoutLayer, TerminalReason, Terminated,
+};
+
+use super::models;
+use crate::support::{
+    PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, prompt,
+    reason_of, secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_during_an_attempt_asks_no_other() {
+    for reason in [
+        TerminalReason::Aborted,
+        TerminalReason::ClientDisconnect,
+        TerminalReason::TurnCap,
+        TerminalReason::Superseded,
+    ] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+            Script::json().status(429).data("{").never(),
+        ] {
+            let upstream = Several::new([script, healthy()]);
+            let service = models(["a", "b"]).layer(upstream.clone());
+            let run = Run::open();
+            let ended = later(0, {
+                let (run, reason) = (run.clone(), reason.clone());
+                move || run.end(reason)
+            });
+
+            let request = run.attach(prompt("a", true));
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert!(ended.await.unwrap());
+            assert_eq!(reason_of(&error), Some(reason.clone()));
+            assert_eq!(upstream.models(), ["a"]);
+            assert_eq!(upstream.probe().dropped().reason, Some(reason.clone()));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
+    let upstream = service_fn(|request: Request<ReplayBody>| async move {
+        let run = request.extensions().get::<Run>().unwrap().run();
+        run.end(TerminalReason::Aborted);
+        Err::<Response<Full<bytes::Bytes>>, BoxError>("429 rate_limit_exceeded".into())
+    });
+    let service = models(["a", "b"]).layer(upstream);
+    let run = Run::open();
+
+    let request = run.attach(prompt("a", true));
+    let error = service.oneshot(request).await.unwrap_err();
+
+    let ended = Terminated::find(&*error).unwrap();
+    assert_eq!(ended.reason, TerminalReason::Aborted);
+    assert_eq!(
+        ended.source().unwrap().to_string(),
+        "429 rate_limit_exceeded"
+    );
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_between_two_candidates_asks_no_other() {
+    let run = Run::open();
+    let ends = run.clone();
+    let budget = RetryBudget::new().before_attempt(move |_| ends.end(TerminalReason::TurnCap));
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
+    assert_eq!(upstream.models(), ["a"]);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_between_two_candidates_leaves_nothing_behind() {
+    let upstream = Several::new([
+        Script::before_head().wait(1.0).fail("reset"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    // The other one takes the permit when the first candidate fails.
+    let first = timeout(secs(5), service.clone().oneshot(request));
+    let other = timeout(secs(9), service.oneshot(prompt("a", true)));
+    let (first, other) = tokio::join!(first, other);
+
+    assert!(first.is_err() && other.is_err());
+    assert_eq!(upstream.models(), ["a", "a"]);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
+    for script in [
+        Script::before_head().never(),
+        Script::sse().data(PRELUDE).never(),
+        Script::json().data("{").never(),
+    ] {
+        let upstream = Several::new([failing(500), script]);
+        let service = models(["a", "b", "c"]).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("a", true));
+
+        assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
+
+        assert_eq!(upstream.models(), ["a", "b"]);
+        assert!(upstream.probe().is_dropped());
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
+    for [outer, inner] in [
+        [Scope::Run, Scope::Found],
+        [Scope::Found, Scope::Found],
+        [Scope::Found, Scope::Run],
+    ] {
+        for (ceiling, step) in [(Some(secs(10)), None), (None, Some(secs(10)))] {
+            let upstream = Several::new([Script::before_head().never(), healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(HardCeilingLayer::optional(ceiling).scope(outer))
+                .layer(StepTimeoutLayer::optional(step).scope(outer))
+                // Alone, the candidate has no share that would end it before.
+                .layer(models(["a"]))
+                .layer(HardCeilingLayer::optional(ceiling).scope(inner))
+                .layer(StepTimeoutLayer::optional(step).scope(inner))
+                .service(upstream.clone());
+            let run = Run::open();
+            let start = Instant::now();
+
+            let request = run.attach(prompt("a", true));
+            let error = service.oneshot(request).await.unwrap_err();
+
+            let reason = match ceiling {
+                Some(_) => TerminalReason::HardCeiling,
+                None => TerminalReason::StepTimeout,
+            };
+            assert_eq!(reason_of(&error), Some(reason));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(start.elapsed(), secs(10));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_windows_that_coincide_ask_one_of_two_candidates() {
+    for scope in [Scope::Found, Scope::Run] {
+        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
+            .layer(models(["a", "b"]))
+            .layer(StepTimeoutLayer::new(secs(10)))
+            .service(upstream.clone());
+        let run = Run::open();
+
+        let request = run.attach(prompt("a", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(upstream.models(), ["a"]);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+/// Another supervisor's answer: its reason, about the run of this id.
+fn supervised(reason: &'static str, id: &str) -> Script {
+    let id: &'static str = id.to_owned().leak();
+    let answer = failing(504).header("x-terminal-reason", reason);
+    answer.header("x-run-id", id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_trusted_upstreams_word_about_our_run_is_the_end() {
+    let run = Run::open();
+    let ours = run.id().to_string();
+    for (trusted, id, order) in [
+        (true, &*ours, ["a"].as_slice()),
+        (true, "another", &["a", "b"]),
+        (false, &*ours, &["a", "b"]),
+    ] {
+        let upstream = Several::new([supervised("step_timeout", id), healthy()]);
+        let candidates = [Candidate::new("a").trusted(trusted), Candidate::new("b")];
+        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+        let request = run.attach(prompt("a", true));
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(upstream.models(), order);
+        let status = if order.len() == 1 { 504 } else { 200 };
+        assert_eq!(answer.status().as_u16(), status);
+        answer.into_body().read().await.whole();
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_trusted_upstream_is_told_our_run() {
+    let upstream = Several::new([failing(500)]);
+    let candidates = [Candidate::new("a"), Candidate::new("b").trusted(true)];
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let run = Run::open();
+
+    let request = run.attach(prompt("a", true));
+    service.oneshot(request).await.unwrap();
+
+    let told = upstream.header("x-run-id");
+    assert_eq!(told, [None, Some(run.id().to_string())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_that_is_not_ours_moves_on() {
+    let foreign = Script::before_head().fail_with(|| {
+        let other = Run::open();
+        other.end(TerminalReason::StepTimeout);
+        other.terminated().unwrap().into()
+    });
+    let upstream = Several::new([foreign, healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.models(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_over_before_the_call_asks_nobody() {
+    let upstream = Several::new([healthy()]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+    let run = Run::open();
+    let request = run.attach(prompt("a", true));
+    run.end(TerminalReason::Shutdown);
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Shutdown));
+    assert_eq!(upstream.calls(), 0);
+    assert_eq!(run.in_flight(), 0);
+}

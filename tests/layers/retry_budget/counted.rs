@@ -1,0 +1,234 @@
+//! Failures that reach the harness, counted over the calls of one run.
+
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    ReplayBody, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    retry_budget::{Count, Retry},
+    upstream::FailureClass,
+};
+
+use crate::support::{
+    ERROR, ReadExt, Several, attached, coded, failing, healthy, healthy_text, prompt, quick,
+    reason_of,
+};
+
+type Service = Retry<Several>;
+
+fn around(upstream: &Several, budget: RetryBudget) -> Service {
+    RetryBudgetLayer::new(budget).layer(upstream.clone())
+}
+
+/// One call of the run, read whole: its status, its text and its reason.
+async fn call(service: &Service, run: &Run, model: &str) -> (u16, String, TerminalReason) {
+    let (request, call) = attached(run, prompt(model, true));
+    let answer = service.clone().oneshot(request).await.unwrap();
+    let status = answer.status().as_u16();
+    assert_eq!(
+        run.terminal_reason(),
+        None,
+        "it ends with the answer, not before"
+    );
+    let text = answer.into_body().read().await.whole();
+    (status, text, call.terminal_reason().unwrap())
+}
+
+/// A call that starts nothing, for the run is over.
+async fn refused(service: &Service, run: &Run) -> Option<TerminalReason> {
+    let request = run.attach(prompt("m", true)).map(|_| ReplayBody::default());
+    let error = service.clone().oneshot(request).await.unwrap_err();
+    assert_eq!(run.in_flight(), 0);
+    reason_of(&error)
+}
+
+fn failed() -> TerminalReason {
+    TerminalReason::Failed(FailureClass::Server)
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
+    let upstream = Several::new([failing(500)]);
+    let service = around(&upstream, quick());
+    let run = Run::open();
+
+    for _ in 0..4 {
+        let answered = call(&service, &run, "m").await;
+        assert_eq!(answered, (500, ERROR.into(), failed()));
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 8);
+    let late = refused(&service, &run).await;
+    assert_eq!(late, Some(TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_eleventh_failure_of_any_kind_ends_the_run() {
+    let upstream = Several::new([failing(500)]);
+    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let run = Run::open();
+
+    for model in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"] {
+        let answered = call(&service, &run, model).await;
+        assert_eq!(answered, (500, ERROR.into(), failed()));
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+    let late = refused(&service, &run).await;
+    assert_eq!(late, Some(TerminalReason::RunErrors));
+    assert_eq!(upstream.calls(), 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn successes_do_not_reset_what_was_counted() {
+    let scripts = [
+        failing(500),
+        healthy(),
+        failing(500),
+        healthy(),
+        failing(500),
+        healthy(),
+        failing(500),
+    ];
+    let upstream = Several::new(scripts);
+    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let run = Run::open();
+
+    for at in 0..7 {
+        let (status, ..) = call(&service, &run, "m").await;
+        assert_eq!(status, if at % 2 == 0 { 500 } else { 200 });
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_that_a_repeat_made_good_is_not_counted() {
+    let upstream = Several::new((0..10).flat_map(|_| [failing(500), healthy()]));
+    let service = around(&upstream, quick());
+    let run = Run::open();
+
+    for _ in 0..10 {
+        let answered = call(&service, &run, "m").await;
+        assert_eq!(answered, (200, healthy_text(), TerminalReason::Completed));
+    }
+
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(upstream.calls(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn other_words_are_another_key_and_other_numbers_are_not() {
+    let upstream = Several::new([
+        coded(500, "x"),
+        crate::support::saying(500, r#"{"error":{"message":"try in 2 s","type":"x"}}"#),
+        crate::support::saying(500, r#"{"error":{"message":"try in 30 s","type":"x"}}"#),
+    ]);
+    let budget = quick().max_attempts_per_candidate(1).per_error_key(1);
+    let service = around(&upstream, budget);
+    let run = Run::open();
+
+    call(&service, &run, "m").await;
+    call(&service, &run, "m").await;
+    assert_eq!(run.terminal_reason(), None);
+    call(&service, &run, "m").await;
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_of_the_transport_are_counted_too() {
+    let broken = crate::support::Script::before_head().fail("reset");
+    let upstream = Several::new([broken]);
+    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let run = Run::open();
+
+    for _ in 0..4 {
+        let request = run.attach(prompt("m", true));
+        let error = service.clone().oneshot(request).await.unwrap_err();
+        assert_eq!(error.to_string(), "reset");
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alone() {
+    let upstream = Several::new([failing(500)]);
+    let budget = quick().max_attempts_per_candidate(9).count(Count::Every);
+    let service = around(&upstream, budget);
+    let run = Run::open();
+
+    let first = call(&service, &run, "m").await;
+
+    assert_eq!(first, (500, ERROR.into(), TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 4);
+    assert_eq!(run.terminal_reason(), None);
+    let second = call(&service, &run, "m").await;
+    assert_eq!(second, (500, ERROR.into(), TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 5, "the key stays spent");
+}
+
+#[tokio::test(start_paused = true)]
+async fn counting_every_attempt_the_eleventh_ends_the_run() {
+    let upstream = Several::new([failing(500)]);
+    let budget = quick().max_attempts_per_candidate(20).count(Count::Every);
+    let service = around(&upstream, budget.per_error_key(None).unshared());
+    let run = Run::open();
+
+    let answered = call(&service, &run, "m").await;
+
+    assert_eq!((answered.0, &*answered.1), (500, ERROR));
+    assert_eq!(upstream.calls(), 11);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_budgets_tighten_and_share_what_was_counted() {
+    let upstream = Several::new([failing(500)]);
+    let one = || quick().max_attempts_per_candidate(1);
+    let wide = around(&upstream, one());
+    let narrow = around(&upstream, one().per_error_key(2));
+    let run = Run::open();
+
+    call(&wide, &run, "m").await;
+    call(&narrow, &run, "m").await;
+    assert_eq!(run.terminal_reason(), None);
+    call(&wide, &run, "m").await;
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    assert_eq!(upstream.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn runs_do_not_share_what_was_counted() {
+    let upstream = Several::new([failing(500)]);
+    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+
+    for _ in 0..8 {
+        let run = Run::open();
+        call(&service, &run, "m").await;
+        assert_eq!(run.terminal_reason(), None);
+    }
+
+    assert_eq!(upstream.calls(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_and_calls_are_counted_together() {
+    let upstream = Several::new([failing(500)]);
+    let budget = quick().max_attempts_per_candidate(1).per_run(3);
+    let service = around(&upstream, budget);
+    let run = Run::open();
+
+    call(&service, &run, "a").await;
+    call(&service, &run, "b").await;
+    for _ in 0..2 {
+        assert_eq!(run.terminal_reason(), None);
+        let failed = async { Err::<(), _>("no such file") };
+        assert!(run.tool("read").call(failed).await.is_err());
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+}

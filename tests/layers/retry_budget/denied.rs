@@ -1,0 +1,298 @@
+//! No to another try, on a call that lives: its caller gets the last answer.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
+    retry_budget::NextAttempt,
+    upstream::{Failure, FailureClass},
+};
+
+use crate::support::{
+    ERROR, ReadExt, Script, Several, attached, coded, failing, healthy, prompt, quick, reason_of,
+    secs, tries,
+};
+
+#[tokio::test(start_paused = true)]
+async fn what_would_fail_again_is_sent_once() {
+    use FailureClass as Class;
+    for (script, status, class) in [
+        (failing(400), 400, Class::Caller),
+        (failing(401), 401, Class::Auth),
+        (failing(402), 402, Class::Quota),
+        (failing(403), 403, Class::Auth),
+        (failing(404), 404, Class::Caller),
+        (failing(413), 413, Class::TooLarge),
+        (failing(422), 422, Class::Caller),
+        (coded(429, "insufficient_quota"), 429, Class::Quota),
+        (
+            coded(400, "context_length_exceeded"),
+            400,
+            Class::ContextOverflow,
+        ),
+        (coded(400, "content_filter"), 400, Class::ContentFilter),
+        (coded(404, "model_not_found"), 404, Class::ModelGone),
+        (coded(413, "rate_limit_exceeded"), 413, Class::RequestLimit),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(answer.status().as_u16(), status);
+        assert_eq!(answer.headers()["x-attempt"], "1");
+        assert_eq!(tries(&answer), [(None, class)]);
+        let failure = answer.extensions().get::<Failure>().unwrap();
+        assert_eq!((failure.class, &*failure.message), (class, "no"));
+        answer.into_body().read().await.whole();
+        assert_eq!(upstream.calls(), 1, "{class}");
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Failed(class)));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_pass_is_tried_again() {
+    for script in [
+        failing(408),
+        failing(409),
+        failing(424),
+        failing(429),
+        failing(500),
+        failing(502),
+        failing(503),
+        failing(529),
+        coded(400, "rate_limit_exceeded"),
+        Script::before_head().fail("reset"),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        assert_eq!(upstream.calls(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_which_the_time_does_not_last_is_not_begun() {
+    for (asked, waited) in [("9.9", true), ("9.901", false), ("30", false)] {
+        for scope in [Scope::Found, Scope::Run] {
+            let limited = failing(429).header("retry-after", asked);
+            let upstream = Several::new([limited, healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(HardCeilingLayer::new(secs(10)).scope(scope))
+                .layer(RetryBudgetLayer::new(quick()))
+                .service(upstream.clone());
+            let start = Instant::now();
+
+            let request = Run::open().attach(prompt("m", true));
+            let answer = service.oneshot(request).await.unwrap();
+
+            let status = if waited { 200 } else { 429 };
+            assert_eq!(answer.status().as_u16(), status, "{asked}");
+            assert_eq!(upstream.calls(), 1 + usize::from(waited));
+            if !waited {
+                assert_eq!(start.elapsed(), secs(0));
+                assert_eq!(answer.headers()["retry-after"], asked);
+                assert_eq!(answer.into_body().read().await.whole(), ERROR);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_least_time_of_an_attempt_is_a_setting() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick().min_attempt(secs(11))))
+        .service(upstream.clone());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 500);
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_window_is_no_time_that_is_left() {
+    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 200);
+    assert_eq!(upstream.times(start), [secs(0), secs(30)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_gets_as_many_attempts_as_are_set() {
+    for most in [1, 2, 5] {
+        let upstream = Several::new([failing(500)]);
+        let budget = quick().max_attempts_per_candidate(most);
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.status(), 500);
+        assert_eq!(upstream.calls(), most as usize);
+        assert_eq!(tries(&answer).len(), most as usize);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_empty_bucket_hands_up_the_answer() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = RetryBudgetLayer::new(quick().shared(0.0, 0)).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), 500);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(upstream.calls(), 1);
+    let failed = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(call.terminal_reason(), Some(failed));
+    assert_eq!(run.terminal_reason(), None);
+}
+
+/// How many upstream calls it takes for `budgets` to make one call each.
+async fn calls_of<const N: usize>(budgets: [RetryBudget; N]) -> [usize; N] {
+    let mut calls = [0; N];
+    for (budget, calls) in budgets.into_iter().zip(&mut calls) {
+        let upstream = Several::new([failing(500)]);
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        service.oneshot(prompt("m", true)).await.unwrap();
+        *calls = upstream.calls();
+    }
+    calls
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_with_clones_of_one_budget_share_its_bucket() {
+    let one = quick().shared(0.5, 0);
+    let clones = [one.clone(), one.clone(), one.clone(), one];
+    let others = [(); 4].map(|()| quick().shared(0.5, 0));
+
+    assert_eq!(calls_of(clones).await, [1, 2, 1, 2]);
+    assert_eq!(calls_of(others).await, [1, 1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_floor_of_the_bucket_fills_with_time() {
+    let one = quick().shared(0.0, 1);
+
+    assert_eq!(calls_of([one.clone(), one.clone()]).await, [2, 1]);
+    tokio::time::sleep(secs(1)).await;
+    assert_eq!(calls_of([one.clone(), one]).await, [2, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_shared_budget_each_call_repeats() {
+    let one = quick().unshared();
+
+    assert_eq!(calls_of([(); 40].map(|()| one.clone())).await, [2; 40]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let budget =
+        quick()
+            .max_attempts_per_candidate(5)
+            .before_attempt(move |next: &NextAttempt<'_>| {
+                let mut seen = noted.lock().unwrap();
+                let candidate = next.candidate.map(ToOwned::to_owned);
+                seen.push((next.run.clone(), next.attempt, candidate, next.after));
+                next.attempt < 3
+            });
+    let upstream = Several::new([failing(500), failing(429), healthy()]);
+    let service = RetryBudgetLayer::new(budget.shared(1.0, 0)).layer(upstream.clone());
+    let run = Run::open();
+
+    let answer = service
+        .oneshot(run.attach(prompt("m", true)))
+        .await
+        .unwrap();
+
+    assert_eq!(answer.status(), 429);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(upstream.calls(), 2);
+    let seen = seen.lock().unwrap();
+    let said: Vec<_> = seen
+        .iter()
+        .map(|(_, number, candidate, class)| (*number, candidate.clone(), *class))
+        .collect();
+    let expected = [
+        (2, None, FailureClass::Server),
+        (3, None, FailureClass::RateLimit),
+    ];
+    assert_eq!(said, expected);
+    assert!(seen.iter().all(|(call, ..)| call.id() == run.id()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_is_asked_last_but_for_the_budgets() {
+    let never = |_: &NextAttempt<'_>| panic!("nobody was to ask");
+    let refused = [
+        (failing(400), 2),
+        (failing(429).header("retry-after", "3600"), 2),
+        (failing(500), 1),
+    ];
+    for (script, most) in refused {
+        let budget = quick()
+            .max_attempts_per_candidate(most)
+            .before_attempt(never);
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+
+        service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusing_hook_leaves_the_bucket_as_it_was() {
+    let budget = quick().shared(0.5, 0);
+    let refusing = budget.clone().before_attempt(|_| false);
+
+    // Two deposits make a repeat, and the refusal took none.
+    assert_eq!(
+        calls_of([refusing.clone(), refusing, budget]).await,
+        [1, 1, 2]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_attempts_own_ceiling_is_the_calls_reason() {
+    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(HardCeilingLayer::new(secs(10)))
+        .service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    let start = Instant::now();
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(start.elapsed(), secs(10));
+    assert_eq!(run.in_flight(), 0);
+}

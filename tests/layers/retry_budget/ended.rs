@@ -1,0 +1,387 @@
+//! A run that is over is not tried again, whoever ended it and whenever.
+
+use std::{
+    error::Error,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::time::{Instant, timeout};
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
+use tower_agent::{
+    BoxError, HardCeilingLayer, ReplayBody, RetryBudgetLayer, Run, Scope, StepTimeoutLayer,
+    TerminalReason, Terminated,
+};
+
+use crate::support::{
+    PRELUDE, Script, Several, attached, failing, healthy, later, prompt, quick, reason_of, secs,
+};
+
+fn reasons() -> [TerminalReason; 5] {
+    [
+        TerminalReason::Aborted,
+        TerminalReason::ClientDisconnect,
+        TerminalReason::TurnCap,
+        TerminalReason::Shutdown,
+        TerminalReason::StepTimeout,
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_during_a_try_is_not_tried_again() {
+    for reason in reasons() {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+            Script::json().status(500).data("{").never(),
+        ] {
+            let upstream = Several::new([script, healthy()]);
+            let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+            let run = Run::open();
+            let ended = later(0, {
+                let (run, reason) = (run.clone(), reason.clone());
+                move || run.end(reason)
+            });
+            let start = Instant::now();
+
+            let request = run.attach(prompt("m", true));
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert!(ended.await.unwrap());
+            assert_eq!(start.elapsed(), Duration::ZERO);
+            assert_eq!(reason_of(&error), Some(reason.clone()));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(upstream.probe().dropped().reason, Some(reason.clone()));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
+    for reason in reasons() {
+        let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let ended = later(10, {
+            let (run, reason) = (run.clone(), reason.clone());
+            move || run.end(reason)
+        });
+        let start = Instant::now();
+
+        let request = run.attach(prompt("m", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert!(ended.await.unwrap());
+        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(reason_of(&error), Some(reason));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_broke_before_the_backoff_is_the_source_of_the_end() {
+    let broken = Script::before_head().fail("reset by peer");
+    let budget = quick().delays(secs(60), secs(60));
+    let upstream = Several::new([broken]);
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    // Whatever is drawn for the wait, it is not over at once.
+    run.end(TerminalReason::Aborted);
+    let over = service.clone().oneshot(request).await.unwrap_err();
+    assert!(Terminated::find(&*over).unwrap().source().is_none());
+    assert_eq!(upstream.calls(), 0);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+
+    let run = Run::open();
+    let ended = later(0, {
+        let run = run.clone();
+        move || run.end(TerminalReason::Aborted)
+    });
+    let error = service
+        .oneshot(run.attach(prompt("m", true)))
+        .await
+        .unwrap_err();
+
+    assert!(ended.await.unwrap());
+    let ended = Terminated::find(&*error).unwrap();
+    assert_eq!(ended.reason, TerminalReason::Aborted);
+    let source = ended.source().unwrap();
+    assert_eq!(source.to_string(), "reset by peer");
+    assert_eq!(upstream.calls(), 1);
+}
+
+/// Ends the run in the poll in which it answers.
+fn ends_and_answers(
+    answer: fn() -> Result<Response<Full<Bytes>>, BoxError>,
+) -> (
+    Arc<AtomicUsize>,
+    impl tower::Service<
+        Request<ReplayBody>,
+        Response = Response<Full<Bytes>>,
+        Error = BoxError,
+        Future: Send,
+    > + Clone,
+) {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&calls);
+    let service = service_fn(move |request: Request<ReplayBody>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let run = request.extensions().get::<Run>().unwrap().run();
+        async move {
+            tokio::time::sleep(secs(1)).await;
+            run.end(TerminalReason::TurnCap);
+            answer()
+        }
+    });
+    (calls, service)
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_looks_like_a_rate_limit_does_not_hide_the_end() {
+    let (calls, upstream) = ends_and_answers(|| {
+        let answer = Response::builder().status(429).header("retry-after", "0");
+        Ok(answer.body(Full::from("slow down")).unwrap())
+    });
+    let service = RetryBudgetLayer::new(quick()).layer(upstream);
+    let run = Run::open();
+
+    let request = run.attach(prompt("m", true));
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
+    let (calls, upstream) =
+        ends_and_answers(|| Err(io::Error::other("429 rate_limit_exceeded").into()));
+    let service = RetryBudgetLayer::new(quick()).layer(upstream);
+    let run = Run::open();
+
+    let request = run.attach(prompt("m", true));
+    let error = service.oneshot(request).await.unwrap_err();
+
+    let ended = Terminated::find(&*error).unwrap();
+    assert_eq!(ended.reason, TerminalReason::TurnCap);
+    let source = ended.source().unwrap();
+    assert_eq!(source.to_string(), "429 rate_limit_exceeded");
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_while_the_service_is_not_ready_is_not_tried_again() {
+    let upstream = Several::new([
+        Script::before_head().wait(1.0).fail("reset"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    let ended = later(10, {
+        let run = run.clone();
+        move || run.end(TerminalReason::Aborted)
+    });
+    let start = Instant::now();
+
+    // The other one takes the permit when the first try fails, and keeps it.
+    let first = service.clone().oneshot(request);
+    let other = timeout(secs(60), service.oneshot(prompt("m", true)));
+    let other = tokio::spawn(other);
+    let error = first.await.unwrap_err();
+
+    assert!(ended.await.unwrap());
+    assert_eq!(start.elapsed(), secs(10));
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(upstream.times(start), [secs(0), secs(1)]);
+    assert_eq!(run.in_flight(), 0);
+    assert!(other.await.unwrap().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_fires_while_the_service_is_not_ready() {
+    let upstream = Several::new([
+        Script::before_head().wait(1.0).fail("reset"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let first = service.clone().oneshot(prompt("m", true));
+    let other = tokio::spawn(service.oneshot(prompt("m", true)));
+    let error = first.await.unwrap_err();
+
+    assert_eq!(start.elapsed(), secs(10));
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.calls(), 2);
+    let error = other.await.unwrap().unwrap_err();
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_the_run_that_is_set_in_the_backoff_ends_it() {
+    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
+    let waiting = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let (never, _) = Script::before_head()
+        .wait(2.0)
+        .head("text/plain")
+        .upstream();
+    let limits = HardCeilingLayer::new(secs(5))
+        .scope(Scope::Run)
+        .layer(never);
+    let run = Run::open();
+    let start = Instant::now();
+
+    let waiting = waiting.oneshot(run.attach(prompt("m", true)));
+    let limits = limits.oneshot(run.attach(crate::support::request()));
+    let (waited, limited) = tokio::join!(waiting, limits);
+
+    drop(limited.unwrap());
+    assert_eq!(
+        reason_of(&waited.unwrap_err()),
+        Some(TerminalReason::HardCeiling)
+    );
+    assert_eq!(start.elapsed(), secs(5));
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
+    for [outer, middle, inner] in [
+        [Scope::Run, Scope::Found, Scope::Found],
+        [Scope::Found, Scope::Run, Scope::Found],
+        [Scope::Found, Scope::Found, Scope::Run],
+    ] {
+        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(10)).scope(outer))
+            .layer(HardCeilingLayer::new(secs(10)).scope(middle))
+            .layer(RetryBudgetLayer::new(quick()))
+            .layer(HardCeilingLayer::new(secs(10)).scope(inner))
+            .service(upstream.clone());
+        let run = Run::open();
+        let start = Instant::now();
+
+        let request = run.attach(prompt("m", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
+    for [outer, inner] in [
+        [Scope::Run, Scope::Found],
+        [Scope::Found, Scope::Found],
+        [Scope::Found, Scope::Run],
+    ] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+        ] {
+            let upstream = Several::new([script, healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(StepTimeoutLayer::new(secs(10)).scope(outer))
+                .layer(RetryBudgetLayer::new(quick()))
+                .layer(StepTimeoutLayer::new(secs(10)).scope(inner))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", true));
+            let start = Instant::now();
+
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(start.elapsed(), secs(10));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_the_call_beats_the_window_of_the_attempt_in_the_same_instant() {
+    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream.clone());
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_clock_of_the_call_ends_it_during_the_try() {
+    for (ceiling, reason) in [
+        (HardCeilingLayer::new(secs(10)), TerminalReason::HardCeiling),
+        (
+            HardCeilingLayer::new(secs(60)).timeout(Some(secs(10))),
+            TerminalReason::CallerDeadline,
+        ),
+    ] {
+        let upstream = Several::new([Script::sse().data(PRELUDE).never(), healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(ceiling)
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+        let start = Instant::now();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(reason.clone()));
+        assert_eq!(call.terminal_reason(), Some(reason));
+        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_over_before_the_call_starts_no_try() {
+    let upstream = Several::new([healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    run.end(TerminalReason::TurnCap);
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
+    assert_eq!(upstream.calls(), 0);
+    assert_eq!(run.in_flight(), 0);
+}

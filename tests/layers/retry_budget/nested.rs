@@ -1,0 +1,109 @@
+//! Layers in layers: what they multiply to, and what bounds it.
+
+use tower::{ServiceBuilder, ServiceExt};
+use tower_agent::{
+    RetryBudget, RetryBudgetLayer, Run, TerminalReason, attempt::Tries, retry_budget::Count,
+    upstream::FailureClass,
+};
+
+use crate::support::{
+    ERROR, ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick,
+};
+
+fn nested(
+    outer: RetryBudget,
+    inner: RetryBudget,
+) -> ServiceBuilder<
+    tower::layer::util::Stack<
+        RetryBudgetLayer,
+        tower::layer::util::Stack<RetryBudgetLayer, tower::layer::util::Identity>,
+    >,
+> {
+    ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(outer))
+        .layer(RetryBudgetLayer::new(inner))
+}
+
+fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
+    numbers.map(|number| Some(number.to_string())).into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_multiply_and_number_on() {
+    let budget = quick();
+    let upstream = Several::new([failing(500)]);
+    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(upstream.header("x-attempt"), numbers([1, 2, 3, 4]));
+    assert_eq!(answer.headers()["x-attempt"], "4");
+    assert_eq!(answer.extensions().get::<Tries>().unwrap().all().len(), 4);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let failed = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(call.terminal_reason(), Some(failed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_bucket_bounds_what_nested_layers_multiply_to() {
+    let budget = quick().max_attempts_per_candidate(5).shared(0.0, 3);
+    let upstream = Several::new([failing(500)]);
+    let service = nested(budget.clone(), budget).service(upstream.clone());
+
+    service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(upstream.calls(), 4, "one and three repeats, not 25");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_outer_layer_takes_the_commit_of_the_inner() {
+    let upstream = Several::new([failing(500), failing(500), failing(500), healthy()]);
+    let budget = quick();
+    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.headers()["x-attempt"], "4");
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_count_one_failure_of_the_harness() {
+    let budget = quick();
+    let upstream = Several::new([failing(500)]);
+    let run = Run::open();
+
+    for calls in 1..=4 {
+        assert_eq!(run.terminal_reason(), None, "{calls}");
+        let service = nested(budget.clone(), budget.clone()).service(upstream.clone());
+        let answer = service.oneshot(run.attach(prompt("m", true))).await;
+        answer.unwrap().into_body().read().await.whole();
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_count_every_attempt_once() {
+    let budget = quick()
+        .count(Count::Every)
+        .max_attempts_per_candidate(3)
+        .per_error_key(None)
+        .per_run(8);
+    let upstream = Several::new([failing(500)]);
+    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let run = Run::open();
+
+    let answer = service.oneshot(run.attach(prompt("m", true))).await;
+    answer.unwrap().into_body().read().await.whole();
+
+    assert_eq!(upstream.calls(), 9);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+}

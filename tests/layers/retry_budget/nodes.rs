@@ -1,0 +1,307 @@
+//! Whose node the call is, who settles it, and with what.
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::Request;
+use http_body::Frame;
+use http_body_util::StreamBody;
+use tokio::time::timeout;
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
+use tower_agent::{
+    BoxError, NodeKind, RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass,
+};
+
+use crate::support::{
+    PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, later,
+    prompt, quick, reason_of, run_on, secs,
+};
+
+fn failed() -> Option<TerminalReason> {
+    Some(TerminalReason::Failed(FailureClass::Server))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
+    for (script, text) in [
+        (healthy(), healthy_text()),
+        (failing(500), crate::support::ERROR.into()),
+    ] {
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let mut request = prompt("m", true);
+        request.extensions_mut().insert(run.clone());
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert!(answer.extensions().get::<Run>().is_none());
+        assert_eq!(answer.into_body().read().await.whole(), text);
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+        let attempt = upstream.seen()[0].run.clone();
+        assert_eq!(attempt.kind(), NodeKind::Attempt);
+        assert_eq!(attempt.run().id(), run.id());
+        assert!(attempt.terminal_reason().is_some());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attached_call_is_settled_as_its_last_attempt_was() {
+    for (scripts, reason) in [
+        ([failing(500), healthy()], Some(TerminalReason::Completed)),
+        (
+            [failing(400), healthy()],
+            Some(TerminalReason::Failed(FailureClass::Caller)),
+        ),
+        ([failing(500), failing(500)], failed()),
+    ] {
+        let upstream = Several::new(scripts);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let answer = service.oneshot(request).await.unwrap();
+        assert_eq!(call.terminal_reason(), None);
+        answer.into_body().read().await.whole();
+
+        assert_eq!(call.terminal_reason(), reason);
+        assert_eq!(
+            upstream.seen().last().unwrap().run.terminal_reason(),
+            reason
+        );
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_opened_here_is_on_the_answer_and_over_with_it() {
+    for (script, reason) in [
+        (healthy(), Some(TerminalReason::Completed)),
+        (failing(500), failed()),
+    ] {
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let run = run_on(&answer);
+
+        assert_eq!(run.kind(), NodeKind::Run);
+        assert_eq!(run.id(), upstream.seen()[0].run.id());
+        assert_eq!(run.terminal_reason(), None);
+        answer.into_body().read().await.whole();
+        assert_eq!(run.terminal_reason(), reason);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_dropped_before_its_end_aborts_the_call() {
+    let endless = Script::sse().data(PRELUDE).data(chat("a")).never();
+    for read in 0..3 {
+        let upstream = Several::new([failing(500), endless.clone()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let mut body = service.oneshot(request).await.unwrap().into_body();
+        for _ in 0..read {
+            body.token().await;
+        }
+        drop(body);
+
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+        let attempt = upstream.seen()[1].run.terminal_reason();
+        assert_eq!(attempt, Some(TerminalReason::Aborted));
+        assert!(upstream.probe().is_dropped());
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_bytes_that_nobody_took_are_no_delivery() {
+    // The upstream is done, and its caller has not seen a byte.
+    for script in [
+        healthy().knows_its_end(),
+        Script::json().data("{}").knows_its_end(),
+    ] {
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        drop(service.oneshot(request).await.unwrap());
+
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_delivered_answer_that_is_not_polled_to_its_end_is_complete() {
+    let upstream = Several::new([Script::json().data("{}").size(2)]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", false));
+
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    assert_eq!(body.token().await, "{}");
+    drop(body);
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
+    for script in [
+        Script::before_head().never(),
+        Script::sse().data(PRELUDE).never(),
+        Script::json().data("{").never(),
+        Script::json().status(500).data("{").wait(60.0),
+        failing(429).header("retry-after", "30"),
+    ] {
+        let upstream = Several::new([script.clone()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let left = timeout(secs(1) / 2, service.oneshot(request)).await;
+
+        assert!(left.is_err());
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(
+            call.terminal_reason(),
+            Some(TerminalReason::Aborted),
+            "{script:?}"
+        );
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_during_the_upload_leaves_nothing_behind() {
+    let upstream = Several::new([healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let never = stream::pending::<Result<Frame<Bytes>, BoxError>>();
+    let request = Request::post("/v1/chat/completions");
+    let (request, call) = attached(&run, request.body(StreamBody::new(never)).unwrap());
+
+    assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
+
+    assert_eq!(upstream.calls(), 0);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_while_the_service_is_not_ready_leaves_nothing_behind() {
+    let upstream = Several::new([
+        Script::before_head().wait(1.0).fail("reset"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let first = timeout(secs(5), service.clone().oneshot(request));
+    let other = timeout(secs(9), service.oneshot(prompt("m", true)));
+    let (first, other) = tokio::join!(first, other);
+
+    assert!(first.is_err() && other.is_err());
+    assert_eq!(upstream.calls(), 2);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_never_polled_aborts_its_call() {
+    let upstream = Several::new([healthy()]);
+    let mut service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    drop(tower::Service::call(&mut service, request));
+
+    assert_eq!(upstream.calls(), 0);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
+    let endless = Script::sse().data(PRELUDE).data(chat("a")).never();
+    for read in 0..3 {
+        let upstream = Several::new([endless.clone()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+        let mut body = service.oneshot(request).await.unwrap().into_body();
+        for _ in 0..read {
+            body.token().await;
+        }
+        let ended = later(1, {
+            let run = run.clone();
+            move || run.end(TerminalReason::Shutdown)
+        });
+        ended.await.unwrap();
+
+        let read = body.read().await;
+
+        assert_eq!(read.text, "");
+        assert_eq!(read.reason(), Some(TerminalReason::Shutdown));
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Shutdown));
+        let dropped = upstream.probe().dropped();
+        assert_eq!(dropped.reason, Some(TerminalReason::Shutdown));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_breaks_after_the_commit_fails_the_call() {
+    let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
+    let upstream = Several::new([broken, healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let read = service
+        .oneshot(request)
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    let transport = TerminalReason::Failed(FailureClass::Transport);
+    assert_eq!(call.terminal_reason(), Some(transport));
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reason_of_the_run_is_an_error_of_the_run() {
+    let upstream = Several::new([Script::before_head().never()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let ended = later(3, {
+        let run = run.clone();
+        move || run.end(TerminalReason::Superseded)
+    });
+
+    let request = run.attach(prompt("m", true));
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert!(ended.await.unwrap());
+    assert_eq!(reason_of(&error), Some(TerminalReason::Superseded));
+    let ended = tower_agent::Terminated::find(&*error).unwrap();
+    assert_eq!((ended.kind, &ended.run), (NodeKind::Run, &run.id()));
+}

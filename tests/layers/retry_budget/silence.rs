@@ -1,0 +1,160 @@
+//! Attempts that a deadline of their own ended.
+
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    upstream::FailureClass,
+};
+
+use crate::support::{
+    PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt, quick,
+    reason_of, secs,
+};
+
+/// Five attempts, each of which may be silent for ten seconds.
+fn layers() -> ServiceBuilder<
+    tower::layer::util::Stack<
+        StepTimeoutLayer,
+        tower::layer::util::Stack<RetryBudgetLayer, tower::layer::util::Identity>,
+    >,
+> {
+    ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick().max_attempts_per_candidate(5)))
+        .layer(StepTimeoutLayer::new(secs(10)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_repeated_once() {
+    for (script, stream) in [
+        (Script::before_head().never(), true),
+        (Script::sse().data(PRELUDE).never(), true),
+        // The answer says that it is a stream, though nobody asked for one.
+        (Script::sse().data(PRELUDE).never(), false),
+    ] {
+        let upstream = Several::new([script]);
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", stream));
+        let start = Instant::now();
+
+        let service = layers().service(upstream.clone());
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(upstream.times(start), [secs(0), secs(10)]);
+        assert_eq!(start.elapsed(), secs(20));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_does_not_stream_is_not_asked_again_after_silence() {
+    for script in [
+        Script::before_head().never(),
+        Script::json().data("{").never(),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let start = Instant::now();
+
+        let service = layers().service(upstream.clone());
+        let error = service.oneshot(prompt("m", false)).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(start.elapsed(), secs(10));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_repeat_after_silence_may_serve() {
+    let silent = Script::sse().data(PRELUDE).never();
+    let upstream = Several::new([silent, healthy()]);
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+
+    let service = layers().service(upstream.clone());
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    let first = upstream.reasons()[0].clone();
+    assert_eq!(first, Some(TerminalReason::StepTimeout));
+    let dropped = upstream.probe().dropped();
+    assert_eq!(dropped.reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_counts_once_a_call_whatever_failed_in_between() {
+    let silent = Script::before_head().never();
+    let upstream = Several::new([silent.clone(), failing(500), silent, healthy()]);
+    let start = Instant::now();
+
+    let service = layers().service(upstream.clone());
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.times(start), [secs(0), secs(10), secs(10)]);
+    assert_eq!(start.elapsed(), secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempts_ceiling_is_not_asked_again() {
+    for stream in [true, false] {
+        let upstream = Several::new([Script::sse().data(PRELUDE).never(), healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(RetryBudgetLayer::new(quick()))
+            .layer(HardCeilingLayer::new(secs(10)))
+            .service(upstream.clone());
+        let start = Instant::now();
+
+        let error = service.oneshot(prompt("m", stream)).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(start.elapsed(), secs(10));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_the_program_ends_is_a_failure_of_the_attempt() {
+    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    let ended = crate::support::later(5, {
+        let upstream = upstream.clone();
+        move || upstream.seen()[0].run.end(TerminalReason::Aborted)
+    });
+    let start = Instant::now();
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert!(ended.await.unwrap());
+    assert_eq!(start.elapsed(), secs(5));
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_run_that_is_not_ours_is_a_fault_of_its_server() {
+    // The upstream has runs of its own, and lets an end of one escape.
+    let foreign = Script::before_head().fail_with(|| {
+        let other = Run::open();
+        other.end(TerminalReason::StepTimeout);
+        other.terminated().unwrap().into()
+    });
+    let upstream = Several::new([foreign, healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    let server = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(upstream.reasons()[0], Some(server));
+    assert_eq!(upstream.calls(), 2);
+}

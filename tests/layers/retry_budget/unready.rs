@@ -1,0 +1,124 @@
+//! The inner service is asked whether it is ready, before each attempt.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
+use tower_agent::{BoxError, RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+
+use crate::support::{
+    ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick, secs, tries,
+};
+
+fn gone() -> Option<BoxError> {
+    Some("the pool is gone".into())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_not_ready_is_a_failed_attempt() {
+    let scripts = [failing(500), healthy()];
+    let upstream = Several::new(scripts).readiness([None, gone()]);
+    let budget = quick().max_attempts_per_candidate(3);
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let run = Run::open();
+
+    let answer = service
+        .oneshot(run.attach(prompt("m", true)))
+        .await
+        .unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.calls(), 2);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_uses_up_an_attempt() {
+    for most in [2, 4] {
+        let never = (0..1_000).map(|at| if at == 0 { None } else { gone() });
+        let upstream = Several::new([failing(500)]).readiness(never);
+        let budget = quick().max_attempts_per_candidate(most).unshared();
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(error.to_string(), "the pool is gone");
+        let transport = TerminalReason::Failed(FailureClass::Transport);
+        assert_eq!(call.terminal_reason(), Some(transport));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(upstream.asked(), most as usize);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_told_as_a_failure_of_the_transport() {
+    let scripts = [failing(500), failing(500)];
+    let upstream = Several::new(scripts).readiness([None, gone()]);
+    let budget = quick().max_attempts_per_candidate(3);
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    let [server, transport] = [FailureClass::Server, FailureClass::Transport];
+    let told = [server, transport, server].map(|class| (None, class));
+    assert_eq!(tries(&answer), told);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unready_service_before_the_first_attempt_is_the_callers_to_see() {
+    let upstream = Several::new([healthy()]).readiness([gone()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(error.to_string(), "the pool is gone");
+    assert_eq!(upstream.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_is_not_held_during_the_wait() {
+    let limited = failing(429).header("retry-after", "5");
+    let upstream = Several::new([limited.clone(), limited, healthy()]);
+    // Panics, too, if it is called without having been asked.
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let one = service.clone().oneshot(prompt("m", true));
+    let other = service.oneshot(prompt("m", true));
+    let (one, other) = tokio::join!(one, other);
+
+    for answer in [one.unwrap(), other.unwrap()] {
+        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    }
+    assert_eq!(start.elapsed(), secs(5));
+    let times = upstream.times(start);
+    assert_eq!(times, [secs(0), secs(0), secs(5), secs(5)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
+    let upstream = Several::new([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let mut one = service.clone();
+    let one = ServiceExt::<Request<Full<Bytes>>>::ready(&mut one);
+    let one = one.await.unwrap();
+
+    // Whoever was asked holds the only permit: the other has to wait for it.
+    let other = tokio::time::timeout(secs(1), service.oneshot(prompt("m", true)));
+    assert!(other.await.is_err());
+    let call = tower::Service::call(one, prompt("m", true));
+    let answer = call.await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.calls(), 1);
+}

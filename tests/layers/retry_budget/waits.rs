@@ -1,0 +1,289 @@
+//! How long is waited before a repeat, and which clocks run meanwhile.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
+    retry_budget::Jitter,
+};
+
+use crate::support::{
+    ERROR, PRELUDE, ReadExt, Script, Several, attached, failing, healthy, prompt, quick, reason_of,
+    secs,
+};
+
+const PAST: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
+const FUTURE: &str = "Tue, 31 Dec 2199 23:59:59 GMT";
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_asks_for_is_waited_exactly() {
+    let seconds = |text| failing(429).header("retry-after", text);
+    for (script, millis) in [
+        (seconds("7"), 7_000),
+        (seconds("0"), 0),
+        (seconds("60"), 60_000),
+        (seconds("1.25"), 1_250),
+        (seconds(PAST), 0),
+        (failing(503).header("retry-after", "3"), 3_000),
+        (failing(429).header("retry-after-ms", "1500"), 1_500),
+        (seconds("7").header("retry-after-ms", "20"), 20),
+        (seconds("7").header("retry-after-ms", "soon"), 7_000),
+    ] {
+        // A backoff of its own would be seen.
+        let budget = RetryBudget::new().delays(secs(100), secs(100));
+        let upstream = Several::new([script, healthy()]);
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        let wait = Duration::from_millis(millis);
+        assert_eq!(upstream.times(start), [secs(0), wait]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
+    for (asked, most) in [
+        ("61", 60),
+        ("3600", 60),
+        (FUTURE, 60),
+        ("5.001", 5),
+        ("1", 0),
+    ] {
+        let limited = failing(429).header("retry-after", asked);
+        let upstream = Several::new([limited, healthy()]);
+        let budget = quick().max_retry_after(secs(most));
+        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.status(), 429);
+        assert_eq!(answer.headers()["retry-after"], asked);
+        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(upstream.calls(), 1, "{asked}");
+        assert_eq!(start.elapsed(), secs(0));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_class() {
+    for (script, calls) in [
+        (failing(500).header("x-should-retry", "false"), 1),
+        (failing(429).header("x-should-retry", "false"), 1),
+        (failing(500).header("x-should-retry", "true"), 2),
+        (failing(400).header("x-should-retry", "true"), 1),
+        (failing(402).header("x-should-retry", "true"), 1),
+    ] {
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+
+        service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(upstream.calls(), calls);
+    }
+}
+
+/// The waits of one call that fails five times.
+async fn waits(budget: &RetryBudget) -> Vec<Duration> {
+    let upstream = Several::new([failing(500)]);
+    let budget = budget.clone().max_attempts_per_candidate(5).unshared();
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let start = Instant::now();
+    service.oneshot(prompt("m", true)).await.unwrap();
+    let times = upstream.times(start);
+    times.windows(2).map(|pair| pair[1] - pair[0]).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_backoff_is_spread_from_nothing_to_a_limit_that_doubles() {
+    let budget = RetryBudget::new().delays(secs(1), secs(4));
+    // A timer fires on the millisecond.
+    let grain = Duration::from_millis(1);
+    let mut longest = [Duration::ZERO; 4];
+    let mut shortest = [secs(9); 4];
+
+    for _ in 0..64 {
+        for (at, wait) in waits(&budget).await.into_iter().enumerate() {
+            assert!(wait <= secs([1, 2, 4, 4][at]) + grain, "{at}: {wait:?}");
+            longest[at] = longest[at].max(wait);
+            shortest[at] = shortest[at].min(wait);
+        }
+    }
+
+    for (at, limit) in [1, 2, 4, 4].into_iter().enumerate() {
+        // By chance each is missed once in a hundred million times.
+        assert!(longest[at] > secs(limit) * 3 / 4, "{longest:?}");
+        assert!(shortest[at] < secs(limit) / 4, "{shortest:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_decorrelated_backoff_is_never_below_its_base() {
+    let budget = RetryBudget::new()
+        .delays(secs(1), secs(8))
+        .jitter(Jitter::Decorrelated);
+
+    for _ in 0..32 {
+        let waits = waits(&budget).await;
+        assert!(waits.iter().all(|&wait| wait >= secs(1)), "{waits:?}");
+        let most = secs(8) + Duration::from_millis(1);
+        assert!(waits.iter().all(|&wait| wait <= most), "{waits:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_run_on_during_the_wait() {
+    let never = Script::before_head().never();
+    let upstream = Several::new([failing(429).header("retry-after", "20"), never]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), secs(30));
+    assert_eq!(upstream.times(start), [secs(0), secs(20)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_windows_stand_still_during_the_wait() {
+    for scope in [Scope::Found, Scope::Run] {
+        let late = Script::before_head()
+            .wait(9.0)
+            .head("text/event-stream")
+            .data(crate::support::chat("a"))
+            .data(crate::support::DONE);
+        let upstream = Several::new([failing(429).header("retry-after", "45"), late]);
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream.clone());
+        let run = Run::open();
+        let start = Instant::now();
+
+        let request = run.attach(prompt("m", true));
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(start.elapsed(), secs(54));
+        answer.into_body().read().await.whole();
+        assert_eq!(run.terminal_reason(), None);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_wait_gives_no_window_more_than_the_wait() {
+    for scope in [Scope::Found, Scope::Run] {
+        let never = Script::before_head().never();
+        let upstream = Several::new([failing(429).header("retry-after", "45"), never]);
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream.clone());
+        let start = Instant::now();
+
+        let request = Run::open().attach(prompt("m", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), secs(55));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_try_restarts_the_windows_of_call_and_run() {
+    for scope in [Scope::Found, Scope::Run] {
+        let slow = Script::before_head().wait(9.0).fail("reset");
+        let never = Script::before_head().never();
+        let upstream = Several::new([slow.clone(), slow, never]);
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
+            .layer(RetryBudgetLayer::new(quick().max_attempts_per_candidate(3)))
+            .service(upstream.clone());
+        let run = Run::open();
+        let start = Instant::now();
+
+        let request = run.attach(prompt("m", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(upstream.times(start), [secs(0), secs(9), secs(18)]);
+        assert_eq!(start.elapsed(), secs(28));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_in_the_wait_gives_the_repeat_back() {
+    let budget = quick().shared(0.5, 0);
+    let layer = RetryBudgetLayer::new(budget);
+    let run = Run::open();
+    let failing_once = || Several::new([failing(500)]);
+    let first = layer.layer(failing_once()).oneshot(prompt("m", true));
+    first.await.unwrap();
+    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
+    let (request, call) = attached(&run, prompt("m", true));
+
+    // The second deposit makes a whole repeat, which is taken and given back.
+    let waiting = layer.layer(upstream.clone()).oneshot(request);
+    assert!(timeout(secs(5), waiting).await.is_err());
+
+    assert_eq!(upstream.calls(), 1);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.in_flight(), 0);
+    let third = failing_once();
+    let asked = layer.layer(third.clone()).oneshot(prompt("m", true));
+    asked.await.unwrap();
+    assert_eq!(third.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_upstream_that_is_overloaded_is_left_alone_for_longer() {
+    let mut longest = [Duration::ZERO; 2];
+    for (status, longest) in [500, 529].into_iter().zip(&mut longest) {
+        for _ in 0..32 {
+            let upstream = Several::new([failing(status)]);
+            let budget = RetryBudget::new().delays(secs(1), secs(60)).unshared();
+            let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+            let start = Instant::now();
+            service.oneshot(prompt("m", true)).await.unwrap();
+            *longest = start.elapsed().max(*longest);
+        }
+    }
+
+    let [server, overloaded] = longest;
+    assert!(server <= secs(1) + Duration::from_millis(1), "{server:?}");
+    assert!(overloaded > secs(2), "{overloaded:?}");
+    assert!(overloaded <= secs(4) + Duration::from_millis(1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_the_run_sees_the_pause_end_with_the_wait() {
+    let upstream = Several::new([
+        failing(429).header("retry-after", "20"),
+        Script::sse()
+            .data(PRELUDE)
+            .data(crate::support::chat("a"))
+            .never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let read = answer.into_body().read().await;
+    sleep(secs(1)).await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(31));
+}
