@@ -247,6 +247,9 @@ impl<S, C: Chain> Pilot<S, C> {
                 judged,
             }
         });
-        Response::from_parts(parts, AttemptBody::new(held, body, ownership))
+        Response::from_parts(
+            parts,
+            AttemptBody::new(held, body, self.own.clone(), ownership),
+        )
     }
 }

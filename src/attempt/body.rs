@@ -25,6 +25,8 @@ pin_project! {
         held: Held,
         #[pin]
         inner: Option<SupervisedBody<B, AttemptPolicy>>,
+        // The node of the layer, whoever settles it.
+        own: Run,
         owner: Option<Ownership>,
     }
 
@@ -33,13 +35,8 @@ pin_project! {
         B: Body,
     {
         fn drop(this: Pin<&mut Self>) {
-            let mut this = this.project();
-            // The attempt first: what it came to is what its owner says.
-            this.inner.set(None);
-            if let (Some(ownership), true) = (this.owner, this.held.is_empty()) {
-                let verdict = ownership.verdict();
-                ownership.owner.decide(verdict);
-            }
+            let this = this.project();
+            close(this.inner, this.held, this.owner);
         }
     }
 }
@@ -73,13 +70,29 @@ impl<B: Body> AttemptBody<B> {
     pub(super) const fn new(
         held: Held,
         inner: SupervisedBody<B, AttemptPolicy>,
+        own: Run,
         owner: Option<Ownership>,
     ) -> Self {
         Self {
             held,
             inner: Some(inner),
+            own,
             owner,
         }
+    }
+}
+
+/// Nothing more is read. The attempt goes first: what it came to is what its
+/// owner says, unless some of the answer was never handed on.
+fn close<B: Body>(
+    mut inner: Pin<&mut Option<SupervisedBody<B, AttemptPolicy>>>,
+    held: &Held,
+    owner: &mut Option<Ownership>,
+) {
+    inner.set(None);
+    if let Some(mut ownership) = owner.take().filter(|_| held.is_empty()) {
+        let verdict = ownership.verdict();
+        ownership.owner.decide(verdict);
     }
 }
 
@@ -100,20 +113,23 @@ where
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        let run = this.owner.as_ref().map(|ownership| ownership.owner.run());
-        if let Some(run) = run.filter(|run| run.node().own_end().is_some()) {
+        if this.own.node().own_end().is_some() {
             // Nothing of what is held may pass any more.
-            let error = run.to_terminated();
-            this.inner.set(None);
-            return Poll::Ready(Some(Err(error.into())));
+            close(this.inner, this.held, this.owner);
+            return Poll::Ready(Some(Err(this.own.to_terminated().into())));
         }
         if this.held.is_empty() {
-            return inner.poll_frame(cx);
+            let polled = inner.poll_frame(cx);
+            if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+                // A run that ends later changes nothing of how this ended.
+                close(this.inner, this.held, this.owner);
+            }
+            return polled;
         }
         let next = this.held.next();
         if matches!(next, Some(Err(_))) {
             *this.held = Held::default();
-            this.inner.set(None);
+            close(this.inner, this.held, this.owner);
         }
         Poll::Ready(next)
     }

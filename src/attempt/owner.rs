@@ -17,10 +17,6 @@ impl Owner {
     pub(super) fn decide(&mut self, reason: Option<TerminalReason>) {
         self.verdict = reason;
     }
-
-    pub(super) const fn run(&self) -> &Run {
-        &self.run
-    }
 }
 
 impl Drop for Owner {
