@@ -7,6 +7,8 @@ mod nested;
 mod nodes;
 mod requests;
 mod silence;
+mod tasks;
+mod ties;
 mod unready;
 mod waits;
 

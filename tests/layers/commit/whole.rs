@@ -3,8 +3,10 @@
 use http::{Method, Uri};
 use http_body::Body;
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
-use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+};
 
 use crate::support::{
     ERROR, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text,
@@ -258,5 +260,22 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
             assert_eq!(answer.into_body().read().await.whole(), text);
             assert_eq!(upstream.calls(), 1);
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_are_held_are_progress_of_the_call() {
+    let slow = Script::json().repeat(6, 9.0, "1");
+    for (upstream, service) in holding([slow]) {
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(10)))
+            .service(service);
+        let start = Instant::now();
+
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+        assert_eq!(start.elapsed(), secs(54));
+        assert_eq!(answer.into_body().read().await.whole(), "111111");
+        assert_eq!(upstream.calls(), 1);
     }
 }

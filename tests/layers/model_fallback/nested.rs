@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
     retry_budget::{Count, NextAttempt},
     upstream::FailureClass,
 };
@@ -223,4 +223,54 @@ async fn repeats_around_the_fallback_ask_everybody_again() {
     assert_eq!(upstream.models(), ["a", "b", "a", "b"]);
     assert_eq!(answer.headers()["x-attempt"], "4");
     assert_eq!(tries(&answer).len(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
+    let limited = failing(429).header("retry-after", "20");
+    let never = Script::before_head().never();
+    for (scripts, asked, times) in [
+        // A wait that is longer than the share is not begun.
+        ([limited, never.clone()], ["a", "b"], [0, 0]),
+        // What the share cut is not asked again.
+        ([never.clone(), never], ["a", "b"], [0, 15]),
+    ] {
+        let upstream = Several::new(scripts);
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(30)))
+            .service(both(&quick(), &upstream));
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("a", true));
+        let start = Instant::now();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(upstream.models(), asked);
+        assert_eq!(upstream.times(start), times.map(secs));
+        assert_eq!(start.elapsed(), secs(30));
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_repeat_has_committed_is_not_cut_at_the_share() {
+    let slow = Script::sse().wait(9.0).data(crate::support::chat("a"));
+    let slow = slow.wait(15.0).data(crate::support::DONE);
+    let upstream = Several::new([failing(500), slow, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .service(both(&quick(), &upstream));
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    assert_eq!(answer.headers()["x-served-model"], "a");
+    let read = answer.into_body().read().await;
+
+    assert_eq!(
+        read.whole(),
+        crate::support::chat("a") + crate::support::DONE
+    );
+    assert_eq!(start.elapsed(), secs(24));
 }

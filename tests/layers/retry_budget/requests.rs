@@ -269,3 +269,21 @@ async fn the_request_is_freed_with_the_last_answer() {
     assert_eq!(upstream.calls(), 2);
     assert!(freed.load(Ordering::SeqCst));
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_window_after_a_slow_upload_is_a_whole_one() {
+    use crate::support::Script;
+    let upstream = Several::new([Script::before_head().never()]);
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let error = service.oneshot(frames(30, [Ok("{"), Ok("}")])).await;
+
+    let reason = reason_of(&error.unwrap_err());
+    assert_eq!(reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.times(start), [secs(60)]);
+    assert_eq!(start.elapsed(), secs(70));
+}

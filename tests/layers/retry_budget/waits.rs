@@ -287,3 +287,26 @@ async fn a_reader_of_the_run_sees_the_pause_end_with_the_wait() {
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(31));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_in_the_wait_takes_its_pause_along() {
+    let run = Run::open();
+    let step = StepTimeoutLayer::new(secs(10)).scope(Scope::Run);
+    let upstream = Several::new([
+        failing(429).header("retry-after", "30"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(step)
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+
+    let waiting = service.clone().oneshot(run.attach(prompt("m", true)));
+    assert!(timeout(secs(5), waiting).await.is_err());
+    let start = Instant::now();
+    let error = service.oneshot(run.attach(prompt("m", true))).await;
+
+    let reason = reason_of(&error.unwrap_err());
+    assert_eq!(reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(10));
+}

@@ -1,0 +1,107 @@
+//! Other tasks, other wakers, and panics.
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+use http::Request;
+use http_body_util::Full;
+use tokio::{task::JoinSet, time::Instant};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason};
+
+use crate::support::{
+    ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, poll_once, prompt,
+    quick, reason_of, secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_within_a_combinator_ends_in_time() {
+    let limited = failing(429).header("retry-after", "5");
+    let never = Script::before_head().never();
+    let upstream = Several::new([limited, never]);
+    let retry = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .service(service_fn(move |request: Request<Full<bytes::Bytes>>| {
+            let calls = FuturesUnordered::from_iter([retry.clone().oneshot(request)]);
+            async move { calls.into_future().await.0.unwrap() }
+        }));
+    let start = Instant::now();
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.times(start), [secs(0), secs(5)]);
+    assert_eq!(start.elapsed(), secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
+    for ends in [false, true] {
+        let limited = failing(429).header("retry-after", "5");
+        let upstream = Several::new([limited, healthy()]);
+        let mut service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let mut call = Box::pin(service.call(run.attach(prompt("m", true))));
+        let start = Instant::now();
+
+        // The first waker is nobody's.
+        assert!(poll_once(&mut call).is_pending());
+        let moved = tokio::spawn(call);
+        if ends {
+            let run = run.clone();
+            later(2, move || run.end(TerminalReason::Aborted))
+                .await
+                .unwrap();
+        }
+        let answered = moved.await.unwrap();
+
+        if ends {
+            assert_eq!(
+                reason_of(&answered.unwrap_err()),
+                Some(TerminalReason::Aborted)
+            );
+            assert_eq!(start.elapsed(), secs(2));
+        } else {
+            let text = answered.unwrap().into_body().read().await.whole();
+            assert_eq!(text, healthy_text());
+            assert_eq!(upstream.times(start), [secs(0), secs(5)]);
+        }
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_makes_no_storm_however_many_calls_meet_it() {
+    let upstream = Several::new([Script::before_head().wait(1.0).fail("reset")]);
+    let budget = quick().shared(0.2, 0);
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let mut calls = JoinSet::new();
+
+    for _ in 0..50 {
+        calls.spawn(service.clone().oneshot(prompt("m", true)));
+    }
+    let answers = calls.join_all().await;
+
+    assert!(answers.iter().all(Result::is_err));
+    assert_eq!(upstream.calls(), 60, "a fifth of the first attempts");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_upstream_leaves_nothing_behind() {
+    for script in [
+        Script::before_head().panic(),
+        Script::sse().data(crate::support::PRELUDE).panic(),
+        Script::json().status(500).panic(),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        let joined = tokio::spawn(service.oneshot(request)).await;
+
+        assert!(joined.unwrap_err().is_panic());
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+        assert_eq!(run.in_flight(), 0);
+    }
+}

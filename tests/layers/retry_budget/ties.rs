@@ -1,0 +1,173 @@
+//! What wins when a failure and an end come in one instant.
+
+use http_body::Body;
+use tokio::time::{Instant, timeout};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    ClientDisconnectLayer, HardCeilingLayer, RetryBudgetLayer, Run, Scope, StepTimeoutLayer,
+    TerminalReason,
+};
+
+use crate::support::{
+    PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt,
+    quick, reason_of, request_of, secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_the_instant_of_a_failure_wins() {
+    let limited = Script::before_head().wait(10.0).status(429);
+    for script in [
+        Script::before_head().wait(10.0).fail("reset"),
+        Script::sse().data(PRELUDE).wait(10.0).fail("reset"),
+        Script::json().data("{").wait(10.0).fail("reset"),
+        limited.head("application/json").data("{}"),
+    ] {
+        for scope in [Scope::Found, Scope::Run] {
+            let upstream = Several::new([script.clone(), healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(HardCeilingLayer::new(secs(10)).scope(scope))
+                .layer(RetryBudgetLayer::new(quick()))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", true));
+            let start = Instant::now();
+
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(start.elapsed(), secs(10));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_window_of_the_instant_of_a_failure_wins() {
+    for script in [
+        Script::before_head().wait(10.0).fail("reset"),
+        Script::sse().data(PRELUDE).wait(10.0).fail("reset"),
+    ] {
+        for scope in [Scope::Found, Scope::Run] {
+            let upstream = Several::new([script.clone(), healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
+                .layer(RetryBudgetLayer::new(quick()))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", true));
+
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_there_beats_the_ceiling_of_its_instant() {
+    let late = Script::before_head().wait(10.0).head("text/event-stream");
+    let late = late
+        .data(PRELUDE)
+        .data(chat("a"))
+        .data(crate::support::DONE);
+    let upstream = Several::new([late.knows_its_end()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_is_told_as_such_to_what_is_dropped() {
+    for script in [
+        Script::before_head().never(),
+        Script::sse().data(PRELUDE).never(),
+        failing(429).header("retry-after", "30"),
+    ] {
+        let upstream = Several::new([script, healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(ClientDisconnectLayer::new())
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("m", true));
+
+        assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
+
+        let gone = Some(TerminalReason::ClientDisconnect);
+        assert_eq!(call.terminal_reason(), gone);
+        for dropped in upstream.probe().all_dropped() {
+            assert_eq!(dropped.reason, gone);
+        }
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_held_passes_a_run_that_is_over_whoever_settles_it() {
+    for script in [
+        Script::sse().data(PRELUDE).data(chat("a")).never(),
+        healthy().knows_its_end(),
+        Script::json().data("{}").knows_its_end(),
+    ] {
+        let upstream = Several::new([script]);
+        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let run = Run::open();
+        let node = request_of(&run);
+        let mut request = prompt("m", true);
+        *request.extensions_mut() = node.extensions().clone();
+        let answer = service.oneshot(request).await.unwrap();
+
+        run.end(TerminalReason::Aborted);
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.text, "");
+        assert_eq!(read.reason(), Some(TerminalReason::Aborted));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_has_ended_stays_so_when_the_run_ends() {
+    let upstream = Several::new([healthy()]);
+    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("m", true));
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    while body.next().await.is_some() {}
+
+    // Its reader may keep the body for a while.
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
+    run.end(TerminalReason::Aborted);
+    assert!(body.is_end_stream());
+    assert!(body.next().await.is_none());
+    drop(body);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempts_window_during_the_answer_of_a_failure_is_no_more_than_that() {
+    let stalled = Script::json().status(500).data("{").never();
+    let upstream = Several::new([stalled, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(StepTimeoutLayer::new(secs(1) / 2))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.times(start), [secs(0), secs(1) / 2]);
+}
