@@ -250,3 +250,22 @@ async fn hop_by_hop_headers_are_stripped_both_ways() {
         [Some("identity".into())]
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_of_five_megabytes_falls_back_byte_for_byte() {
+    let rest = ",\"prompt\":\"".to_owned() + &"0123456789abcdef".repeat(5 << 16) + "\"}";
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "bb"]).layer(upstream.clone());
+    let body = "{\"model\":\"a\"".to_owned() + &rest;
+
+    let request = prompt("a", true).map(|_| Full::from(body));
+    service.oneshot(request).await.unwrap();
+
+    let [first, second] = &upstream.seen()[..] else {
+        panic!()
+    };
+    assert!(first.body.len() > 5_000_000);
+    // Compared at once: a failure need not print them.
+    assert!(first.body.strip_prefix("{\"model\":\"a\"") == Some(&*rest));
+    assert!(second.body.strip_prefix("{\"model\":\"bb\"") == Some(&*rest));
+}

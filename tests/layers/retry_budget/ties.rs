@@ -1,4 +1,4 @@
-//! What wins when a failure and an end come in one instant.
+//! What wins when ends, or a failure and an end, come in one instant.
 
 use http_body::Body;
 use tokio::time::{Instant, timeout};
@@ -12,6 +12,81 @@ use crate::support::{
     PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt,
     quick, reason_of, request_of, secs,
 };
+
+#[tokio::test(start_paused = true)]
+async fn ceilings_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
+    for [outer, middle, inner] in [
+        [Scope::Run, Scope::Found, Scope::Found],
+        [Scope::Found, Scope::Run, Scope::Found],
+        [Scope::Found, Scope::Found, Scope::Run],
+    ] {
+        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(10)).scope(outer))
+            .layer(HardCeilingLayer::new(secs(10)).scope(middle))
+            .layer(RetryBudgetLayer::new(quick()))
+            .layer(HardCeilingLayer::new(secs(10)).scope(inner))
+            .service(upstream.clone());
+        let run = Run::open();
+        let start = Instant::now();
+
+        let request = run.attach(prompt("m", true));
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
+    for [outer, inner] in [
+        [Scope::Run, Scope::Found],
+        [Scope::Found, Scope::Found],
+        [Scope::Found, Scope::Run],
+    ] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+        ] {
+            let upstream = Several::new([script, healthy()]);
+            let service = ServiceBuilder::new()
+                .layer(StepTimeoutLayer::new(secs(10)).scope(outer))
+                .layer(RetryBudgetLayer::new(quick()))
+                .layer(StepTimeoutLayer::new(secs(10)).scope(inner))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", true));
+            let start = Instant::now();
+
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+            assert_eq!(upstream.calls(), 1);
+            assert_eq!(start.elapsed(), secs(10));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_the_call_beats_the_window_of_the_attempt_in_the_same_instant() {
+    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream.clone());
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.calls(), 1);
+}
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_instant_of_a_failure_wins() {
