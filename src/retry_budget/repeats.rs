@@ -161,6 +161,8 @@ impl Chain for Repeats {
     fn release(&mut self) {
         self.kept = None;
         self.body = ReplayBody::default();
+        // Its names are slices of the body.
+        self.prompt = OnceCell::new();
     }
 }
 
