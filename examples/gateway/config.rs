@@ -16,7 +16,9 @@ use serde::Deserialize;
 mod error;
 mod file;
 mod limit;
+mod number;
 mod resolve;
+mod retry;
 #[cfg(test)]
 mod tests;
 
@@ -33,8 +35,11 @@ pub(crate) struct Config {
     pub(crate) pump_frames: NonZeroUsize,
     /// What a caller of the control routes must present, if anything.
     pub(crate) control_token: Option<Secret>,
-    /// The model that serves, and where to reach it.
-    pub(crate) candidate: Candidate,
+    /// How often what failed is tried again.
+    pub(crate) retry: Retry,
+    /// The models that serve, and where to reach them, in the order in which they are tried.
+    /// At least one, and no two of one name.
+    pub(crate) candidates: Vec<Candidate>,
 }
 
 /// `[run]`; `None` is off.
@@ -57,6 +62,36 @@ pub(crate) struct AttemptLimits {
     pub(crate) first_token_timeout: Option<Duration>,
     /// Ends an attempt at this age.
     pub(crate) max_time: Option<Duration>,
+    /// How long an answer may be held back for its first content.
+    pub(crate) hold: Option<Duration>,
+}
+
+/// `[retry]`; `None` is off.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Retry {
+    /// How often one candidate is tried within a call, at least once.
+    pub(crate) attempts: u32,
+    /// How often a run may repeat the same failure.
+    pub(crate) per_error_key: Option<u32>,
+    /// How many failures of any kind a run may have.
+    pub(crate) per_run: Option<u32>,
+    /// What all runs together may repeat.
+    pub(crate) shared: Option<Shared>,
+    /// The wait before the first repeat, before jitter.
+    pub(crate) base_delay: Duration,
+    /// What that grows to, and never shorter than it.
+    pub(crate) max_delay: Duration,
+    /// The longest wait that an upstream may ask for.
+    pub(crate) max_retry_after: Duration,
+}
+
+/// What all runs together may repeat, per candidate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Shared {
+    /// Repeats per first attempt.
+    pub(crate) ratio: f64,
+    /// Repeats per second in any case.
+    pub(crate) floor: u32,
 }
 
 /// One entry of `[[candidates]]`.

@@ -10,14 +10,15 @@
 //! any SDK can be pointed at it without a network or a key.
 
 mod args;
+mod candidates;
 mod config;
 mod control;
-mod forward;
+mod embedded;
 mod routes;
 mod stack;
 mod upstream;
 
-use std::{net::SocketAddr, pin::pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use axum::serve::ListenerExt;
 use tokio::{net::TcpListener, signal::unix, sync::Notify};
@@ -54,10 +55,12 @@ async fn run() -> Result<(), BoxError> {
         println!("{}", args::USAGE);
         return Ok(());
     };
-    let embedded = args.config.is_none();
-    let config = match &args.config {
-        Some(path) => Config::load(path)?,
-        None => embedded_config().await?,
+    let (config, embedded) = match &args.config {
+        Some(path) => (Config::load(path)?, None),
+        None => {
+            let upstream = upstream::spawn(upstream::Delays::default()).await?;
+            (embedded::config(upstream)?, Some(upstream))
+        }
     };
     if !args.listen.ip().is_loopback() {
         return Err(format!(
@@ -68,22 +71,10 @@ async fn run() -> Result<(), BoxError> {
     }
     // Several providers may be linked in; the example needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let models = if embedded {
-        upstream::behaviour::MODELS
-            .iter()
-            .map(|name| simulated(name))
-            .collect()
-    } else {
-        vec![routes::Model {
-            name: config.candidate.name.clone(),
-            model: config.candidate.model.clone(),
-            context_window: config.candidate.context_window,
-        }]
-    };
     let registry = RunRegistry::new();
     let gateway = stack::gateway(&config, registry.clone())?;
     let control = control::Control::new(registry.clone(), config.control_token.clone());
-    let app = routes::app(gateway, control, &models);
+    let app = routes::app(gateway, control, &config.candidates);
 
     let listener = TcpListener::bind(args.listen)
         .await
@@ -92,8 +83,8 @@ async fn run() -> Result<(), BoxError> {
     // Before anybody can know that there is somebody to stop.
     let terminated = terminated()?;
     println!("listening on http://{address}");
-    if embedded {
-        greet(address);
+    if let Some(upstream) = embedded {
+        embedded::greet(address, upstream);
     }
     // Small frames must not wait for one another.
     let listener = listener.tap_io(|stream| {
@@ -143,43 +134,4 @@ fn terminated() -> std::io::Result<impl Future<Output = ()>> {
         })
         .await;
     })
-}
-
-/// Short limits, in front of a simulated upstream, to see every end in seconds.
-async fn embedded_config() -> Result<Config, BoxError> {
-    let upstream = upstream::spawn(upstream::Delays::default()).await?;
-    let text = format!(
-        "[attempt]\n\
-         step_timeout = \"2s\"\n\
-         first_token_timeout = \"5s\"\n\
-         [run]\n\
-         max_turn_time = \"5m\"\n\
-         [[candidates]]\n\
-         model = \"{}\"\n\
-         base_url = \"http://{upstream}/v1\"\n",
-        upstream::behaviour::HEALTHY,
-    );
-    Ok(Config::parse(&text, "the embedded configuration")?)
-}
-
-fn simulated(name: &str) -> routes::Model {
-    routes::Model {
-        name: name.to_owned(),
-        model: name.to_owned(),
-        context_window: None,
-    }
-}
-
-fn greet(address: SocketAddr) {
-    let models = upstream::behaviour::MODELS.join(", ");
-    println!(
-        "\nIn front of a simulated upstream, whose models are\n  {models}\n\n\
-         Try:\n\n  \
-         curl -N http://{address}/v1/chat/completions -H 'content-type: application/json' \\\n    \
-         -d '{{\"model\":\"sim-stall-stream\",\"stream\":true,\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}'\n  \
-         curl http://{address}/runs\n\n\
-         Or with any SDK:\n\n  \
-         export OPENAI_BASE_URL=http://{address}/v1 OPENAI_API_KEY=none\n  \
-         export ANTHROPIC_BASE_URL=http://{address} ANTHROPIC_API_KEY=none\n"
-    );
 }

@@ -1,5 +1,3 @@
-use std::num::NonZeroU64;
-
 use axum::{
     Json, Router,
     routing::{get, post},
@@ -7,6 +5,7 @@ use axum::{
 use serde_json::{Value, json};
 
 use crate::{
+    config::Candidate,
     control::{self, Control},
     stack::Gateway,
 };
@@ -20,18 +19,8 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-/// What `/v1/models` says of one model.
-#[derive(Debug)]
-pub(crate) struct Model {
-    /// What callers ask for.
-    pub(crate) name: String,
-    /// What its upstream calls it.
-    pub(crate) model: String,
-    pub(crate) context_window: Option<NonZeroU64>,
-}
-
-pub(crate) fn app(gateway: Gateway, control: Control, models: &[Model]) -> Router {
-    let models = Json(list(models));
+pub(crate) fn app(gateway: Gateway, control: Control, candidates: &[Candidate]) -> Router {
+    let models = Json(list(candidates));
     let operated = Router::new()
         .route("/runs", get(control::list))
         .route("/runs/{id}", get(control::show))
@@ -53,20 +42,20 @@ pub(crate) fn app(gateway: Gateway, control: Control, models: &[Model]) -> Route
 }
 
 /// One list that the SDKs of both dialects read.
-fn list(models: &[Model]) -> Value {
-    let entries: Vec<Value> = models
+fn list(candidates: &[Candidate]) -> Value {
+    let entries: Vec<Value> = candidates
         .iter()
-        .map(|model| {
+        .map(|candidate| {
             json!({
-                "id": model.name,
-                "root": model.model,
+                "id": candidate.name,
+                "root": candidate.model,
                 "object": "model",
                 "type": "model",
-                "display_name": model.name,
+                "display_name": candidate.name,
                 "created": 0,
                 "created_at": "1970-01-01T00:00:00Z",
                 "owned_by": "tower-agent",
-                "context_window": model.context_window,
+                "context_window": candidate.context_window,
             })
         })
         .collect();
@@ -74,7 +63,7 @@ fn list(models: &[Model]) -> Value {
         "object": "list",
         "data": entries,
         "has_more": false,
-        "first_id": models.first().map(|model| &model.name),
-        "last_id": models.last().map(|model| &model.name),
+        "first_id": candidates.first().map(|candidate| &candidate.name),
+        "last_id": candidates.last().map(|candidate| &candidate.name),
     })
 }

@@ -2,15 +2,16 @@ use std::time::Duration;
 
 use axum::body::Body;
 use http::{Request, Response};
-use tower::{ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower::{ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RunLayer, RunRegistry, Scope,
-    StepTimeoutLayer, TerminalResponseLayer,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer, RetryBudget,
+    RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
+    adapter::reqwest::ReqwestService,
 };
 
 use crate::{
+    candidates,
     config::{AttemptLimits, Config},
-    forward::Forward,
 };
 
 /// The whole gateway as one service.
@@ -22,6 +23,8 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway, BoxError> {
     let Config { run, attempt, .. } = config;
+    let budget = candidates::budget(&config.retry);
+    let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry))
@@ -33,9 +36,12 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
                 .scope(Scope::Run),
         )
         .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
+        .layer(FilterLayer::new(candidates::has_model))
+        .layer(ModelFallbackLayer::new(candidates::all(config)?).budget(budget.clone()))
+        .layer(repeats(budget, attempt.hold))
         .layer(ceiling(attempt.max_time))
         .layer(step_timeout(attempt))
-        .service(Forward::new(config)?);
+        .service(client);
     Ok(BoxCloneSyncService::new(
         stack.map_response(|answer| answer.map(Body::new)),
     ))
@@ -43,6 +49,14 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
 
 const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {
     HardCeilingLayer::optional(limit)
+}
+
+const fn repeats(budget: RetryBudget, hold: Option<Duration>) -> RetryBudgetLayer {
+    let layer = RetryBudgetLayer::new(budget);
+    match hold {
+        Some(hold) => layer.hold(hold),
+        None => layer,
+    }
 }
 
 const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {

@@ -16,6 +16,9 @@ pub(super) type Later = Option<Spanned<IgnoredAny>>;
 /// A limit, read later so that an error can name its key.
 pub(super) type Time = Option<Spanned<Value>>;
 
+/// A number, read later for the same reason.
+pub(super) type Number = Option<Spanned<Value>>;
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct File {
@@ -24,13 +27,14 @@ pub(super) struct File {
     pub(super) run: Run,
     #[serde(default)]
     pub(super) attempt: Attempt,
+    /// Its presence says that something is repeated.
+    pub(super) retry: Option<Retry>,
     #[serde(default)]
     pub(super) disconnect: Disconnect,
     #[serde(default)]
     pub(super) control: Control,
     #[serde(default)]
     pub(super) candidates: Vec<Spanned<Candidate>>,
-    retry: Later,
     auth: Later,
     stop: Later,
     agents: Later,
@@ -53,7 +57,20 @@ pub(super) struct Attempt {
     pub(super) step_timeout: Time,
     pub(super) first_token_timeout: Time,
     pub(super) max_time: Time,
-    hold: Later,
+    pub(super) hold: Time,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Retry {
+    pub(super) max_attempts_per_candidate: Number,
+    pub(super) per_error_key: Number,
+    pub(super) per_run: Number,
+    pub(super) shared_ratio: Number,
+    pub(super) shared_floor: Number,
+    pub(super) base_delay: Time,
+    pub(super) max_delay: Time,
+    pub(super) max_retry_after: Time,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -81,7 +98,7 @@ pub(super) struct Control {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct Candidate {
-    pub(super) name: Option<String>,
+    pub(super) name: Option<Spanned<String>>,
     pub(super) model: Spanned<String>,
     pub(super) base_url: Spanned<String>,
     #[serde(default)]
@@ -94,16 +111,14 @@ pub(super) struct Candidate {
 
 impl File {
     /// The keys that this version knows but does not serve.
-    pub(super) fn later(&self) -> [(&'static str, &Later); 10] {
+    pub(super) fn later(&self) -> [(&'static str, &Later); 8] {
         [
-            ("[retry]", &self.retry),
             ("[auth]", &self.auth),
             ("[stop]", &self.stop),
             ("[agents]", &self.agents),
             ("run.max_turns", &self.run.max_turns),
             ("run.idle", &self.run.idle),
             ("run.idle_breaker", &self.run.idle_breaker),
-            ("attempt.hold", &self.attempt.hold),
             ("disconnect.drain_limit", &self.disconnect.drain_limit),
             (
                 "disconnect.caller_deadline",

@@ -9,6 +9,7 @@ use toml::Spanned;
 use super::error::Problem;
 use super::file::{self, File, Policy};
 use super::limit::Limit;
+use super::retry::retry;
 use super::{AttemptLimits, Candidate, Config, RunLimits, Secret};
 
 /// Frames are a few hundred bytes: enough to ride out a hiccup, little to hold per call.
@@ -33,6 +34,7 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             return Err(Problem::new(message).at(value.span()));
         }
     }
+    let recommended = file.preset.is_some();
     let preset = preset(file.preset)?;
 
     Ok(Config {
@@ -53,6 +55,7 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             .or(preset.attempt.first_token_timeout),
             max_time: Limit::read("attempt.max_time", file.attempt.max_time)?
                 .or(preset.attempt.max_time),
+            hold: Limit::read("attempt.hold", file.attempt.hold)?.or(preset.attempt.hold),
         },
         pump_frames: pump_frames(file.disconnect)?,
         control_token: file
@@ -60,7 +63,8 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             .token_env
             .map(|variable| secret("[control]", variable, &env))
             .transpose()?,
-        candidate: candidate(only(file.candidates)?, &env)?,
+        retry: retry(file.retry, recommended)?,
+        candidates: candidates(file.candidates, &env)?,
     })
 }
 
@@ -85,6 +89,7 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
             step_timeout: Some(Duration::from_secs(120)),
             first_token_timeout: Some(Duration::from_secs(240)),
             max_time: None,
+            hold: None,
         },
     })
 }
@@ -116,19 +121,29 @@ fn pump_frames(disconnect: file::Disconnect) -> Result<NonZeroUsize, Problem> {
         })
 }
 
-fn only(candidates: Vec<Spanned<file::Candidate>>) -> Result<file::Candidate, Problem> {
-    let count = candidates.len();
-    let mut candidates = candidates.into_iter();
-    match (candidates.next(), candidates.next()) {
-        (None, _) => Err(Problem::new(
+fn candidates(
+    files: Vec<Spanned<file::Candidate>>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Vec<Candidate>, Problem> {
+    if files.is_empty() {
+        return Err(Problem::new(
             "no candidate: add one [[candidates]] with `model` and `base_url`",
-        )),
-        (Some(only), None) => Ok(only.into_inner()),
-        (Some(_), Some(second)) => {
-            let message = format!("{count} candidates, but this version serves one only");
-            Err(Problem::new(message).at(second.span()))
-        }
+        ));
     }
+    let mut known: Vec<Candidate> = Vec::with_capacity(files.len());
+    for file in files {
+        let span = file.span();
+        let candidate = candidate(file.into_inner(), &env)?;
+        if known.iter().any(|other| other.name == candidate.name) {
+            let message = format!(
+                "a second candidate is named {:?}: give it another `name`",
+                candidate.name
+            );
+            return Err(Problem::new(message).at(span));
+        }
+        known.push(candidate);
+    }
+    Ok(known)
 }
 
 fn candidate(
@@ -138,8 +153,11 @@ fn candidate(
     if file.model.get_ref().is_empty() {
         return Err(Problem::new("candidates.model is empty").at(file.model.span()));
     }
+    if let Some(name) = file.name.as_ref().filter(|name| name.get_ref().is_empty()) {
+        return Err(Problem::new("candidates.name is empty").at(name.span()));
+    }
     let model = file.model.into_inner();
-    let name = file.name.unwrap_or_else(|| model.clone());
+    let name = file.name.map_or_else(|| model.clone(), Spanned::into_inner);
     let api_key = file
         .api_key_env
         .map(|variable| secret(&format!("candidate {name:?}"), variable, env))

@@ -1,9 +1,11 @@
+mod retry;
+
 use std::error::Error;
 use std::path::Path;
 use std::time::Duration;
 
 use super::error::ConfigError;
-use super::{AttemptLimits, Config, Dialect, RunLimits, limit, resolve};
+use super::{AttemptLimits, Config, Dialect, Retry, RunLimits, Shared, limit, resolve};
 
 const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
 
@@ -55,6 +57,16 @@ fn a_full_file_is_read() {
         step_timeout = "1500ms"
         first_token_timeout = "60s"
         max_time = "10m"
+        hold = "30s"
+        [retry]
+        max_attempts_per_candidate = 3
+        per_error_key = 4
+        per_run = 20
+        shared_ratio = 0.5
+        shared_floor = 2
+        base_delay = "200ms"
+        max_delay = "5s"
+        max_retry_after = "20s"
         [disconnect]
         policy = "cancel"
         pump_frames = 8
@@ -84,20 +96,37 @@ fn a_full_file_is_read() {
         Some(Duration::from_secs(60))
     );
     assert_eq!(config.attempt.max_time, Some(Duration::from_secs(600)));
+    assert_eq!(config.attempt.hold, Some(Duration::from_secs(30)));
+    let retry = Retry {
+        attempts: 3,
+        per_error_key: Some(4),
+        per_run: Some(20),
+        shared: Some(Shared {
+            ratio: 0.5,
+            floor: 2,
+        }),
+        base_delay: Duration::from_millis(200),
+        max_delay: Duration::from_secs(5),
+        max_retry_after: Duration::from_secs(20),
+    };
+    assert_eq!(config.retry, retry);
     assert_eq!(config.pump_frames.get(), 8);
     assert_eq!(config.control_token.unwrap().expose(), "sk-secret");
-    assert_eq!(config.candidate.name, "main");
-    assert_eq!(config.candidate.model, "m");
-    assert_eq!(config.candidate.base_url, "https://host:8443/v1");
-    assert_eq!(config.candidate.dialect, Dialect::Anthropic);
-    assert_eq!(config.candidate.api_key.unwrap().expose(), "sk-secret");
-    assert_eq!(config.candidate.context_window.unwrap().get(), 200_000);
-    assert!(config.candidate.trusted);
+    assert_eq!(config.candidates[0].name, "main");
+    assert_eq!(config.candidates[0].model, "m");
+    assert_eq!(config.candidates[0].base_url, "https://host:8443/v1");
+    assert_eq!(config.candidates[0].dialect, Dialect::Anthropic);
+    assert_eq!(
+        config.candidates[0].api_key.as_ref().unwrap().expose(),
+        "sk-secret"
+    );
+    assert_eq!(config.candidates[0].context_window.unwrap().get(), 200_000);
+    assert!(config.candidates[0].trusted);
 }
 
 #[test]
 fn a_candidate_is_named_after_its_model() {
-    let candidate = with_candidate("").unwrap().candidate;
+    let candidate = &with_candidate("").unwrap().candidates[0];
 
     assert_eq!(candidate.name, "m");
     assert_eq!(candidate.dialect, Dialect::Any);
@@ -165,14 +194,12 @@ fn an_unknown_key_is_named_with_its_place() {
 #[test]
 fn keys_of_later_versions_are_not_unknown() {
     let keys = [
-        ("[retry]\nbase_delay = \"1s\"", "[retry]"),
         ("[auth]\nkeys_env = \"KEYS\"", "[auth]"),
         ("[stop]\nphrases = [\"/stop\"]", "[stop]"),
         ("[agents.coder]\nmax_turns = 50", "[agents]"),
         ("[run]\nmax_turns = 30", "run.max_turns"),
         ("[run]\nidle = \"30m\"", "run.idle"),
         ("[run]\nidle_breaker = 3", "run.idle_breaker"),
-        ("[attempt]\nhold = \"1s\"", "attempt.hold"),
         (
             "[disconnect]\ndrain_limit = \"1s\"",
             "disconnect.drain_limit",
@@ -229,9 +256,22 @@ fn wrong_durations_name_key_and_value() {
 }
 
 #[test]
-fn exactly_one_candidate_is_served() {
+fn candidates_keep_their_order() {
+    let second = "[[candidates]]\nname = \"n\"\nmodel = \"m\"\nbase_url = \"http://h/v1\"\n";
+    let config = with_candidate(second).unwrap();
+
+    let names: Vec<_> = config.candidates.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["n", "m"]);
+}
+
+#[test]
+fn there_is_a_candidate_and_no_two_of_one_name() {
     let none = message(parse(""));
     let two = message(with_candidate(CANDIDATE));
+    let renamed = message(parse(&format!(
+        "{CANDIDATE}[[candidates]]\nname = \"m\"\nmodel = \"n\"\nbase_url = \"http://h/v1\"\n"
+    )));
+    let nameless = message(parse(&format!("{CANDIDATE}name = \"\"\n")));
 
     assert_eq!(
         none,
@@ -239,8 +279,13 @@ fn exactly_one_candidate_is_served() {
     );
     assert_eq!(
         two,
-        "gateway.toml:5:1: 2 candidates, but this version serves one only"
+        "gateway.toml:5:1: a second candidate is named \"m\": give it another `name`"
     );
+    assert_eq!(
+        renamed,
+        "gateway.toml:4:1: a second candidate is named \"m\": give it another `name`"
+    );
+    assert_eq!(nameless, "gateway.toml:4:8: candidates.name is empty");
 }
 
 #[test]
@@ -302,7 +347,7 @@ fn a_trailing_slash_is_dropped() {
     ] {
         let config = base_url(url).unwrap();
 
-        assert_eq!(config.candidate.base_url, resolved);
+        assert_eq!(config.candidates[0].base_url, resolved);
     }
 }
 

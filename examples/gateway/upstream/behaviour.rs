@@ -12,9 +12,37 @@ pub(crate) const STALL_STREAM: &str = "sim-stall-stream";
 pub(crate) const CUT: &str = "sim-cut";
 /// Sends the head and the prelude, then only pings (unary: blank lines) for ever.
 pub(crate) const PING: &str = "sim-ping";
+/// 429, with a `retry-after` of one second.
+pub(crate) const RATE_LIMITED: &str = "sim-rate-limited";
+/// 429, with a `retry-after` of one hour.
+pub(crate) const RATE_LIMITED_LONG: &str = "sim-rate-limited-long";
+/// 529, and in OpenAI's APIs 503, as each says that it is overloaded.
+pub(crate) const OVERLOADED: &str = "sim-overloaded";
+/// 200 and a stream whose first event says that it is overloaded (unary: 529).
+pub(crate) const OVERLOADED_STREAM: &str = "sim-overloaded-stream";
+/// 500.
+pub(crate) const FAILING: &str = "sim-failing";
+/// 400: the request is at fault.
+pub(crate) const REFUSING: &str = "sim-refusing";
+/// Healthy; says how many bytes the request's body had, and their checksum.
+pub(crate) const LARGE: &str = "sim-large";
 
 /// All simulated models, as `GET /v1/models` lists them.
-pub(crate) const MODELS: [&str; 6] = [HEALTHY, SLOW, STALL_HEAD, STALL_STREAM, CUT, PING];
+pub(crate) const MODELS: [&str; 13] = [
+    HEALTHY,
+    SLOW,
+    STALL_HEAD,
+    STALL_STREAM,
+    CUT,
+    PING,
+    RATE_LIMITED,
+    RATE_LIMITED_LONG,
+    OVERLOADED,
+    OVERLOADED_STREAM,
+    FAILING,
+    REFUSING,
+    LARGE,
+];
 
 /// What a simulated model does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +53,22 @@ pub(super) enum Behaviour {
     StallStream,
     Cut,
     Ping,
+    Large,
+    Failing(Failing),
+}
+
+/// How a simulated model refuses to answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// Asks to come back in this many seconds.
+    RateLimited {
+        retry_after: u32,
+    },
+    Overloaded,
+    /// The same in a stream; without one, always 529.
+    OverloadedStream,
+    Server,
+    Request,
 }
 
 impl Behaviour {
@@ -37,18 +81,36 @@ impl Behaviour {
             STALL_STREAM => Self::StallStream,
             CUT => Self::Cut,
             PING => Self::Ping,
+            LARGE => Self::Large,
+            RATE_LIMITED => Self::Failing(Failing::RateLimited { retry_after: 1 }),
+            RATE_LIMITED_LONG => Self::Failing(Failing::RateLimited { retry_after: 3600 }),
+            OVERLOADED => Self::Failing(Failing::Overloaded),
+            OVERLOADED_STREAM => Self::Failing(Failing::OverloadedStream),
+            FAILING => Self::Failing(Failing::Server),
+            REFUSING => Self::Failing(Failing::Request),
             _ => Self::Healthy,
         };
         Some((name, behaviour))
     }
 
-    /// The answer in full, delta by delta.
-    pub(super) fn deltas(self) -> Vec<String> {
+    /// The answer to the request `body` in full, delta by delta.
+    pub(super) fn deltas(self, body: &[u8]) -> Vec<String> {
         match self {
             Self::Slow => (1..=20).map(|count| format!("{count} ")).collect(),
+            Self::Large => vec![
+                format!("{} bytes,", body.len()),
+                format!(" fnv1a {:016x}", fnv1a(body)),
+            ],
             _ => ["Hello", " from", " the", " simulated", " upstream", "."]
                 .map(String::from)
                 .into(),
         }
     }
+}
+
+/// A checksum that anybody can write down again: FNV-1a, of 64 bits.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
+        (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }

@@ -2,53 +2,112 @@
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
+use bytes::Bytes;
 use http::StatusCode;
-use serde_json::json;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
+use serde_json::{Value, json};
 
+use super::behaviour::Failing;
+use super::failing::Said;
 use super::request::Operation;
+use super::sse::{data, typed};
 
 /// Why a request is refused.
 #[derive(Debug)]
 pub(super) enum Refused {
     BadJson(serde_json::Error),
     UnknownModel(String),
+    /// The model fails on purpose.
+    Simulated {
+        model: &'static str,
+        how: Failing,
+    },
 }
 
 impl Refused {
     pub(super) fn respond(&self, operation: Operation) -> Response {
-        let anthropic = matches!(operation, Operation::Messages | Operation::CountTokens);
-        let (status, kind, code, message) = match self {
-            Self::BadJson(error) => {
-                let message = format!("could not parse the JSON body of your request: {error}");
-                (
-                    StatusCode::BAD_REQUEST,
-                    "invalid_request_error",
-                    None,
-                    message,
-                )
+        let said = self.say(operation);
+        let status = StatusCode::from_u16(said.status).unwrap_or_default();
+        let mut answer = (status, Json(said.body(operation))).into_response();
+        if let Self::Simulated {
+            how: Failing::RateLimited { retry_after },
+            ..
+        } = self
+        {
+            answer
+                .headers_mut()
+                .insert(RETRY_AFTER, (*retry_after).into());
+        }
+        answer
+    }
+
+    /// The same inside of a stream that began well.
+    pub(super) fn stream(&self, operation: Operation) -> Response {
+        let said = self.say(operation);
+        let event: Bytes = match operation {
+            Operation::Responses => {
+                let mut event = said.body(operation);
+                event["type"] = json!("error");
+                event["sequence_number"] = json!(0);
+                typed(&event)
             }
-            Self::UnknownModel(model) if anthropic => (
-                StatusCode::NOT_FOUND,
-                "not_found_error",
-                None,
-                format!("model: {model}"),
-            ),
-            Self::UnknownModel(model) => {
+            _ if anthropic(operation) => typed(&said.body(operation)),
+            _ => data(&said.body(operation)),
+        };
+        let headers = [
+            (CONTENT_TYPE, "text/event-stream; charset=utf-8"),
+            (CACHE_CONTROL, "no-cache"),
+        ];
+        (headers, event).into_response()
+    }
+
+    fn say(&self, operation: Operation) -> Said {
+        let said = |status, kind, code, message: String| Said {
+            status,
+            kind,
+            code,
+            message,
+        };
+        match (self, anthropic(operation)) {
+            (Self::BadJson(error), _) => {
+                let message = format!("could not parse the JSON body of your request: {error}");
+                said(400, "invalid_request_error", None, message)
+            }
+            (Self::UnknownModel(model), true) => {
+                said(404, "not_found_error", None, format!("model: {model}"))
+            }
+            (Self::UnknownModel(model), false) => {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");
-                (
-                    StatusCode::NOT_FOUND,
+                said(
+                    404,
                     "invalid_request_error",
                     Some("model_not_found"),
                     message,
                 )
             }
-        };
-        let body = if anthropic {
+            (Self::Simulated { model, how }, true) => how.say_as_anthropic(model),
+            (Self::Simulated { model, how }, false) => how.say_as_openai(model),
+        }
+    }
+}
+
+impl Said {
+    fn body(&self, operation: Operation) -> Value {
+        let Self {
+            kind,
+            code,
+            message,
+            ..
+        } = self;
+        if anthropic(operation) {
             json!({"type": "error", "error": {"type": kind, "message": message}})
         } else {
             json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
-        };
-        (status, Json(body)).into_response()
+        }
     }
+}
+
+const fn anthropic(operation: Operation) -> bool {
+    matches!(operation, Operation::Messages | Operation::CountTokens)
 }

@@ -16,6 +16,7 @@ pub(crate) mod behaviour;
 mod chat;
 mod embeddings;
 mod error;
+mod failing;
 mod messages;
 mod request;
 mod responses;

@@ -46,11 +46,16 @@ pub(super) struct Answer<'a> {
 }
 
 impl<'a> Answer<'a> {
-    pub(super) fn new(serial: u64, request: &'a Request, behaviour: Behaviour) -> Self {
+    pub(super) fn new(
+        serial: u64,
+        request: &'a Request,
+        behaviour: Behaviour,
+        body: &[u8],
+    ) -> Self {
         Self {
             serial,
             model: &request.model,
-            deltas: behaviour.deltas(),
+            deltas: behaviour.deltas(body),
             include_usage: request
                 .stream_options
                 .as_ref()

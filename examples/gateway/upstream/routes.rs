@@ -13,7 +13,7 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, Head
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::behaviour::{Behaviour, MODELS};
+use super::behaviour::{Behaviour, Failing, MODELS};
 use super::error::Refused;
 use super::request::{Answer, CREATED, Operation, Request};
 use super::script::Script;
@@ -81,22 +81,31 @@ async fn models() -> Json<Value> {
 impl Upstream {
     async fn answer(self, operation: Operation, body: Bytes) -> Response {
         match serde_json::from_slice(&body) {
-            Ok(request) => self.generate(operation, &request).await,
+            Ok(request) => self.generate(operation, &request, &body).await,
             Err(error) => self.refuse(operation, &Refused::BadJson(error)),
         }
     }
 
-    async fn generate(self, operation: Operation, request: &Request) -> Response {
+    async fn generate(self, operation: Operation, request: &Request, body: &[u8]) -> Response {
         let Some((model, behaviour)) = Behaviour::of(&request.model) else {
             return self.refuse(operation, &Refused::UnknownModel(request.model.clone()));
         };
         // From here on a caller that goes away drops this guard.
-        let open = self.stats.open(model);
+        let mut open = self.stats.open(model);
+        if let Behaviour::Failing(how) = behaviour {
+            open.complete();
+            let refused = Refused::Simulated { model, how };
+            return if request.stream && how == Failing::OverloadedStream {
+                refused.stream(operation)
+            } else {
+                refused.respond(operation)
+            };
+        }
         if behaviour == Behaviour::StallHead {
             future::pending::<()>().await;
         }
 
-        let answer = Answer::new(open.serial, request, behaviour);
+        let answer = Answer::new(open.serial, request, behaviour, body);
         let events = match operation {
             _ if !request.stream => None,
             Operation::Chat => Some(chat::events(&answer)),

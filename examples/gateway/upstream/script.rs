@@ -74,7 +74,7 @@ impl Script {
                 every: delays.ping_gap,
                 frame: events.life,
             },
-            Behaviour::Healthy | Behaviour::Slow => {
+            _ => {
                 steps.extend(events.closing.into_iter().map(Step::Send));
                 Ending::Clean
             }
@@ -85,7 +85,6 @@ impl Script {
     /// The unary answer of a model that behaves as `behaviour`.
     pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &Delays) -> Self {
         let ending = match behaviour {
-            Behaviour::Healthy | Behaviour::Slow => Ending::Clean,
             Behaviour::Cut => Ending::Reset,
             Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
             // What some providers send while they think: blank lines before the JSON.
@@ -93,11 +92,12 @@ impl Script {
                 every: delays.ping_gap,
                 frame: Bytes::from_static(b"\n"),
             },
+            _ => Ending::Clean,
         };
         let mut steps = VecDeque::new();
         match behaviour {
-            Behaviour::Healthy | Behaviour::Slow => steps.push_back(Step::Send(body)),
             Behaviour::Ping => {}
+            _ if matches!(ending, Ending::Clean) => steps.push_back(Step::Send(body)),
             // The wait lets the server flush head and half before the end: an error in the same
             // write would swallow both.
             _ => steps.extend([

@@ -1,0 +1,74 @@
+//! The models that may serve, as the library knows them.
+
+use axum::body::Body;
+use http::{HeaderMap, Request, header};
+use http_body::Body as _;
+use tower_agent::{
+    BoxError, Candidate, CandidateDialect, RetryBudget, terminal_response::InvalidRequest,
+};
+
+use crate::config::{self, Config, Dialect, Retry};
+
+/// The candidates of a configuration, in its order.
+pub(crate) fn all(config: &Config) -> Result<Vec<Candidate>, BoxError> {
+    config.candidates.iter().map(candidate).collect()
+}
+
+fn candidate(from: &config::Candidate) -> Result<Candidate, BoxError> {
+    let mut candidate = Candidate::new(&from.model)
+        .name(&from.name)
+        .base_url(from.base_url.clone())?
+        .dialect(match from.dialect {
+            Dialect::Any => CandidateDialect::Any,
+            Dialect::OpenAi => CandidateDialect::OpenAi,
+            Dialect::Anthropic => CandidateDialect::Anthropic,
+        })
+        .trusted(from.trusted);
+    if let Some(key) = &from.api_key {
+        candidate = candidate.api_key(key.expose())?;
+    }
+    if let Some(tokens) = from.context_window {
+        candidate = candidate.context_window(tokens.get());
+    }
+    Ok(candidate)
+}
+
+/// What all calls share of repeats and failures.
+pub(crate) fn budget(retry: &Retry) -> RetryBudget {
+    let budget = RetryBudget::new()
+        .max_attempts_per_candidate(retry.attempts)
+        .per_error_key(retry.per_error_key)
+        .per_run(retry.per_run)
+        .delays(retry.base_delay, retry.max_delay)
+        .max_retry_after(retry.max_retry_after);
+    match retry.shared {
+        Some(shared) => budget.shared(shared.ratio, shared.floor),
+        None => budget.unshared(),
+    }
+}
+
+/// Lets pass what may be JSON; the fallback layer reads it. A form would name
+/// its model itself, and nothing at all would reach an upstream as it is.
+pub(crate) fn has_model(request: Request<Body>) -> Result<Request<Body>, InvalidRequest> {
+    if request.body().is_end_stream() {
+        return Err(InvalidRequest::new(
+            "the request body is not JSON: it is empty",
+        ));
+    }
+    if is_form(request.headers()) {
+        return Err(InvalidRequest::new(
+            "the request body is not JSON: it is a form",
+        ));
+    }
+    Ok(request)
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    let kind = headers
+        .get(header::CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok());
+    kind.is_some_and(|kind| {
+        let (kind, _) = kind.split_once('/').unwrap_or((kind, ""));
+        kind.trim().eq_ignore_ascii_case("multipart")
+    })
+}
