@@ -16,11 +16,24 @@ async fn ask(gateway: &Gateway, dialect: &Dialect, body: String) -> (reqwest::Re
     (answer, String::from_utf8(text).unwrap())
 }
 
-/// Asks in all dialects at once.
+/// Asks the embedded gateway in all dialects at once.
 async fn ask_each(model: &str, stream: bool, look: impl Fn(&Dialect, &reqwest::Response, &str)) {
-    let gateway = Gateway::embedded().await;
+    ask_all(&Gateway::embedded().await, model, stream, look).await;
+}
+
+/// The same of a model that no other stands in for.
+async fn ask_alone(model: &str, stream: bool, look: impl Fn(&Dialect, &reqwest::Response, &str)) {
+    ask_all(&Gateway::alone(model).await, model, stream, look).await;
+}
+
+async fn ask_all(
+    gateway: &Gateway,
+    model: &str,
+    stream: bool,
+    look: impl Fn(&Dialect, &reqwest::Response, &str),
+) {
     let answers = DIALECTS.iter().map(async |dialect| {
-        let (answer, text) = ask(&gateway, dialect, dialect.asks(model, stream)).await;
+        let (answer, text) = ask(gateway, dialect, dialect.asks(model, stream)).await;
         println!("{}: {answer:?}\n{text}", dialect.path);
         look(dialect, &answer, &text);
     });
@@ -53,22 +66,26 @@ fn a_whole_stream_ends_with_the_dialects_terminator() {
 
 #[test]
 fn a_model_without_a_head_is_answered_504() {
-    run(ask_each("sim-stall-head", true, |dialect, answer, text| {
-        assert_eq!(answer.status(), 504);
-        assert_eq!(answer.headers()["content-type"], "application/json");
-        assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
-        assert_eq!(answer.headers()["x-should-retry"], "false");
-        assert!(answer.headers().contains_key("x-run-id"));
-        assert_eq!(answer.headers().get("retry-after"), None);
-        let (kind, message) = dialect.error(text);
-        assert_eq!(kind, "step_timeout");
-        assert!(message.contains("5s"), "it names the limit: {message}");
-    }));
+    run(ask_alone(
+        "sim-stall-head",
+        true,
+        |dialect, answer, text| {
+            assert_eq!(answer.status(), 504);
+            assert_eq!(answer.headers()["content-type"], "application/json");
+            assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
+            assert_eq!(answer.headers()["x-should-retry"], "false");
+            assert!(answer.headers().contains_key("x-run-id"));
+            assert_eq!(answer.headers().get("retry-after"), None);
+            let (kind, message) = dialect.error(text);
+            assert_eq!(kind, "step_timeout");
+            assert!(message.contains("5s"), "it names the limit: {message}");
+        },
+    ));
 }
 
 #[test]
 fn a_stream_that_stalls_ends_with_the_error_event() {
-    run(ask_each(
+    run(ask_alone(
         "sim-stall-stream",
         true,
         |dialect, answer, text| {
@@ -87,7 +104,7 @@ fn a_stream_that_stalls_ends_with_the_error_event() {
 
 #[test]
 fn a_stream_that_is_cut_ends_with_the_error_event() {
-    run(ask_each("sim-cut", true, |dialect, answer, text| {
+    run(ask_alone("sim-cut", true, |dialect, answer, text| {
         assert_eq!(answer.status(), 200);
         let (_, data) = error_event(text);
         assert_eq!(data["code"], "upstream_failed");
@@ -95,14 +112,48 @@ fn a_stream_that_is_cut_ends_with_the_error_event() {
     }));
 }
 
+/// It was held back, so there is an answer to say so.
 #[test]
-fn a_whole_answer_that_is_cut_is_an_error_at_the_client() {
+fn a_whole_answer_that_is_cut_is_answered_502() {
+    run(ask_alone("sim-cut", false, |dialect, answer, text| {
+        assert_eq!(answer.status(), 502);
+        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(dialect.error(text).0, "upstream_failed");
+    }));
+}
+
+#[test]
+fn a_whole_answer_that_stalls_is_answered_504() {
+    run(ask_alone(
+        "sim-stall-stream",
+        false,
+        |dialect, answer, text| {
+            assert_eq!(answer.status(), 504);
+            assert_eq!(answer.headers()["x-should-retry"], "false");
+            assert_eq!(dialect.error(text).0, "step_timeout");
+        },
+    ));
+}
+
+/// Not JSON either, though there is nothing to point at.
+#[test]
+fn an_empty_body_and_a_form_are_answered_400() {
     run(async {
         let gateway = Gateway::embedded().await;
+        let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nm\r\n--b--\r\n";
         for dialect in &DIALECTS {
-            let request = gateway.post(dialect.path, dialect.asks("sim-cut", false));
-            let read = async { request.send().await?.bytes().await };
-            assert!(within(read).await.is_err(), "{}", dialect.path);
+            for (kind, body) in [
+                ("application/json", ""),
+                ("multipart/form-data; boundary=b", form),
+            ] {
+                let request = gateway.request(reqwest::Method::POST, dialect.path);
+                let request = request.header("content-type", kind).body(body);
+                let answer = within(request.send()).await.unwrap();
+                assert_eq!(answer.status(), 400, "{kind}");
+                let (kind, message) = dialect.error(&answer.text().await.unwrap());
+                assert_eq!(kind, "invalid_request_error");
+                assert!(message.contains("not JSON"), "{message}");
+            }
         }
     });
 }
@@ -147,7 +198,7 @@ fn an_unusable_run_id_is_answered_400() {
 /// No reason caused it, so it says nothing of one.
 #[test]
 fn an_upstreams_own_error_passes_as_it_is() {
-    run(ask_each("no-such-model", false, |_, answer, text| {
+    run(ask_alone("no-such-model", false, |_, answer, text| {
         assert_eq!(answer.status(), 404);
         assert_eq!(answer.headers().get("x-terminal-reason"), None);
         assert_eq!(answer.headers().get("x-should-retry"), None);

@@ -44,7 +44,8 @@ fn a_run_is_listed_shown_and_aborted_once() {
         assert_eq!(shown["run"], "r-1");
         assert_eq!(shown["session"], "s-1");
         assert_eq!(shown["reason"], Value::Null);
-        assert_eq!(shown["in_flight"], 1);
+        // The call, its candidate and the try of it.
+        assert_eq!(shown["in_flight"], 3);
 
         assert!(gateway.abort("r-1").await);
         let text = within(stream.text()).await.unwrap();

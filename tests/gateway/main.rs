@@ -12,6 +12,7 @@ mod command_line;
 mod configuration;
 mod control;
 mod disconnects;
+mod fallback;
 mod forwarding;
 mod shutdown;
 mod support;

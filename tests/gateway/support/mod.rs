@@ -1,12 +1,14 @@
 //! The gateway as a child process, clients, and an upstream that counts.
 
 mod client;
+mod play;
 mod process;
 mod upstream;
 
 pub(crate) use self::{
     client::{DIALECTS, Dialect, client, error_event},
-    process::{Config, Gateway, fails},
+    play::{STREAM, WHOLE, refusal},
+    process::{Config, Gateway, candidate, fails},
     upstream::{Upstream, chat},
 };
 
@@ -49,4 +51,12 @@ pub(crate) async fn eventually<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T
         }
     })
     .await
+}
+
+/// None of the secrets stands in the text.
+#[track_caller]
+pub(crate) fn nobody_said(text: &str, secrets: &[&str]) {
+    for secret in secrets {
+        assert!(!text.contains(secret), "{secret} is told: {text}");
+    }
 }

@@ -57,6 +57,11 @@ pub(crate) async fn fails(args: &[&str], env: &[(&str, &str)]) -> Vec<String> {
     told.lines().map(str::to_owned).collect()
 }
 
+/// One candidate's table, which the keys of more may follow.
+pub(crate) fn candidate(model: &str, upstream: &str) -> String {
+    format!("[[candidates]]\nmodel = \"{model}\"\nbase_url = \"{upstream}/v1\"\n")
+}
+
 /// A configuration file, gone with this.
 pub(crate) struct Config {
     path: PathBuf,
@@ -74,9 +79,14 @@ impl Config {
 
     /// One candidate, and what `more` says before it.
     pub(crate) fn of(upstream: SocketAddr, more: &str) -> Self {
-        let candidate =
-            format!("[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{upstream}/v1\"\n");
-        Self::new(&format!("{more}\n{candidate}"))
+        Self::candidates(upstream, more, &["m"])
+    }
+
+    /// Several candidates of one upstream, and what `more` says before them.
+    pub(crate) fn candidates(upstream: SocketAddr, more: &str, models: &[&str]) -> Self {
+        let upstream = format!("http://{upstream}");
+        let candidates = models.iter().map(|model| candidate(model, &upstream));
+        Self::new(&format!("{more}\n{}", candidates.collect::<String>()))
     }
 
     pub(crate) fn path(&self) -> &str {
@@ -94,7 +104,11 @@ impl Drop for Config {
 pub(crate) struct Gateway {
     child: Child,
     pub(crate) addr: SocketAddr,
+    /// Where the simulated upstream counts, of a gateway that brought it along.
+    stats: Option<String>,
     log: Arc<Mutex<String>>,
+    /// Another, which is to live as long.
+    beside: Option<Box<Self>>,
 }
 
 impl Drop for Gateway {
@@ -111,6 +125,42 @@ impl Gateway {
         Self::start(&[], &[]).await
     }
 
+    /// One simulated model that cannot fall back, in front of the upstream of
+    /// another gateway. Its limits are those of the embedded configuration.
+    pub(crate) async fn alone(model: &str) -> Self {
+        let limits = "[attempt]\nstep_timeout = \"2s\"\nfirst_token_timeout = \"5s\"";
+        Self::simulated(limits, &[model]).await
+    }
+
+    /// Simulated models in this order, behind what `more` says.
+    pub(crate) async fn simulated(more: &str, models: &[&str]) -> Self {
+        let beside = Self::embedded().await;
+        let upstream = beside.upstream().to_owned();
+        let candidates = models.iter().map(|model| candidate(model, &upstream));
+        let config = Config::new(&format!("{more}\n{}", candidates.collect::<String>()));
+        let mut gateway = Self::with(&config, &[]).await;
+        gateway.beside = Some(Box::new(beside));
+        gateway
+    }
+
+    fn upstream(&self) -> &str {
+        let stats = self.stats.as_deref().unwrap();
+        stats.strip_suffix("/stats").unwrap()
+    }
+
+    /// How many requests for a model the simulated upstream has seen.
+    pub(crate) async fn simulated_calls(&self, model: &str) -> u64 {
+        let brought = self.beside.as_deref().unwrap_or(self);
+        let stats = client().get(brought.stats.as_deref().unwrap());
+        let answer = within(stats.send()).await.unwrap();
+        let stats: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+        stats["by_model"][model]["started"].as_u64().unwrap_or(0)
+    }
+
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
     pub(crate) async fn with(config: &Config, env: &[(&str, &str)]) -> Self {
         Self::start(&["--config", config.path()], env).await
     }
@@ -123,6 +173,13 @@ impl Gateway {
         let first = within(lines.next_line()).await.unwrap().unwrap();
         let addr = first.strip_prefix("listening on http://").unwrap();
         let addr = addr.parse().unwrap();
+        let stats = if args.is_empty() {
+            let second = within(lines.next_line()).await.unwrap().unwrap();
+            let stats = second.strip_prefix("upstream counts at ").unwrap();
+            Some(stats.to_owned())
+        } else {
+            None
+        };
         // A pipe that nobody reads would block it.
         tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
         let log = Arc::<Mutex<String>>::default();
@@ -133,7 +190,13 @@ impl Gateway {
                 *logged.lock().unwrap() += &(line + "\n");
             }
         });
-        Self { child, addr, log }
+        Self {
+            child,
+            addr,
+            stats,
+            log,
+            beside: None,
+        }
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {

@@ -6,21 +6,13 @@ use std::{
     },
 };
 
-use axum::{
-    Router,
-    body::Body,
-    extract::State,
-    response::{IntoResponse, Response},
-};
+use axum::Router;
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use http::{HeaderMap, Request, Uri};
-use http_body_util::BodyExt;
+use http::{HeaderMap, Uri};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-/// One delta of a chat stream.
-const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t\"}}]}\n\n";
+use super::play::answer;
 
 /// A chat request to which the upstream does what its `user` says.
 pub(crate) fn chat(user: &str) -> String {
@@ -31,9 +23,9 @@ pub(crate) fn chat(user: &str) -> String {
 #[derive(Clone)]
 pub(crate) struct Upstream {
     pub(crate) addr: SocketAddr,
-    seen: Arc<Mutex<Vec<Seen>>>,
-    open: Arc<AtomicUsize>,
-    sent: Arc<AtomicUsize>,
+    pub(super) seen: Arc<Mutex<Vec<Seen>>>,
+    pub(super) open: Arc<AtomicUsize>,
+    pub(super) sent: Arc<AtomicUsize>,
 }
 
 /// A request, as it came.
@@ -45,7 +37,7 @@ pub(crate) struct Seen {
 }
 
 /// An answer that is not whole yet.
-struct Open(Arc<AtomicUsize>);
+pub(super) struct Open(pub(super) Arc<AtomicUsize>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -76,6 +68,15 @@ impl Upstream {
         self.seen.lock().unwrap().len()
     }
 
+    /// The models that were asked for, in order.
+    pub(crate) fn models(&self) -> Vec<String> {
+        let model = |seen: &Seen| {
+            let body: Value = serde_json::from_slice(&seen.body).unwrap();
+            body["model"].as_str().unwrap().to_owned()
+        };
+        self.seen.lock().unwrap().iter().map(model).collect()
+    }
+
     /// How many answers are under way.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
@@ -84,58 +85,5 @@ impl Upstream {
     /// How many pieces of floods were handed to a connection.
     pub(crate) fn sent(&self) -> usize {
         self.sent.load(Ordering::SeqCst)
-    }
-}
-
-async fn answer(State(upstream): State<Upstream>, request: Request<Body>) -> Response {
-    let (parts, body) = request.into_parts();
-    let body = body.collect().await.unwrap().to_bytes();
-    let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
-    upstream.open.fetch_add(1, Ordering::SeqCst);
-    let open = Open(Arc::clone(&upstream.open));
-    upstream.seen.lock().unwrap().push(Seen {
-        uri: parts.uri,
-        headers: parts.headers,
-        body,
-    });
-    let stream = [("content-type", "text/event-stream")];
-    let token = Bytes::from_static(TOKEN.as_bytes());
-    match asked["user"].as_str() {
-        Some("silent") => std::future::pending().await,
-        // One token, then nothing.
-        Some("stall") => {
-            let rest = stream::pending::<Result<Bytes, std::io::Error>>();
-            let tokens = stream::iter([Ok(token)]).chain(rest).map(move |token| {
-                let _ = &open;
-                token
-            });
-            (stream, Body::from_stream(tokens)).into_response()
-        }
-        // Tokens as fast as they go.
-        Some("flood") => {
-            let many = Bytes::from(TOKEN.repeat(1000));
-            let tokens = stream::repeat_with(move || {
-                let _ = &open;
-                upstream.sent.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, std::io::Error>(many.clone())
-            });
-            (stream, Body::from_stream(tokens.take(4096))).into_response()
-        }
-        Some("limited") => {
-            let headers = [
-                ("x-should-retry", "true"),
-                ("retry-after", "7"),
-                ("retry-after-ms", "6500"),
-                ("x-request-id", "req_1"),
-                ("keep-alive", "timeout=5"),
-            ];
-            (
-                http::StatusCode::TOO_MANY_REQUESTS,
-                headers,
-                "{\"slow\": \"down\"}",
-            )
-                .into_response()
-        }
-        _ => ([("content-type", "application/json")], "{\"ok\": true}").into_response(),
     }
 }

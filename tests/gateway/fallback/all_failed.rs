@@ -1,0 +1,89 @@
+//! Nobody serves: what the caller is told, and how often it was tried.
+
+use super::{
+    super::support::{Config, DIALECTS, Gateway, Upstream, candidate, refusal, run, within},
+    CHAT, asks, nobody,
+};
+
+/// The caller's fault goes nowhere else, and comes back as it was.
+#[test]
+fn a_400_is_one_call_and_its_body_byte_for_byte() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::candidates(upstream.addr, "[retry]", &["400", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for (calls, stream) in [(1, false), (2, true)] {
+            let answer = within(gateway.post(CHAT, asks("400", stream)).send());
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), 400);
+            assert_eq!(answer.headers()["x-request-id"], "req_2");
+            assert_eq!(answer.headers().get("x-terminal-reason"), None);
+            assert_eq!(within(answer.text()).await.unwrap(), refusal(400));
+            assert_eq!(upstream.count(), calls);
+        }
+        assert_eq!(upstream.models(), ["400", "400"]);
+    });
+}
+
+#[test]
+fn the_last_answer_is_handed_on_byte_for_byte() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[retry]\nbase_delay = \"1ms\"\nmax_delay = \"2ms\"";
+        let config = Config::candidates(upstream.addr, limits, &["500", "529", "503"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for stream in [false, true] {
+            let before = upstream.count();
+            let answer = within(gateway.post(CHAT, asks("500", stream)).send());
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), 503);
+            assert_eq!(answer.headers()["x-request-id"], "req_2");
+            assert_eq!(answer.headers()["x-served-model"], "503");
+            assert_eq!(answer.headers().get("x-should-retry"), None);
+            assert_eq!(answer.headers().get("x-terminal-reason"), None);
+            assert_eq!(within(answer.text()).await.unwrap(), refusal(503));
+            let tried = ["500", "500", "529", "529", "503", "503"];
+            assert_eq!(upstream.models()[before..], tried);
+        }
+    });
+}
+
+#[test]
+fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gone = nobody();
+        let text = format!(
+            "{}{}",
+            candidate("500", &format!("http://{}", upstream.addr)),
+            candidate("gone", &format!("http://{gone}")),
+        );
+        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        for (calls, dialect) in DIALECTS.iter().enumerate() {
+            let request = gateway.post(dialect.path, dialect.asks("500", false));
+            let answer = within(request.send()).await.unwrap();
+            assert_eq!(answer.status(), 502);
+            assert_eq!(answer.headers().get("x-terminal-reason"), None);
+            let body = within(answer.text()).await.unwrap();
+            assert_eq!(dialect.error(&body).0, "upstream_failed");
+            assert!(!body.contains(&gone.to_string()), "{body}");
+            assert_eq!(upstream.count(), calls + 1);
+        }
+    });
+}
+
+/// The last attempt's own deadline is what the caller is told.
+#[test]
+fn a_silence_that_comes_last_is_504() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[attempt]\nfirst_token_timeout = \"200ms\"";
+        let config = Config::candidates(upstream.addr, limits, &["500", "silent"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let answer = within(gateway.post(CHAT, asks("500", true)).send());
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 504);
+        assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
+        assert_eq!(upstream.models(), ["500", "silent"]);
+    });
+}

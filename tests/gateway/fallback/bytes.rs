@@ -1,0 +1,113 @@
+//! What a candidate is sent is what the caller wrote, but for the model.
+
+use std::fmt::Write as _;
+
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{
+    super::support::{Config, Gateway, Upstream, run, within},
+    CHAT,
+};
+
+/// What a JSON library would change on the way: long numbers, spaces, the order
+/// of keys, escapes, and keys that are called as the one that may change.
+const MODEL: &str = "\"model\" : \"500\"";
+
+fn prompt(bytes: usize) -> String {
+    let mut body = String::from("{ \"z\":1.0,\"seed\":12345678901234567,\"b\":1e-7,\n");
+    body += "\"metadata\":{\"model\":\"500\",\"mod\\u0065l\":\"500\"},";
+    let _ = write!(body, "\t{MODEL} ,\"user\":\"x\\u00e9\\/\\ud83e\\udd80\",");
+    body += "\"messages\":[{\"role\":\"user\",\"content\":\"";
+    // Not one piece again and again: what is lost or swapped shows.
+    for line in 0_u32.. {
+        if body.len() >= bytes {
+            break;
+        }
+        let _ = write!(body, "line {line}: \\\"model\\\": \\\"500\\\"; ");
+    }
+    body + "\"}],\"a\":1.0000000000000000001} \n"
+}
+
+#[test]
+fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::candidates(upstream.addr, "[retry]", &["500", "a-longer-name"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let body = prompt(5_000_000).replace("\"user\":", "\"who\":");
+
+        let answer = within(gateway.post(CHAT, body.clone()).send())
+            .await
+            .unwrap();
+
+        assert_eq!(answer.status(), 200);
+        assert_eq!(upstream.models(), ["500", "500", "a-longer-name"]);
+        let second = body.replacen(MODEL, "\"model\" : \"a-longer-name\"", 1);
+        let seen = upstream.seen();
+        for (seen, wanted) in seen.iter().zip([&body, &body, &second]) {
+            assert_eq!(seen.headers["content-length"], wanted.len().to_string());
+            // Not by `assert_eq!`, which would print both.
+            assert!(seen.body == *wanted, "{} bytes came", seen.body.len());
+        }
+    });
+}
+
+/// The name in the list is the caller's; the upstream knows the model by its own.
+#[test]
+fn each_candidate_is_sent_its_own_model() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let candidates = format!(
+            "[[candidates]]\nname = \"one\"\nmodel = \"503\"\nbase_url = \"http://{0}/v1\"\n\
+             [[candidates]]\nname = \"two\"\nmodel = \"org/\\\"second\\\" é\"\nbase_url = \"http://{0}/v1\"\n",
+            upstream.addr
+        );
+        let gateway = Gateway::with(&Config::new(&candidates), &[]).await;
+        let body = "{\"mod\\u0065l\":\"one\"}";
+        let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(upstream.models(), ["503", "org/\"second\" é"]);
+        assert_eq!(upstream.seen()[0].body, "{\"mod\\u0065l\":\"503\"}");
+    });
+}
+
+#[test]
+fn a_model_that_is_there_twice_is_400_without_a_call() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::candidates(upstream.addr, "[retry]", &["ok", "500"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for body in [
+            "{\"model\":\"ok\",\"model\":\"500\"}",
+            "{\"model\":\"ok\",\"mod\\u0065l\":\"ok\"}",
+            "{\"model\":3}",
+            "[\"model\"]",
+            "{\"model\":\"ok\"} {}",
+        ] {
+            let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
+            assert_eq!(answer.status(), 400, "{body}");
+            let text = answer.text().await.unwrap();
+            assert!(text.contains("invalid_request_error"), "{text}");
+        }
+        assert_eq!(upstream.count(), 0);
+    });
+}
+
+#[test]
+fn a_body_over_the_limit_is_413_without_a_call() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
+        let length = 32 * 1024 * 1024 + 1;
+        let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n{{");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = [0; 12];
+        within(stream.read_exact(&mut answer)).await.unwrap();
+        assert_eq!(&answer, b"HTTP/1.1 413");
+        assert_eq!(upstream.count(), 0);
+    });
+}

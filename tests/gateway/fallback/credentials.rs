@@ -1,0 +1,96 @@
+//! Whose credential goes where, and where none is ever written.
+
+use std::fmt::Write as _;
+
+use super::{
+    super::support::{Config, Gateway, Upstream, candidate, nobody_said, run, within},
+    asks, nobody,
+};
+
+const CALLERS: &str = "sk-of-the-caller";
+const FIRST: &str = "sk-of-the-first";
+const SECOND: &str = "sk-of-the-second";
+
+#[test]
+fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
+    run(async {
+        let (first, second) = (Upstream::start().await, Upstream::start().await);
+        let mut text = candidate("500", &format!("http://{}", first.addr));
+        text += "api_key_env = \"FIRST_KEY\"\n";
+        text += &candidate("ok", &format!("http://{}", second.addr));
+        text += "api_key_env = \"SECOND_KEY\"\n";
+        text += &candidate("gone", &format!("http://{}", nobody()));
+        text += "api_key_env = \"SECOND_KEY\"\n";
+        let env = [
+            ("FIRST_KEY", FIRST),
+            ("SECOND_KEY", SECOND),
+            // It offers no such thing; should it, it must not tell either.
+            ("RUST_LOG", "trace"),
+        ];
+        let gateway = Gateway::with(&Config::new(&text), &env).await;
+
+        let mut told = String::new();
+        let asked = [
+            ("/v1/chat/completions", "500"),
+            ("/v1/messages", "500"),
+            ("/v1/chat/completions", "gone"),
+            ("/v1/embeddings", "no such model"),
+        ];
+        for (path, model) in asked {
+            let request = gateway
+                .post(path, asks(model, false))
+                .bearer_auth(CALLERS)
+                .header("x-api-key", CALLERS)
+                .header("api-key", CALLERS)
+                .header("cookie", CALLERS);
+            let answer = within(request.send()).await.unwrap();
+            let _ = write!(told, "{} {:?}", answer.status(), answer.headers());
+            told += &within(answer.text()).await.unwrap();
+        }
+        for path in ["/v1/models", "/runs"] {
+            told += &gateway.json(path).await.to_string();
+        }
+
+        let keys = |upstream: &Upstream, name: &str| -> Vec<String> {
+            let seen = upstream.seen();
+            let values = seen.iter().filter_map(|seen| seen.headers.get(name));
+            values.map(|it| it.to_str().unwrap().to_owned()).collect()
+        };
+        let bearer = |key: &str| format!("Bearer {key}");
+        // "gone" is followed by the list as it stands.
+        assert_eq!(first.count(), 4);
+        assert_eq!(keys(&first, "authorization"), vec![bearer(FIRST); 3]);
+        assert_eq!(keys(&first, "x-api-key"), [FIRST]);
+        assert_eq!(second.count(), 4);
+        assert_eq!(keys(&second, "authorization"), vec![bearer(SECOND); 3]);
+        assert_eq!(keys(&second, "x-api-key"), [SECOND]);
+        for seen in first.seen().iter().chain(&second.seen()) {
+            assert!(!format!("{seen:?}").contains(CALLERS), "{seen:?}");
+        }
+        nobody_said(&told, &[CALLERS, FIRST, SECOND]);
+        nobody_said(&gateway.log(), &[CALLERS, FIRST, SECOND]);
+    });
+}
+
+/// What failed is logged, without what must not be.
+#[test]
+fn a_failed_chain_is_logged_without_keys() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let mut text = candidate("500", &format!("http://{}", upstream.addr));
+        text += "api_key_env = \"FIRST_KEY\"\n";
+        text += &candidate("gone", &format!("http://{}", nobody()));
+        text += "api_key_env = \"SECOND_KEY\"\n";
+        let env = [("FIRST_KEY", FIRST), ("SECOND_KEY", SECOND)];
+        let gateway = Gateway::with(&Config::new(&text), &env).await;
+        let request = gateway.post("/v1/chat/completions", asks("500", false));
+        let answer = within(request.bearer_auth(CALLERS).send()).await.unwrap();
+        assert_eq!(answer.status(), 502);
+        let log = super::super::support::eventually(async || {
+            let log = gateway.log();
+            (log.contains("chain_stopped") && log.contains("call failed")).then_some(log)
+        });
+        nobody_said(&log.await, &[CALLERS, FIRST, SECOND]);
+        assert_eq!(upstream.count(), 1);
+    });
+}

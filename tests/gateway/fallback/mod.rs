@@ -1,0 +1,24 @@
+//! Calls that fail, in front of an upstream that counts.
+
+mod after_the_end;
+mod all_failed;
+mod bytes;
+mod counted;
+mod credentials;
+mod served;
+mod simulated;
+
+use serde_json::json;
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A chat request for a model.
+fn asks(model: &str, stream: bool) -> String {
+    json!({"model": model, "stream": stream, "messages": []}).to_string()
+}
+
+/// Where nobody listens.
+fn nobody() -> std::net::SocketAddr {
+    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    gone.local_addr().unwrap()
+}

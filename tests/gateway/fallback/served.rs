@@ -1,0 +1,206 @@
+//! Whatever goes wrong before the first content, the next candidate serves, in
+//! time and with no call more than allowed.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    super::support::{Config, Gateway, STREAM, Upstream, WHOLE, candidate, run, within},
+    CHAT, asks, nobody,
+};
+
+/// The window before the first content.
+const WINDOW: Duration = Duration::from_millis(300);
+
+/// What `retry-after` asks for.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// More than a loaded machine adds to what is waited for.
+const SLACK: Duration = Duration::from_millis(2500);
+
+/// How the first candidate fails: its model, whether the call streams, how
+/// often it may be asked again, and what it may take each time.
+const FAILURES: [(&str, bool, bool, Duration); 14] = [
+    ("silent", true, true, WINDOW),
+    // What does not stream is silent while it thinks: it moves on at once.
+    ("silent", false, false, WINDOW),
+    ("prelude", true, true, WINDOW),
+    ("cut-prelude", true, true, Duration::ZERO),
+    ("error-event", true, true, Duration::ZERO),
+    ("500", true, true, Duration::ZERO),
+    ("500", false, true, Duration::ZERO),
+    ("529", true, true, Duration::ZERO),
+    ("529", false, true, Duration::ZERO),
+    ("429", true, true, Duration::ZERO),
+    ("429", false, true, Duration::ZERO),
+    ("429-hour", true, false, Duration::ZERO),
+    ("429-hour", false, false, Duration::ZERO),
+    ("410", false, false, Duration::ZERO),
+];
+
+fn limits(attempts: u32) -> String {
+    format!(
+        "[attempt]\nfirst_token_timeout = \"{WINDOW:?}\"\n\
+         [retry]\nmax_attempts_per_candidate = {attempts}\n\
+         base_delay = \"10ms\"\nmax_delay = \"20ms\""
+    )
+}
+
+/// Each failure in front of an upstream and a gateway of its own, so that calls
+/// and times are its own.
+async fn fails_over(attempts: u32) {
+    let each = FAILURES
+        .iter()
+        .map(async |&(model, stream, repeats, takes)| {
+            let what = format!("{model}, stream {stream}, {attempts} attempts");
+            let upstream = Upstream::start().await;
+            let config = Config::candidates(upstream.addr, &limits(attempts), &["ok", model, "no"]);
+            let gateway = Gateway::with(&config, &[]).await;
+
+            let begun = Instant::now();
+            let answer = within(gateway.post(CHAT, asks(model, stream)).send());
+            let answer = answer.await.unwrap();
+            let took = begun.elapsed();
+
+            assert_eq!(answer.status(), 200, "{what}");
+            let calls = if repeats { attempts } else { 1 };
+            assert_eq!(answer.headers()["x-served-model"], "ok", "{what}");
+            assert_eq!(answer.headers()["x-attempt"], (calls + 1).to_string());
+            let wanted = if stream { STREAM } else { WHOLE };
+            assert_eq!(within(answer.text()).await.unwrap(), wanted, "{what}");
+            let first = std::iter::repeat_n(model, calls as usize);
+            let models: Vec<_> = first.chain(["ok"]).collect();
+            assert_eq!(upstream.models(), models, "{what}");
+
+            let asked = match model {
+                "429" => SECOND * (calls - 1),
+                _ => Duration::ZERO,
+            };
+            let least = takes * calls + asked;
+            assert!(took >= least, "{what}: {took:?}");
+            assert!(took < least + SLACK, "{what}: {took:?}");
+            if model == "429" && attempts == 1 {
+                assert!(took < SECOND, "{what}: {took:?}");
+            }
+        });
+    join_all(each).await;
+}
+
+#[test]
+fn with_one_attempt_the_next_candidate_serves() {
+    run(fails_over(1));
+}
+
+#[test]
+fn with_two_attempts_the_same_is_asked_again_where_that_helps() {
+    run(fails_over(2));
+}
+
+/// Nothing listens there, so nothing counts there.
+#[test]
+fn a_refused_connection_is_served_by_the_next() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let text = format!(
+            "[retry]\nbase_delay = \"10ms\"\n{}{}",
+            candidate("gone", &format!("http://{}", nobody())),
+            candidate("ok", &format!("http://{}", upstream.addr)),
+        );
+        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        for stream in [false, true] {
+            let begun = Instant::now();
+            let answer = within(gateway.post(CHAT, asks("gone", stream)).send());
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.status(), 200);
+            assert_eq!(answer.headers()["x-served-model"], "ok");
+            assert_eq!(answer.headers()["x-attempt"], "3");
+            assert!(begun.elapsed() < SLACK);
+        }
+        assert_eq!(upstream.models(), ["ok", "ok"]);
+    });
+}
+
+/// Without another there is nothing to wait an hour for.
+#[test]
+fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::candidates(upstream.addr, &limits(3), &["429-hour"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let begun = Instant::now();
+        let answer = within(gateway.post(CHAT, asks("429-hour", false)).send());
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 429);
+        assert_eq!(answer.headers()["retry-after"], "3600");
+        assert!(begun.elapsed() < SLACK);
+        assert_eq!(upstream.count(), 1);
+    });
+}
+
+#[test]
+fn after_the_first_content_no_other_is_tried() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[attempt]\nstep_timeout = \"300ms\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["stall", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let answer = within(gateway.post(CHAT, asks("stall", true)).send());
+        let text = within(answer.await.unwrap().text()).await.unwrap();
+        let (before, data) = super::super::support::error_event(&text);
+        assert!(before.contains("\"content\":\"t\""), "{text}");
+        assert_eq!(data["code"], "step_timeout");
+        assert_eq!(upstream.models(), ["stall"]);
+    });
+}
+
+/// A short hold hands on what there is, and gives the others away for it.
+#[test]
+fn what_was_held_for_long_enough_is_committed() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[attempt]\nfirst_token_timeout = \"1s\"\nhold = \"100ms\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let begun = Instant::now();
+        let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
+        let answer = answer.await.unwrap();
+        assert!(begun.elapsed() < Duration::from_millis(900), "it was held");
+        assert_eq!(answer.headers()["x-served-model"], "prelude");
+        let text = within(answer.text()).await.unwrap();
+        let (_, data) = super::super::support::error_event(&text);
+        assert_eq!(data["code"], "step_timeout");
+        assert_eq!(upstream.models(), ["prelude"]);
+    });
+}
+
+#[test]
+fn who_is_named_comes_first_then_the_others_as_listed() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let text = format!(
+            "{}name = \"first\"\n{}name = \"second\"\n{}name = \"third\"\n",
+            candidate("500", &format!("http://{}", upstream.addr)),
+            candidate("529", &format!("http://{}", upstream.addr)),
+            candidate("503", &format!("http://{}", upstream.addr)),
+        );
+        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        for (model, order) in [
+            ("first", ["500", "529", "503"]),
+            ("third", ["503", "500", "529"]),
+            ("whatever", ["500", "529", "503"]),
+            // A model is no name once it has another.
+            ("529", ["500", "529", "503"]),
+        ] {
+            let before = upstream.count();
+            let answer = within(gateway.post(CHAT, asks(model, false)).send());
+            let last = order[2];
+            assert_eq!(answer.await.unwrap().status().as_str(), last, "{model}");
+            assert_eq!(upstream.models()[before..], order, "{model}");
+        }
+        let models = gateway.json("/v1/models").await;
+        let ids: Vec<_> = (0..3).map(|at| models["data"][at]["id"].clone()).collect();
+        assert_eq!(ids, ["first", "second", "third"]);
+    });
+}
