@@ -53,7 +53,7 @@ def healthy_unary(context, dialect):
     expect.equal(usage, USAGE)
     exchanges = context.upstream.seen(context.key)
     expect.one_request(context.scripted, exchanges)
-    expect.equal(json.loads(exchanges[0].body)["model"], "scripted")
+    expect.equal(json.loads(exchanges[0].body)["model"], "scripted-model")
 
 
 @case("scripted, healthy, streaming in scraps that split events and characters", over=dialects.DIALECTS)

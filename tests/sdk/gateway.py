@@ -6,10 +6,11 @@ import threading
 import time
 
 LISTENING = re.compile(r"listening on (http://\S+)")
+UPSTREAM = re.compile(r"upstream counts at (http://\S+)/stats")
 
 
 class Gateway:
-    """A running gateway; `url` is where it listens."""
+    """A running gateway; `url` is where it listens, `upstream` what it brought along, if it did."""
 
     def __init__(self, binary, log, config=None):
         arguments = [str(binary), "--listen", "127.0.0.1:0"]
@@ -17,6 +18,8 @@ class Gateway:
             arguments += ["--config", str(config)]
         self.log = log
         self.url = None
+        self.upstream = None
+        self.embedded = config is None
         self.ready = threading.Event()
         self.process = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
@@ -32,6 +35,10 @@ class Gateway:
             found = LISTENING.search(line)
             if found and not self.url:
                 self.url = found.group(1)
+            brought = UPSTREAM.search(line)
+            if brought and not self.upstream:
+                self.upstream = brought.group(1)
+            if self.url and (self.upstream or not self.embedded):
                 self.ready.set()
         self.ready.set()
 
