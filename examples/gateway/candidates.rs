@@ -49,7 +49,7 @@ pub(crate) fn budget(retry: &Retry) -> RetryBudget {
 
 /// Lets pass what may be JSON; the fallback layer reads it. A form would name
 /// its model itself, and nothing at all would reach an upstream as it is.
-pub(crate) fn has_model(request: Request<Body>) -> Result<Request<Body>, InvalidRequest> {
+pub(crate) fn may_be_json(request: Request<Body>) -> Result<Request<Body>, InvalidRequest> {
     if request.body().is_end_stream() {
         return Err(InvalidRequest::new(
             "the request body is not JSON: it is empty",

@@ -36,7 +36,7 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
                 .scope(Scope::Run),
         )
         .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
-        .layer(FilterLayer::new(candidates::has_model))
+        .layer(FilterLayer::new(candidates::may_be_json))
         .layer(ModelFallbackLayer::new(candidates::all(config)?).budget(budget.clone()))
         .layer(repeats(budget, attempt.hold))
         .layer(ceiling(attempt.max_time))

@@ -1,5 +1,10 @@
 //! What the upstream is sent, and what of its answer is handed on.
 
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
 use super::support::{Config, Gateway, Upstream, chat, run, within};
 
 /// What only the gateway must know of its caller.
@@ -166,5 +171,31 @@ fn the_models_of_a_configuration_are_its_candidates() {
         assert_eq!(models["data"].as_array().unwrap().len(), 1);
         assert_eq!(models["data"][0]["id"], "m");
         assert_eq!(upstream.count(), 0);
+    });
+}
+
+/// Its time is the caller's, and no silence of anybody's.
+#[test]
+fn a_slow_upload_is_not_cut_by_the_step_windows() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[run]\nstep_timeout = \"300ms\"\n[attempt]\nstep_timeout = \"300ms\"";
+        let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
+        let body = chat("ok");
+        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let (first, second) = body.split_at(10);
+        for part in [first, second] {
+            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            stream.write_all(part.as_bytes()).await.unwrap();
+        }
+        let mut answer = String::new();
+        within(stream.read_to_string(&mut answer)).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert_eq!(upstream.seen()[0].body, body);
     });
 }

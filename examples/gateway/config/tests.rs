@@ -125,6 +125,22 @@ fn a_full_file_is_read() {
 }
 
 #[test]
+fn the_readmes_configuration_is_read() {
+    let readme = include_str!("../../../README.md");
+    let text = readme.split("```toml\n").nth(1).unwrap();
+    let text = text.split("```").next().unwrap();
+    let text = text
+        .replace("UPSTREAM_API_KEY", "KEY")
+        .replace("BACKUP_API_KEY", "KEY");
+
+    let config = parse(&text).unwrap();
+
+    let preset = parse(&format!("preset = \"recommended\"\n{CANDIDATE}")).unwrap();
+    assert_eq!(config.candidates.len(), 2);
+    assert_eq!(config.retry, preset.retry);
+}
+
+#[test]
 fn a_candidate_is_named_after_its_model() {
     let candidate = &with_candidate("").unwrap().candidates[0];
 

@@ -3,8 +3,10 @@
 mod after_the_end;
 mod all_failed;
 mod bytes;
+mod choices;
 mod counted;
 mod credentials;
+mod nested;
 mod served;
 mod simulated;
 

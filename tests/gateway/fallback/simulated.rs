@@ -75,6 +75,21 @@ fn a_refusal_is_the_callers_and_goes_nowhere_else() {
     });
 }
 
+#[test]
+fn what_is_no_conversation_is_moved_on_as_well() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for path in ["/v1/messages/count_tokens", "/v1/embeddings"] {
+            let body = "{\"model\":\"sim-failing\",\"input\":\"hi\",\"messages\":[]}";
+            let answer = within(gateway.post(path, body).send()).await.unwrap();
+            assert_eq!(answer.status(), 200, "{path}");
+            assert_eq!(answer.headers()["x-served-model"], "sim-healthy");
+        }
+        assert_eq!(gateway.simulated_calls("sim-failing").await, 4);
+        assert_eq!(gateway.simulated_calls("sim-healthy").await, 2);
+    });
+}
+
 /// It says itself what it was sent.
 #[test]
 fn a_large_body_arrives_whole_at_the_model_that_is_tried_next() {

@@ -1,0 +1,145 @@
+//! Who may be asked next, and who may not.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{
+    super::support::{Config, DIALECTS, Gateway, Upstream, candidate, run, within},
+    CHAT, asks,
+};
+
+/// Nothing is translated.
+#[test]
+fn a_candidate_of_another_dialect_is_skipped() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let url = format!("http://{}", upstream.addr);
+        let text = [
+            candidate("500", &url) + "dialect = \"openai\"\n",
+            candidate("503", &url) + "dialect = \"anthropic\"\n",
+            candidate("ok", &url) + "dialect = \"openai\"\n",
+        ];
+        let gateway = Gateway::with(&Config::new(&text.concat()), &[]).await;
+        for (dialect, order) in
+            DIALECTS
+                .iter()
+                .zip([&["500", "ok"] as &[&str], &["500", "ok"], &["503"]])
+        {
+            let before = upstream.count();
+            let request = gateway.post(dialect.path, dialect.asks("500", false));
+            within(request.send()).await.unwrap();
+            assert_eq!(upstream.models()[before..], *order, "{}", dialect.path);
+        }
+    });
+}
+
+#[test]
+fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let text = candidate("ok", &format!("http://{}", upstream.addr)) + "dialect = \"openai\"\n";
+        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        let dialect = &DIALECTS[2];
+        let request = gateway.post(dialect.path, dialect.asks("ok", false));
+        let answer = within(request.send()).await.unwrap();
+        assert_eq!(answer.status(), 400);
+        let (kind, message) = dialect.error(&answer.text().await.unwrap());
+        assert_eq!(kind, "invalid_request_error");
+        assert!(
+            message.contains("anthropic") && message.contains("openai"),
+            "{message}"
+        );
+        assert_eq!(upstream.count(), 0);
+    });
+}
+
+/// A key that is refused here is refused there.
+#[test]
+fn a_refused_key_goes_on_to_another_account_only() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let url = format!("http://{}", upstream.addr);
+        let text = [
+            candidate("401", &url) + "api_key_env = \"ONE\"\n",
+            candidate("500", &url) + "api_key_env = \"ONE\"\n",
+            candidate("ok", &url) + "api_key_env = \"TWO\"\n",
+        ];
+        let env = [("ONE", "sk-1"), ("TWO", "sk-2")];
+        let gateway = Gateway::with(&Config::new(&text.concat()), &env).await;
+        let answer = within(gateway.post(CHAT, asks("401", false)).send()).await;
+        assert_eq!(answer.unwrap().status(), 200);
+        assert_eq!(upstream.models(), ["401", "ok"]);
+    });
+}
+
+/// A ceiling is no silence: the same would take as long again.
+#[test]
+fn an_attempt_at_its_ceiling_is_not_repeated() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[attempt]\nmax_time = \"300ms\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let begun = Instant::now();
+        let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
+        assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
+        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert_eq!(upstream.models(), ["prelude", "ok"]);
+    });
+}
+
+/// The time that a run has is shared: a hung candidate leaves some for the next.
+#[test]
+fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[run]\nmax_turn_time = \"2s\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let begun = Instant::now();
+        let answer = within(gateway.post(CHAT, asks("silent", true)).send());
+        assert_eq!(answer.await.unwrap().status(), 200);
+        assert!(begun.elapsed() >= Duration::from_millis(950));
+        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert_eq!(upstream.models(), ["silent", "ok"]);
+    });
+}
+
+/// The client's own retries are not multiplied by ours.
+#[test]
+fn a_clients_own_retries_lower_ours() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[retry]\nmax_attempts_per_candidate = 3\nbase_delay = \"1ms\"";
+        let config = Config::candidates(upstream.addr, limits, &["500"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for (count, calls) in [("0", 3), ("1", 2), ("2", 1), ("9", 1)] {
+            let before = upstream.count();
+            let request = gateway.post(CHAT, asks("500", false));
+            let request = request.header("x-stainless-retry-count", count);
+            assert_eq!(within(request.send()).await.unwrap().status(), 500);
+            assert_eq!(upstream.count() - before, calls, "{count}");
+        }
+    });
+}
+
+/// An outage is not made worse: all runs together repeat what the bucket pays.
+#[test]
+fn all_calls_share_one_bucket() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[retry]\nbase_delay = \"0s\"\nshared_ratio = 0.2\nshared_floor = 0";
+        let config = Config::candidates(upstream.addr, limits, &["500", "503"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for _ in 0..20 {
+            let request = gateway.post(CHAT, asks("500", false));
+            assert_eq!(within(request.send()).await.unwrap().status(), 503);
+        }
+        // A fifth of twenty, of each: neither pays for the other.
+        for model in ["500", "503"] {
+            let calls = upstream.models().iter().filter(|it| *it == model).count();
+            assert_eq!(calls, 24, "{model}");
+        }
+    });
+}
