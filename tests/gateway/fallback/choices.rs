@@ -106,6 +106,22 @@ fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
     });
 }
 
+/// Nor is begun what the time does not last for.
+#[test]
+fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[run]\nmax_turn_time = \"900ms\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["429", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let begun = Instant::now();
+        let answer = within(gateway.post(CHAT, asks("429", false)).send());
+        assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
+        assert!(begun.elapsed() < Duration::from_millis(900));
+        assert_eq!(upstream.models(), ["429", "ok"]);
+    });
+}
+
 /// The client's own retries are not multiplied by ours.
 #[test]
 fn a_clients_own_retries_lower_ours() {

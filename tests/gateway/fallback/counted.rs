@@ -52,6 +52,23 @@ fn a_run_with_one_error_too_often_is_over() {
     assert_eq!(run(failures("per_error_key = 1", reason)), 2);
 }
 
+/// What was repaired inside of a call never reached the harness.
+#[test]
+fn a_failure_that_another_candidate_made_good_is_not_counted() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let limits = "[retry]\nper_run = 1\nper_error_key = 1\nbase_delay = \"1ms\"";
+        let config = Config::candidates(upstream.addr, limits, &["500", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for calls in 1..6 {
+            let request = gateway.post(CHAT, asks("500", false));
+            let answer = within(request.header("x-run-id", "r-1").send()).await;
+            assert_eq!(answer.unwrap().status(), 200);
+            assert_eq!(upstream.count(), 3 * calls);
+        }
+    });
+}
+
 #[test]
 fn without_a_limit_a_run_may_fail_for_ever() {
     run(async {

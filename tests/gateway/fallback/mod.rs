@@ -9,6 +9,7 @@ mod credentials;
 mod nested;
 mod served;
 mod simulated;
+mod sole;
 
 use serde_json::json;
 

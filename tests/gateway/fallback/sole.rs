@@ -1,0 +1,66 @@
+//! One candidate that fails: nobody stands in, and nothing is waited for.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use super::{
+    super::support::{Config, Gateway, Upstream, refusal, run, within},
+    CHAT, asks,
+};
+
+const WINDOW: Duration = Duration::from_millis(300);
+
+/// More than a loaded machine adds to what is waited for.
+const SLACK: Duration = Duration::from_millis(2500);
+
+/// How it fails, whether the call streams, the status, and what is in the body.
+const FAILURES: [(&str, bool, u16, &str); 9] = [
+    ("silent", true, 504, "step_timeout"),
+    ("silent", false, 504, "step_timeout"),
+    ("prelude", true, 504, "step_timeout"),
+    // The upstream's own word comes as it was.
+    ("error-event", true, 200, "\"type\":\"server_error\""),
+    ("cut-prelude", true, 502, "upstream_failed"),
+    ("500", true, 500, "500, sorry"),
+    ("529", false, 529, "529, sorry"),
+    ("429", false, 429, "429, sorry"),
+    ("429-hour", true, 429, "429, sorry"),
+];
+
+#[test]
+fn with_one_attempt_it_is_one_call_and_answered_at_once() {
+    run(async {
+        let each = FAILURES
+            .iter()
+            .map(async |&(model, stream, status, holds)| {
+                let what = format!("{model}, stream {stream}");
+                let upstream = Upstream::start().await;
+                let limits = format!("[attempt]\nfirst_token_timeout = \"{WINDOW:?}\"");
+                let config = Config::candidates(upstream.addr, &limits, &[model]);
+                let gateway = Gateway::with(&config, &[]).await;
+
+                let begun = Instant::now();
+                let answer = within(gateway.post(CHAT, asks(model, stream)).send());
+                let answer = answer.await.unwrap();
+                assert_eq!(answer.status(), status, "{what}");
+                let text = within(answer.text()).await.unwrap();
+                let took = begun.elapsed();
+
+                assert!(text.contains(holds), "{what}: {text}");
+                assert!(text.matches("event: error").count() <= 1, "{what}: {text}");
+                if ![200, 502, 504].contains(&status) {
+                    assert_eq!(text, refusal(status), "{what}");
+                }
+                let least = if status == 504 {
+                    WINDOW
+                } else {
+                    Duration::ZERO
+                };
+                assert!(took >= least && took < least + SLACK, "{what}: {took:?}");
+                assert_eq!(upstream.count(), 1, "{what}");
+            });
+        join_all(each).await;
+    });
+}
