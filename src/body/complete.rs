@@ -11,11 +11,7 @@ impl Announced {
     const UNKNOWN: Self = Self(u64::MAX);
 
     pub(crate) fn by<B: Body>(head: bool, answer: &Response<B>) -> Self {
-        let bodiless = matches!(
-            answer.status(),
-            StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED
-        );
-        if head || bodiless {
+        if !has_body(head, answer.status()) {
             return Self::NOTHING;
         }
         if let Some(exact) = answer.body().size_hint().exact() {
@@ -30,4 +26,11 @@ impl Announced {
     pub(crate) const fn is_reached(self, passed: u64) -> bool {
         passed >= self.0
     }
+}
+
+/// Whether an answer may have a body at all, however long it says that it is.
+#[inline]
+pub(crate) fn has_body(head: bool, status: StatusCode) -> bool {
+    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    !head && !bodiless
 }

@@ -39,7 +39,7 @@ pub use self::{
 
 pub(crate) use self::{
     buffering::Buffering,
-    complete::Announced,
+    complete::{Announced, has_body},
     entry::Entry,
     judging::Stream,
     policy::Policy,

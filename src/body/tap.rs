@@ -2,7 +2,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::Body;
 
-use super::{Announced, Judged, Stream};
+use super::{Announced, Judged, Stream, complete::has_body};
 use crate::{
     run::{ResetOn, Run, TerminalReason},
     sse::{Dialect, Truncated},
@@ -116,8 +116,10 @@ impl Tap {
     #[inline]
     pub(crate) fn new<B: Body>(facts: Facts, answer: &mut Response<B>) -> Self {
         let announced = Announced::by(facts.head, answer);
-        let events = Stream::is_events(answer.status(), answer.headers());
-        let mode = if events && !announced.is_reached(0) {
+        let status = answer.status();
+        // A stream that is announced as empty has been cut all the same.
+        let events = has_body(facts.head, status) && Stream::is_events(status, answer.headers());
+        let mode = if events {
             match answer.extensions().get::<Judged>() {
                 Some(judged) => Mode::Following(Box::new(Follower {
                     judged: judged.clone(),

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use super::{answer::Caller, stream::Events};
 use crate::{
     BoxError,
-    body::{Announced, Judged, Stream},
+    body::{Judged, Stream, has_body},
     run::Run,
 };
 
@@ -41,9 +41,9 @@ impl<B> TerminalResponseBody<B> {
     where
         B: Body,
     {
-        let bodiless = Announced::by(caller.head, &answer).is_reached(0);
         let (mut parts, body) = answer.into_parts();
-        let streams = !bodiless && Stream::is_events(parts.status, &parts.headers);
+        let streams =
+            has_body(caller.head, parts.status) && Stream::is_events(parts.status, &parts.headers);
         let events = streams.then(|| {
             // Another event may always follow, so nobody can know the length.
             parts.headers.remove(header::CONTENT_LENGTH);

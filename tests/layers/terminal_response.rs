@@ -729,3 +729,24 @@ async fn an_end_from_outside_in_the_middle_of_a_stream_is_told_at_once() {
     assert_eq!(start.elapsed(), secs(3));
     assert!(text.contains("\"code\":\"shutdown\""), "{text}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_announced_as_empty_ends_with_the_frame() {
+    for script in [
+        Script::sse().header("content-length", "0"),
+        Script::sse().size(0),
+        Script::sse().size(0).knows_its_end(),
+    ] {
+        let (upstream, _) = script.upstream();
+        let service = ServiceBuilder::new()
+            .layer(layer())
+            .layer(StepTimeoutLayer::new(secs(5)))
+            .service(upstream);
+
+        let answer = service.oneshot(request()).await.unwrap();
+
+        assert!(!answer.headers().contains_key("content-length"));
+        let text = answer.into_body().read().await.whole();
+        assert!(text.starts_with("event: error\n"), "{text}");
+    }
+}
