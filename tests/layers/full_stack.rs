@@ -292,3 +292,14 @@ async fn a_bad_request_is_the_callers_own_and_asked_once() {
     let healthy = stack.ask(prompt("a", true)).await;
     assert_eq!(healthy.text(), healthy_text());
 }
+
+#[tokio::test(start_paused = true)]
+async fn streams_that_are_announced_as_empty_are_no_success() {
+    let upstream = Several::new([Script::sse().header("content-length", "0")]);
+    let stack = Stack::around(&upstream);
+
+    let got = stack.ask(prompt("a", true)).await;
+
+    assert_eq!(got.status, 502);
+    assert_eq!(upstream.calls(), 4);
+}

@@ -22,6 +22,11 @@ async fn nothing_of_a_failed_attempt_reaches_the_caller() {
         Script::sse().data(&prelude).data(PING),
         Script::sse().data(&prelude).trailers(),
         Script::sse(),
+        Script::sse().knows_its_end(),
+        Script::sse().size(0).knows_its_end(),
+        Script::sse().header("content-length", "0"),
+        Script::sse().data(&prelude).knows_its_end(),
+        Script::sse().data(&prelude).size(prelude.len() as u64),
         Script::sse().data(&BUSY[..20]).data(&BUSY[20..]),
     ] {
         for (upstream, service) in holding([failed.clone(), healthy()]) {
