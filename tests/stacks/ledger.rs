@@ -27,6 +27,8 @@ pub(crate) struct Ledger {
     /// The layers that were about to try again when the story ended, and since
     /// when.
     pub(crate) waiting: HashMap<usize, Duration>,
+    /// How many tries each layer made of the latest request that came to it.
+    pub(crate) tries: HashMap<usize, usize>,
 }
 
 /// The bucket of one candidate.
@@ -180,6 +182,7 @@ impl Books<'_> {
 
     fn close(mut self, now: Duration) -> Ledger {
         for (layer, visit) in &self.visits {
+            self.ledger.tries.insert(*layer, visit.tries.len());
             if let Some((_, _, since)) = visit.granted {
                 self.ledger.waiting.insert(*layer, since);
             }

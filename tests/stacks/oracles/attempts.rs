@@ -6,18 +6,24 @@ use super::{Check, fail};
 use crate::{
     build::model,
     ledger::ledger,
-    plan::{Kind, Plan},
+    plan::{Head, Kind, Plan},
     trace::{Asked, Event, Given, Story},
 };
 
-pub(super) const ALL: [(&str, Check); 7] = [
+pub(super) const ALL: [(&str, Check); 10] = [
     ("2 no upstream call starts under what is over", alive),
     ("4 no more repeats than the budget pays for", paid),
     ("4 each unit is spent or refunded once", accounts),
     ("5 nothing is tried after the commit", final_commit),
     ("5 each candidate gets the caller's request", addressed),
+    (
+        "5 no failure is served while a candidate is left",
+        exhausted,
+    ),
+    ("6 no repeat before the upstream asked for it", patient),
     ("7 an answer is held until its commit", held),
     ("8 a ceiling ends every wait for an answer", waits),
+    ("8 who waits for an answer is told of the end", told),
 ];
 
 /// The call, the attempt and all around it live when an upstream call starts,
@@ -191,6 +197,86 @@ fn waits(plan: &Plan, story: &Story) -> Result<(), String> {
     let late = |at: Option<Duration>| at.is_none_or(|at| at > limit);
     if late(answered) && late(over) {
         return fail(format!("it waits at {limit:?}, and ends at {over:?}"));
+    }
+    Ok(())
+}
+
+/// A reader that waits for the head learns of an end in the same instant.
+fn told(_: &Plan, story: &Story) -> Result<(), String> {
+    let answered =
+        story.at(|event| matches!(event, Event::Head(..) | Event::Over(_) | Event::Left));
+    let (Some(answered), Some(over)) = (answered, story.over_from()) else {
+        return Ok(());
+    };
+    let (told, over) = (story.entries[answered].at, story.entries[over].at);
+    if told > over {
+        return fail(format!("over at {over:?}, and told at {told:?}"));
+    }
+    Ok(())
+}
+
+/// A server's failure that is handed on was that of the last candidate. Only
+/// where time and the run's errors have no say.
+fn exhausted(plan: &Plan, story: &Story) -> Result<(), String> {
+    let timed = plan
+        .layers
+        .iter()
+        .any(|kind| matches!(kind, Kind::Ceiling { .. }));
+    let Some((head, status)) = story.head().filter(|_| !timed && !plan.budget.limits()) else {
+        return Ok(());
+    };
+    let Event::Head(_, _, Some(_)) = story.entries[head].event else {
+        return Ok(());
+    };
+    let given = story.entries[..head]
+        .iter()
+        .rev()
+        .find_map(|entry| match entry.event {
+            Event::Gave(_, given) => Some(given),
+            _ => None,
+        });
+    if status != 500 && !(status == 200 && plan.sse && given == Some(Given::Error)) {
+        return Ok(());
+    }
+    let ledger = ledger(plan, story);
+    for (index, kind) in plan.layers.iter().enumerate() {
+        let Kind::Fallback { candidates, .. } = kind else {
+            continue;
+        };
+        if ledger
+            .tries
+            .get(&index)
+            .is_some_and(|tries| tries < candidates)
+        {
+            return fail(format!("layer {index} had a candidate left"));
+        }
+    }
+    Ok(())
+}
+
+/// Between leave to repeat a call and the repeat lies what its `retry-after` says.
+fn patient(plan: &Plan, story: &Story) -> Result<(), String> {
+    let calls: Vec<_> = story.calls().map(|(index, _)| index).collect();
+    for (call, pair) in calls.windows(2).enumerate() {
+        let between = &story.entries[pair[0]..pair[1]];
+        let leave = between.iter().rev().find_map(|entry| match entry.event {
+            Event::Willing(layer, _) => Some((layer, entry.at)),
+            _ => None,
+        });
+        let Some((layer, leave)) = leave.filter(|_| !plan.is_pumped()) else {
+            continue;
+        };
+        let repeats = matches!(plan.layers[layer], Kind::Retry { .. });
+        let had_head = between
+            .iter()
+            .any(|entry| entry.event == Event::Gave(call, Given::Head));
+        let Head::Status(_, Some(asked)) = plan.behaviour(call).head_is else {
+            continue;
+        };
+        let waited = story.entries[pair[1]].at - leave;
+        if repeats && had_head && waited < Duration::from_secs(asked) {
+            return fail(format!("repeated after {waited:?}, not {asked} s"));
+        }
     }
     Ok(())
 }
