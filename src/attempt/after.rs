@@ -9,13 +9,13 @@ use http_body::Body;
 use super::{
     AttemptBody, Chain, Committed, Denial, Tries, X_ATTEMPT,
     body::Ownership,
-    decide::{Asked, Leave, decide},
+    decide::{Asked, Leave, decide, is_wanted},
     judge, kept,
     pilot::{Pilot, Turned},
     trial::{Answer, Outcome, Spent},
 };
 use crate::{
-    retry_budget::{Count, Verdict},
+    retry_budget::{Count, ErrorKey, Verdict},
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };
@@ -51,18 +51,22 @@ impl<S, C: Chain> Pilot<S, C> {
         task: TaskId,
     ) -> Turned<B> {
         let now = self.own.now();
-        if self.own.node().check(now, task).is_err() {
+        if !is_wanted(&self.own, now, task) {
             // Nobody's failure any more: not counted, not told.
             let error = spent.into_error();
             return Turned::Done(Err(self.over(error)));
         }
         let counted = self.note(&failure, &spent, attempt);
         let verdict = counted.unwrap_or(Verdict::Within);
-        let denied = match self.ask(&failure, &spent, verdict, now, task) {
-            Ok(leave) => return self.again(&failure, spent, attempt, leave),
-            Err(denied) => denied,
-        };
-        self.stop(denied, counted, failure, spent, attempt)
+        match self.ask(&failure, &spent, verdict, now) {
+            Ok(leave) => self.again(&failure, spent, attempt, leave),
+            // The hook may have ended it, or somebody else meanwhile.
+            Err(_) if self.own.node().own_end().is_some() => {
+                let error = spent.into_error();
+                Turned::Done(Err(self.over(error)))
+            }
+            Err(denied) => self.stop(denied, counted, failure, spent, attempt),
+        }
     }
 
     fn ask<B: Body>(
@@ -71,7 +75,6 @@ impl<S, C: Chain> Pilot<S, C> {
         spent: &Spent<B>,
         verdict: Verdict,
         now: Duration,
-        task: TaskId,
     ) -> Result<Leave, Denial> {
         let terminal = match spent {
             Spent::Answer(answer) => {
@@ -88,7 +91,6 @@ impl<S, C: Chain> Pilot<S, C> {
             verdict,
             attempts: self.own.tries(),
             now,
-            task,
         };
         decide(&mut self.chain, &asked)
     }
@@ -124,7 +126,7 @@ impl<S, C: Chain> Pilot<S, C> {
     ) -> Turned<B> {
         let now = self.own.now();
         // A layer further in may have given up for a reason of its own.
-        let reason = attempt.failing().map(|failing| failing.reason);
+        let reason = attempt.failing().and_then(|failing| failing.reason);
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
         self.last = spent.into_error();
@@ -155,6 +157,12 @@ impl<S, C: Chain> Pilot<S, C> {
         spent: Spent<B>,
         attempt: &Run,
     ) -> Turned<B> {
+        if denied == Denial::Terminal {
+            // Told by whom we believe: it is over here too.
+            self.own.end_call(judge::reason_elsewhere(&spent));
+            let error = spent.into_error();
+            return Turned::Done(Err(self.over(error)));
+        }
         let key = self.chain.key(&failure);
         let failed = TerminalReason::Failed(failure.class);
         let reason = match denied {
@@ -168,13 +176,13 @@ impl<S, C: Chain> Pilot<S, C> {
         if attempt.failing().is_none() {
             attempt.fail_as(Failing {
                 key,
-                reason: failed,
+                reason: Some(failed),
                 counted,
             });
         }
         self.own.fail_as(Failing {
             key,
-            reason: reason.clone(),
+            reason: Some(reason.clone()),
             counted,
         });
         match spent {
@@ -218,6 +226,20 @@ impl<S, C: Chain> Pilot<S, C> {
         }
     }
 
+    /// Should it fail yet, it is not as another did before.
+    fn serves(&self) {
+        if self.own.counts_errors() {
+            let subject = self.chain.subject().unwrap_or_default();
+            self.own.fail_as(Failing {
+                key: ErrorKey::new(subject, "failed after its first content"),
+                reason: None,
+                counted: None,
+            });
+        } else {
+            self.own.forget_failing();
+        }
+    }
+
     /// The answer of the try that serves the call, or that was the last.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,
@@ -232,6 +254,9 @@ impl<S, C: Chain> Pilot<S, C> {
         } = answer;
         // A share of the time was a limit to the commit.
         attempt.node().clocks.lapse();
+        if judged.is_none() {
+            self.serves();
+        }
         self.chain.release();
         self.chain.answered(&mut parts);
         if self.own.kind() != NodeKind::Attempt {

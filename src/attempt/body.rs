@@ -59,7 +59,7 @@ impl Ownership {
             matches!(
                 end.reason,
                 TerminalReason::Completed | TerminalReason::Failed(_)
-            ) || failing.is_some_and(|failing| failing.reason == end.reason)
+            ) || failing.is_some_and(|failing| failing.reason.as_ref() == Some(&end.reason))
         });
         // An error may come whole and under a good status.
         judged.or_else(|| Some(end.reason.clone()))
@@ -90,7 +90,7 @@ fn close<B: Body>(
     owner: &mut Option<Ownership>,
 ) {
     inner.set(None);
-    if let Some(mut ownership) = owner.take().filter(|_| held.is_empty()) {
+    if let Some(mut ownership) = owner.take().filter(|_| held.is_delivered()) {
         let verdict = ownership.verdict();
         ownership.owner.decide(verdict);
     }
@@ -146,6 +146,13 @@ where
             return SizeHint::with_exact(0);
         };
         let held = self.held.len() as u64;
+        if self.held.breaks() {
+            // An exact length would let a server stop before it asks for the
+            // error, and take what is held for the whole.
+            let mut hint = SizeHint::new();
+            hint.set_lower(held);
+            return hint;
+        }
         let rest = inner.size_hint();
         let mut hint = SizeHint::new();
         if let Some(upper) = rest.upper() {

@@ -91,11 +91,8 @@ pub(crate) fn words(failure: &Failure) -> &str {
 }
 
 /// Why no other try follows.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The node of the layer is over: there is nobody to try for.
-    Ended,
     /// Another tower-agent, which is trusted, said that this run is over.
     Terminal,
     /// What failed would fail again.
@@ -118,10 +115,8 @@ pub enum Denial {
 
 impl Denial {
     /// One word, for logs and metrics.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
+    pub(crate) const fn as_str(self) -> &'static str {
         match self {
-            Self::Ended => "ended",
             Self::Terminal => "terminal",
             Self::Class => "class",
             Self::RetryAfter => "retry_after",

@@ -28,6 +28,9 @@ use crate::{
 /// How long the answer of a failure is read for to judge it.
 const ERROR_TIME: Duration = Duration::from_secs(1);
 
+/// How many stages a call goes through in one poll.
+const TURNS: usize = 64;
+
 pin_project! {
     /// The response future of a layer that may try more than once.
     ///
@@ -131,7 +134,7 @@ where
 
 impl<S, Q, B, C> Future for Attempts<S, Q, B, C>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>>,
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
     Q: Body<Data = Bytes>,
     Q::Error: Into<BoxError>,
@@ -146,7 +149,8 @@ where
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
+        // What fails at once, again and again, must leave others a turn.
+        for _ in 0..TURNS {
             let turn = Turn::enter(cx.waker(), this.pilot.own());
             let turned = match this.stage.as_mut().poll(this.pilot, &turn, cx) {
                 Poll::Ready(turned) => turned,
@@ -182,6 +186,8 @@ where
             this.pilot.finish();
             return Poll::Ready(Err(this.pilot.refuse(refused)));
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -213,7 +219,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Turned<B>>
     where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
+        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F> + Clone,
         F: Future<Output = Result<Response<B>, S::Error>>,
         S::Error: Into<BoxError>,
         Q: Body<Data = Bytes>,
@@ -227,6 +233,7 @@ where
                 }
                 let Poll::Ready(body) = body.poll(cx) else {
                     pause.get_or_insert_with(|| pilot.own().pause());
+                    pilot.yield_service();
                     return Poll::Pending;
                 };
                 Poll::Ready(match (body, head.take()) {

@@ -18,7 +18,6 @@ pub(super) struct Asked<'a> {
     /// How many tries the call has made.
     pub(super) attempts: u32,
     pub(super) now: Duration,
-    pub(super) task: TaskId,
 }
 
 /// Leave to make another try, after a wait.
@@ -29,8 +28,17 @@ pub(super) struct Leave {
     pub(super) grant: Option<Grant<'static>>,
 }
 
+/// The first question: whether anybody wants another try.
+///
+/// The clocks, not only what is stored: an attempt whose deadline coincides
+/// with its run's would otherwise be tried again for a run that is over.
+pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
+    own.node().check(now, task).is_ok()
+}
+
 /// The one place where another try is allowed, whether it is a repeat or
-/// another model: first whether anybody wants it, last who pays for it.
+/// another model: once somebody [wants](is_wanted) it, whether the failure is
+/// worth it, and last who pays for it.
 ///
 /// That nothing is committed needs no question: who asks has not handed on a
 /// byte, and after the commit there is nobody left to ask.
@@ -41,13 +49,7 @@ pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave
         verdict,
         attempts,
         now,
-        task,
     } = *asked;
-    // The clocks, not only what is stored: an attempt whose deadline coincides
-    // with its run's would otherwise be tried again for a run that is over.
-    if own.node().check(now, task).is_err() {
-        return Err(Denial::Ended);
-    }
     let wait = chain.worth(failure)?;
     let least = wait.saturating_add(chain.budget().settings().min_attempt);
     let enough = nanos(now.saturating_add(least));

@@ -2,7 +2,10 @@ use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
 use super::Committed;
-use crate::{body::Judged, upstream::Failure};
+use crate::{
+    body::{Judged, Stream},
+    upstream::Failure,
+};
 
 /// How many events are held before an attempt counts as committed.
 const MAX_EVENTS: u64 = 256;
@@ -58,10 +61,15 @@ impl Goal {
         if !status.is_success() || status == StatusCode::NO_CONTENT {
             return Self::Nothing;
         }
+        if is_encoded(answer.headers()) {
+            return Self::Byte;
+        }
         match extensions.get::<Judged>() {
-            Some(judged) => Self::Content(judged.clone()),
-            None if is_encoded(answer.headers()) => Self::Byte,
-            None => Self::End,
+            // A layer in between may have made something else of it.
+            Some(judged) if Stream::is_events(status, answer.headers()) => {
+                Self::Content(judged.clone())
+            }
+            _ => Self::End,
         }
     }
 

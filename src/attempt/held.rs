@@ -20,6 +20,8 @@ pub(super) struct Held {
 impl Held {
     pub(super) fn push(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
+            // Of nothing any number could be held.
+            Ok(data) if data.is_empty() => {}
             Ok(data) => {
                 self.bytes += data.len();
                 if self.first.is_none() && self.rest.is_empty() {
@@ -35,6 +37,15 @@ impl Held {
     /// The body broke after what is held.
     pub(super) fn broke(&mut self, error: BoxError) {
         self.error = Some(error);
+    }
+
+    pub(super) const fn breaks(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Whether nothing is held that a reader could miss.
+    pub(super) const fn is_delivered(&self) -> bool {
+        self.bytes == 0 && self.error.is_none()
     }
 
     pub(super) const fn len(&self) -> usize {

@@ -1,4 +1,7 @@
 use http::HeaderMap;
+use http_body::Body;
+
+use super::trial::Spent;
 
 use crate::{
     BoxError,
@@ -37,6 +40,20 @@ pub(super) fn is_over_elsewhere(error: &BoxError, own: &Run) -> bool {
 pub(super) fn is_terminal(headers: &HeaderMap, own: &Run) -> bool {
     let run = headers.get("x-run-id").and_then(|id| id.to_str().ok());
     headers.contains_key("x-terminal-reason") && run.is_some_and(|run| run == own.id().to_string())
+}
+
+/// Why the run is over elsewhere.
+pub(super) fn reason_elsewhere<B: Body>(spent: &Spent<B>) -> TerminalReason {
+    match spent {
+        Spent::Answer(answer) => {
+            let name = answer.parts.headers.get("x-terminal-reason");
+            let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
+            TerminalReason::named(name)
+        }
+        Spent::Error(error) => {
+            Terminated::find(&**error).map_or(TerminalReason::Aborted, |ended| ended.reason.clone())
+        }
+    }
 }
 
 /// What a node comes to that ends with this error.

@@ -13,7 +13,7 @@
 //! Is the layer's own node alive, by the clocks? Is the failure worth another
 //! try? Is there time for the wait and for an attempt? Is there a try or a
 //! candidate left? Does the program's hook agree? Do the budgets pay? The first
-//! no is the [`Denial`].
+//! no is why the chain of tries stopped, in the event `chain_stopped`.
 //!
 //! # What is held, and until when
 //!
@@ -40,12 +40,11 @@ mod tried;
 
 pub use self::{
     body::AttemptBody,
-    chain::Denial,
     course::Attempts,
     tried::{Tried, Tries},
 };
 pub(crate) use self::{
-    chain::{Chain, words},
+    chain::{Chain, Denial, words},
     kept::Kept,
     pilot::Pilot,
     policy::AttemptPolicy,

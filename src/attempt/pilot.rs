@@ -16,8 +16,8 @@ use crate::{
     BoxError,
     body::{Entry, ReplayBody, SupervisedFuture},
     retry_budget::Grant,
-    run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Turn, nanos},
-    upstream::{Failure, FailureClass},
+    run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Terminated, Turn, nanos},
+    upstream::TransportError,
 };
 
 /// Everything of a call that outlives a try of it.
@@ -27,8 +27,10 @@ pub(crate) struct Pilot<S, C> {
     pub(super) chain: C,
     pub(super) own: Run,
     drive: Drive,
-    /// How many tries this layer has started.
-    started: u32,
+    /// Whether the service was asked and is ready.
+    is_ready: bool,
+    /// Whether this layer has started a try.
+    started: bool,
     /// What the last try broke with.
     pub(super) last: Option<BoxError>,
     pub(super) tries: Tries,
@@ -71,7 +73,8 @@ impl<S, C> Pilot<S, C> {
             service,
             chain,
             drive: Drive::default(),
-            started: 0,
+            is_ready: true,
+            started: false,
             last: None,
             tries: Tries::default(),
             owner: owns.then(|| Owner::new(own.clone())),
@@ -86,6 +89,17 @@ impl<S, C> Pilot<S, C> {
     /// Gives back what is registered.
     pub(super) fn finish(&mut self) {
         self.drive.release(&self.own);
+    }
+
+    /// Lets another have what the service holds for this call: the request is
+    /// long in coming.
+    pub(super) fn yield_service(&mut self)
+    where
+        S: Clone,
+    {
+        if std::mem::take(&mut self.is_ready) {
+            self.service = self.service.clone();
+        }
     }
 
     /// Sees to the next poll.
@@ -153,6 +167,7 @@ impl<S, C: Chain> Pilot<S, C> {
     /// The request is there, whole.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Turned<B> {
+        self.own.begin_tries();
         match self.chain.begin(&self.own, request) {
             Ok(()) => self.start(None),
             Err(error) => Turned::Done(Err(self.refuse(error))),
@@ -169,7 +184,7 @@ impl<S, C: Chain> Pilot<S, C> {
         self.chain.limit(&attempt);
         let admitted = Admitted::new(attempt, grant);
         // Whoever called has seen to it that the service is ready, once.
-        if self.started == 0 {
+        if std::mem::take(&mut self.is_ready) {
             Turned::Try(admitted)
         } else {
             Turned::Ready(admitted)
@@ -188,6 +203,9 @@ impl<S, C: Chain> Pilot<S, C> {
         S::Error: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
+        if let Some(ended) = self.ended() {
+            return Poll::Ready(ended);
+        }
         let attempt = admitted.as_ref().and_then(Admitted::attempt).cloned();
         let (Some(begun), Some(attempt)) = (admitted.take(), attempt) else {
             panic!("a try was started twice");
@@ -199,7 +217,8 @@ impl<S, C: Chain> Pilot<S, C> {
             return Poll::Ready(ended);
         }
         let error: BoxError = match readiness {
-            Poll::Ready(Err(error)) => error.into(),
+            // It has not seen the request.
+            Poll::Ready(Err(error)) => unready(error.into()),
             // Its share of the time went by.
             _ if !alive => attempt.to_terminated().into(),
             Poll::Ready(Ok(())) => return Poll::Ready(Turned::Try(begun)),
@@ -208,13 +227,7 @@ impl<S, C: Chain> Pilot<S, C> {
                 return Poll::Pending;
             }
         };
-        let failure = match judge::broken(&error, &self.own, self.chain.streams()) {
-            // A service that is not ready has not seen the request.
-            failure if failure.class == FailureClass::Server => {
-                Failure::new(FailureClass::Transport)
-            }
-            failure => failure,
-        };
+        let failure = judge::broken(&error, &self.own, self.chain.streams());
         begun.fail(TerminalReason::Failed(failure.class));
         Poll::Ready(self.failed(failure, Spent::Error(error), &attempt, task))
     }
@@ -235,8 +248,8 @@ impl<S, C: Chain> Pilot<S, C> {
         let mut request = self.chain.request(&attempt)?;
         // From here on what watches it settles it.
         admitted.begin();
-        let number = self.own.count_try(self.started > 0);
-        self.started += 1;
+        let again = std::mem::replace(&mut self.started, true);
+        let number = self.own.count_try(again);
         request
             .headers_mut()
             .insert(X_ATTEMPT, kept::number(number));
@@ -260,4 +273,12 @@ impl<S, C: Chain> Pilot<S, C> {
             hold,
         })
     }
+}
+
+/// What a service broke with that was not ready.
+fn unready(error: BoxError) -> BoxError {
+    if Terminated::find(&*error).is_some() || TransportError::is_in(&*error) {
+        return error;
+    }
+    TransportError::new(error).into()
 }

@@ -14,6 +14,8 @@ impl Policy for AttemptPolicy {
     const READS: bool = true;
     // Whoever is further out looks for the answer's node, and finds its own.
     const TELLS: bool = false;
+    // A whole answer may be judged a failure yet.
+    const DEFERS: bool = true;
 
     fn pending(&mut self, found: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Nanos> {
         found.node().clocks.next()

@@ -21,6 +21,10 @@ pub trait Policy {
     /// settles it.
     const TELLS: bool = true;
 
+    /// Whether the node is settled only when the body is dropped: somebody
+    /// judges it after its end.
+    const DEFERS: bool = false;
+
     /// Everything below is pending. Answers when the policy wants to be asked
     /// again at the latest; ends nothing itself.
     fn pending(

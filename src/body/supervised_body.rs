@@ -38,8 +38,10 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let Some(inner) = this.inner.as_ref().as_pin_ref() else { return };
             let Some(supervision) = this.supervision else { return };
+            let Some(inner) = this.inner.as_ref().as_pin_ref() else {
+                return supervision.finish();
+            };
             let whole = supervision.tap().is_none_or(|tap| tap.finish().is_ok());
             let complete = (inner.is_end_stream() && whole)
                 || supervision.tap().is_some_and(Tap::is_complete);
@@ -50,9 +52,8 @@ pin_project! {
             this.inner.set(None);
             if complete {
                 supervision.completed();
-            } else {
-                supervision.finish();
             }
+            supervision.finish();
         }
     }
 }

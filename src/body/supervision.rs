@@ -27,6 +27,8 @@ pub(crate) struct Supervision<P> {
     pub(super) policy: P,
     reading: Reading,
     owns: bool,
+    /// The body came to its end, and the node is settled later.
+    ended: bool,
     ready: u8,
     drive: Drive,
 }
@@ -67,6 +69,7 @@ impl<P: Policy> Supervision<P> {
             policy,
             reading,
             owns: entry.owns,
+            ended: false,
             ready: 0,
             drive: Drive::default(),
         }
@@ -247,13 +250,21 @@ impl<P: Policy> Supervision<P> {
     #[inline]
     pub(super) fn completed(&mut self) {
         if self.owns {
-            let reason = self.tap().map_or(TerminalReason::Completed, Tap::verdict);
+            let reason = self.verdict();
             if reason == TerminalReason::Completed {
                 self.found.note(self.last_step());
+            }
+            if P::DEFERS {
+                self.ended = true;
+                return self.release();
             }
             self.settle(reason);
         }
         self.finish();
+    }
+
+    fn verdict(&self) -> TerminalReason {
+        self.tap().map_or(TerminalReason::Completed, Tap::verdict)
     }
 
     fn last_step(&self) -> Step {
@@ -268,9 +279,21 @@ impl<P: Policy> Supervision<P> {
     /// Gives back what is registered; call after the inner one was dropped.
     #[inline]
     pub(super) fn finish(&mut self) {
+        self.release();
+        if self.owns {
+            let ended = P::DEFERS && self.ended;
+            self.settle(if ended {
+                self.verdict()
+            } else {
+                TerminalReason::Aborted
+            });
+        }
+    }
+
+    #[inline]
+    fn release(&mut self) {
         self.policy.release(&self.found);
         self.drive.release(&self.found);
-        self.settle(TerminalReason::Aborted);
     }
 
     #[inline]

@@ -110,6 +110,14 @@ impl Facts {
     }
 }
 
+/// What an answer is a failure of: as it was judged further in, which an error
+/// under a good status is too, else by its status.
+fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
+    let judged = answer.extensions().get::<Failure>();
+    let judged = judged.map(|failure| failure.class);
+    judged.or_else(|| FailureClass::from_status(answer.status()))
+}
+
 impl Tap {
     /// Reads the head of an answer; the first layer to see a stream of events
     /// marks it as judged.
@@ -138,7 +146,7 @@ impl Tap {
             mode,
             passed: 0,
             announced,
-            failed: FailureClass::from_status(answer.status()),
+            failed: failed(answer),
             unnoted: None,
         }
     }

@@ -1,13 +1,13 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, header::InvalidHeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header::InvalidHeaderValue};
 
 use super::{
     CandidateDialect, InvalidBaseUrl, Operation, base_url::BaseUrl, credential::ApiKey,
     patch::Prompt,
 };
-use crate::{Limits, body::ReplayBody, terminal_response::InvalidRequest};
+use crate::{Limits, body::ReplayBody, run::Run, terminal_response::InvalidRequest};
 
 /// One model at one upstream, which a request may be sent to.
 ///
@@ -170,6 +170,24 @@ impl Candidate {
         self.name.as_deref().unwrap_or(&self.model)
     }
 
+    /// Whom a request was made out to, for the services inside of a
+    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer).
+    ///
+    /// ```
+    /// use tower_agent::Candidate;
+    ///
+    /// fn region<B>(request: &http::Request<B>) -> &'static str {
+    ///     match Candidate::of(request).map(Candidate::label) {
+    ///         Some("backup") => "eu",
+    ///         _ => "us",
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn of<B>(request: &Request<B>) -> Option<&Self> {
+        request.extensions().get::<Run>()?.served_by()
+    }
+
     /// What it is sent for the JSON request `body`: the same bytes but for the
     /// value of the top-level `model`. None is copied. A body without a `model`
     /// stays as it is.
@@ -194,7 +212,11 @@ impl Candidate {
     /// Whether it understands a request. One that is not known is nobody's
     /// dialect, and so everybody's.
     pub(crate) fn speaks(&self, operation: Option<Operation>) -> bool {
-        operation.is_none_or(|operation| self.dialect.speaks(operation))
+        match operation {
+            Some(operation) => self.dialect.speaks(operation),
+            // Where it would be found elsewhere nobody knows.
+            None => self.base_url.is_none(),
+        }
     }
 
     pub(crate) const fn spoken(&self) -> CandidateDialect {

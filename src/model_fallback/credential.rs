@@ -72,6 +72,14 @@ impl Candidate {
                 .all(|name| self.headers.get(name) == other.headers.get(name))
     }
 
+    /// Whether they are one candidate, listed twice.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.label() == other.label()
+            && self.model == other.model
+            && self.same_provider(other)
+            && self.same_credential(other)
+    }
+
     /// Whether an outage of one is likely that of the other.
     pub(crate) fn same_provider(&self, other: &Self) -> bool {
         match (&self.base_url, &other.base_url) {

@@ -8,7 +8,7 @@ use crate::{
     attempt::{Chain, Denial},
     body::ReplayBody,
     retry_budget::{Grant, RetryBudget, Verdict},
-    run::{Clock, Run},
+    run::{Clock, Limits, Run},
     terminal_response::InvalidRequest,
     upstream::{Failure, Other},
 };
@@ -79,7 +79,7 @@ impl Fallbacks {
 
 impl Chain for Fallbacks {
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
-        own.limit_errors(&self.choices.budget);
+        own.limit_errors_of_call(&self.choices.budget);
         let candidates = &self.choices.candidates;
         if candidates.is_empty() {
             self.asked = Asked::Plain(Box::new(request));
@@ -92,7 +92,10 @@ impl Chain for Fallbacks {
         let speaks = |candidate: &Arc<Candidate>| candidate.speaks(operation);
         let asked_for = candidates.iter().position(|it| named(it) && speaks(it));
         let Some(first) = asked_for.or_else(|| candidates.iter().position(speaks)) else {
-            return Err(unspoken(&original, candidates).into());
+            return Err(match operation {
+                Some(_) => unspoken(&original, candidates).into(),
+                None => original.unknown().into(),
+            });
         };
         (self.first, self.current) = (first, first);
         self.asked = Asked::Original(Box::new(original));
@@ -111,6 +114,9 @@ impl Chain for Fallbacks {
         let run_id = candidate.is_trusted().then(run_id).flatten();
         let mut request = candidate.request(original, run_id)?;
         if let Some(limits) = candidate.own_limits() {
+            // What the program says of this very request goes first.
+            let of_request = request.extensions().get::<Limits>().copied();
+            let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
         attempt.serve_by(Arc::clone(candidate));
@@ -185,7 +191,7 @@ impl Chain for Fallbacks {
 
     fn spend(&mut self, _: &Failure, verdict: Verdict) -> Result<Option<Grant<'static>>, Denial> {
         // A key that is spent is spent with the candidate that failed so.
-        if verdict == Verdict::RunSpent {
+        if matches!(verdict, Verdict::RunSpent | Verdict::BothSpent) {
             return Err(Denial::Run);
         }
         self.current = self.next.take().ok_or(Denial::Spent)?;

@@ -94,10 +94,11 @@ impl Candidate {
 
     /// Removes what is not for this upstream.
     fn hide(&self, headers: &mut HeaderMap) {
+        // Ours, which is for those alone who are trusted.
+        headers.remove(X_RUN_ID);
         let elsewhere = self.base_url.is_some();
         if elsewhere {
             headers.remove(header::HOST);
-            headers.remove(X_RUN_ID);
             headers.remove(X_SESSION_ID);
         }
         if self.forward_credentials {

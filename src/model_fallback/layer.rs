@@ -29,13 +29,14 @@ pub(super) struct Choices {
 
 impl ModelFallbackLayer {
     /// Tries the candidate that the request names as its `model`, then the
-    /// others as they are listed, each at most once per call. Of two with one
-    /// name the first counts. Without any, requests pass as they are.
+    /// others as they are listed, each at most once per call. One that is listed
+    /// twice, by name, model and upstream, is tried once; of two that share a
+    /// name alone, the first goes first. Without any, requests pass as they are.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();
         for candidate in candidates {
-            if known.iter().all(|it| it.label() != candidate.label()) {
+            if known.iter().all(|it| !it.is_same(&candidate)) {
                 known.push(Arc::new(candidate));
             }
         }
@@ -46,7 +47,10 @@ impl ModelFallbackLayer {
             choices: Choices {
                 served: served.collect(),
                 candidates: known,
-                budget: RetryBudget::new().per_error_key(None).per_run(None),
+                budget: RetryBudget::new()
+                    .per_error_key(None)
+                    .per_run(None)
+                    .unshared(),
                 hold: None,
                 allowed: Vec::new(),
             },

@@ -50,11 +50,6 @@ impl Original {
         })
     }
 
-    #[cfg(test)]
-    pub(crate) const fn head(&self) -> &http::request::Parts {
-        self.kept.head()
-    }
-
     pub(crate) const fn operation(&self) -> Option<Operation> {
         self.operation
     }
@@ -71,6 +66,12 @@ impl Original {
     /// model itself, and only the first candidate may be asked.
     pub(crate) const fn patchable(&self) -> bool {
         !matches!(self.content, Content::Form)
+    }
+
+    /// Why it can be sent to no upstream but the caller's own.
+    pub(crate) fn unknown(&self) -> InvalidRequest {
+        let path = self.kept.head().uri.path();
+        InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
     }
 
     fn body_for(&self, model: &str) -> ReplayBody {
@@ -92,10 +93,7 @@ impl Candidate {
         let length = body.len();
         let mut request = original.kept.again(body);
         if let Some(base) = &self.base_url {
-            let operation = original.operation.ok_or_else(|| {
-                let path = request.uri().path();
-                InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
-            })?;
+            let operation = original.operation.ok_or_else(|| original.unknown())?;
             *request.uri_mut() = base.join(operation, request.uri().query())?;
         }
         self.dress(request.headers_mut(), original.operation, run_id, length);

@@ -24,11 +24,12 @@ pub struct ErrorCounts(Mutex<Counted>);
 pub enum Verdict {
     /// Within the limits: it may be tried again.
     Within,
-    /// This kind of failure has been repeated as often as it may be; also if
-    /// the limit of the run has been passed.
+    /// This kind of failure has been repeated as often as it may be.
     KeySpent,
     /// The run has had as many failures as it may.
     RunSpent,
+    /// Both.
+    BothSpent,
 }
 
 #[derive(Debug, Default)]
@@ -80,12 +81,13 @@ impl Counted {
         let of_key = self.of_key(key);
         *of_key = of_key.saturating_add(1);
         let of_key = *of_key;
-        if self.per_key.is_some_and(|limit| of_key > limit) {
-            Verdict::KeySpent
-        } else if self.per_run.is_some_and(|limit| self.all > limit) {
-            Verdict::RunSpent
-        } else {
-            Verdict::Within
+        let key_spent = self.per_key.is_some_and(|limit| of_key > limit);
+        let run_spent = self.per_run.is_some_and(|limit| self.all > limit);
+        match (key_spent, run_spent) {
+            (false, false) => Verdict::Within,
+            (true, false) => Verdict::KeySpent,
+            (false, true) => Verdict::RunSpent,
+            (true, true) => Verdict::BothSpent,
         }
     }
 

@@ -1,4 +1,4 @@
-use std::{cell::OnceCell, time::Duration};
+use std::{sync::OnceLock, time::Duration};
 
 use http::{HeaderMap, Request};
 
@@ -22,13 +22,15 @@ pub struct Repeats {
     own: Option<Run>,
     /// Whether the first try was paid in.
     paid: bool,
-    /// How many more tries there may be after the current one.
+    /// How many tries of one candidate a call may make, whoever makes them.
+    most: u32,
+    /// How many more this layer may make after the current one.
     left: u32,
     /// Whether a silent one was repeated.
     silent: bool,
     seed: u64,
     backoff: Option<Backoff>,
-    prompt: OnceCell<Prompt>,
+    prompt: OnceLock<Prompt>,
 }
 
 impl Repeats {
@@ -40,11 +42,12 @@ impl Repeats {
             body: ReplayBody::default(),
             own: None,
             paid: false,
+            most: 1,
             left: 0,
             silent: false,
             seed: 0,
             backoff: None,
-            prompt: OnceCell::new(),
+            prompt: OnceLock::new(),
         }
     }
 
@@ -70,12 +73,14 @@ impl Chain for Repeats {
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
         self.own = Some(own.clone());
         let most = self.budget.settings().max_attempts_per_candidate;
-        self.left = most.saturating_sub(repeated(request.headers()).saturating_add(1));
-        self.seed = own.seed();
+        self.most = most.saturating_sub(repeated(request.headers())).max(1);
+        self.left = self.most - 1;
+        // Calls of one run that fail together do not come back together.
+        self.seed = own.seed().wrapping_add(own.node().number());
         let (head, body) = request.into_parts();
         self.body = body;
         self.kept = Some(Kept::new(head));
-        own.limit_errors(&self.budget);
+        own.limit_errors_of_call(&self.budget);
         Ok(())
     }
 
@@ -128,7 +133,8 @@ impl Chain for Repeats {
     }
 
     fn left(&mut self, _: &Failure) -> Result<(), Denial> {
-        if self.left == 0 {
+        let tried = self.own.as_ref().map_or(0, Run::tries_of_candidate);
+        if self.left == 0 || tried >= self.most {
             Err(Denial::Spent)
         } else {
             Ok(())
@@ -142,7 +148,7 @@ impl Chain for Repeats {
     ) -> Result<Option<Grant<'static>>, Denial> {
         match verdict {
             Verdict::Within => {}
-            Verdict::KeySpent => return Err(Denial::Key),
+            Verdict::KeySpent | Verdict::BothSpent => return Err(Denial::Key),
             Verdict::RunSpent => return Err(Denial::Run),
         }
         let grant = self.budget.withdraw(self.subject());
@@ -162,7 +168,7 @@ impl Chain for Repeats {
         self.kept = None;
         self.body = ReplayBody::default();
         // Its names are slices of the body.
-        self.prompt = OnceCell::new();
+        self.prompt = OnceLock::new();
     }
 }
 

@@ -44,7 +44,8 @@ pub(crate) struct Info {
 #[derive(Clone, Debug)]
 pub(crate) struct Failing {
     pub(crate) key: ErrorKey,
-    pub(crate) reason: TerminalReason,
+    /// As what it was judged; none if it was not, and is handed on.
+    pub(crate) reason: Option<TerminalReason>,
     /// What counting it said, if it was counted already.
     pub(crate) counted: Option<Verdict>,
 }
@@ -129,6 +130,12 @@ impl Info {
     pub(crate) fn fail_as(&self, failing: Failing) {
         let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
         *slot = Some(Box::new(failing));
+    }
+
+    /// It does not fail as was said before.
+    pub(crate) fn forget_failing(&self) {
+        let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
+        *slot = None;
     }
 
     pub(crate) fn failing(&self) -> Option<Failing> {

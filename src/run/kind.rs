@@ -66,3 +66,17 @@ pub struct Limits {
     /// Its total, [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
     pub timeout: Option<Duration>,
 }
+
+impl Limits {
+    /// With `other` where these say nothing.
+    pub(crate) fn or(self, other: Self) -> Self {
+        let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+        Self {
+            step: set(self.step).or(other.step),
+            // A window of the request's own is its first one too.
+            first: set(self.first).or(set(self.step).or(other.first)),
+            ceiling: set(self.ceiling).or(other.ceiling),
+            timeout: set(self.timeout).or(other.timeout),
+        }
+    }
+}

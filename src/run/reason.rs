@@ -96,6 +96,35 @@ impl TerminalReason {
         }
     }
 
+    /// The reason of a wire name; one that is not ours is a limit of the
+    /// program's own.
+    pub(crate) fn named(name: &str) -> Self {
+        let known = [
+            Self::StepTimeout,
+            Self::HardCeiling,
+            Self::CallerDeadline,
+            Self::ClientDisconnect,
+            Self::Aborted,
+            Self::Superseded,
+            Self::Shutdown,
+            Self::TurnCap,
+            Self::RetryBudget,
+            Self::RunErrors,
+            Self::ConsecutiveErrors,
+            Self::LoopDetected,
+            Self::Stuck,
+            Self::IdleCircuitOpen,
+        ];
+        let found = known.into_iter().find(|reason| reason.as_str() == name);
+        found.unwrap_or_else(|| {
+            Self::Custom(Arc::new(CustomReason {
+                name: name.to_owned(),
+                class: ReasonClass::Limit,
+                status: StatusCode::UNPROCESSABLE_ENTITY,
+            }))
+        })
+    }
+
     /// What kind of end it is.
     #[must_use]
     pub fn class(&self) -> ReasonClass {

@@ -4,10 +4,10 @@ use std::sync::{Arc, atomic::Ordering};
 
 use super::{
     NodeKind, ReasonClass, ResetOn, Run, TerminalReason,
-    core::End,
+    core::{End, Node},
     info::{Failing, Info},
 };
-use crate::retry_budget::{ErrorKey, RetryBudget, Verdict};
+use crate::retry_budget::{Count, ErrorKey, RetryBudget, Verdict};
 
 impl Run {
     /// The opener's word, once its work was dropped: stored only if nothing
@@ -20,12 +20,11 @@ impl Run {
         }
         let now = self.now();
         // Whoever judged the answer knows more than its status tells.
-        let judged = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
-        let failing = self.failing().filter(|_| judged || is_failure(&reason));
-        let reason = match (&reason, &failing) {
-            (TerminalReason::Failed(_) | TerminalReason::Completed, Some(failing)) => {
-                failing.reason.clone()
-            }
+        let judged = |failing: Failing| failing.reason;
+        let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
+        let reason = match &reason {
+            TerminalReason::Failed(_) => self.failing().and_then(judged).unwrap_or(reason),
+            TerminalReason::Completed if whole => self.failing().and_then(judged).unwrap_or(reason),
             _ => reason,
         };
         drop(self.node().settle(reason, now));
@@ -51,33 +50,35 @@ impl Run {
         }
         self.node().leave();
         if self.kind() == NodeKind::Call {
-            self.count_failure(failing);
+            self.count_failure();
         }
     }
 
     /// A call that failed, after all its tries, is an error of its run. The run
     /// ends only now, with the answer handed on: what hit the limit is still
     /// answered as it was.
-    fn count_failure(&self, failing: Option<Failing>) {
-        let own = self
-            .node()
-            .own_end()
-            .filter(|end| end.origin == self.node().number());
+    fn count_failure(&self) {
+        let own = self.node().own_end();
+        let Some(end) = own.filter(|end| end.origin == self.node().number()) else {
+            return;
+        };
+        let failing = self.failing();
+        let judged = failing.as_ref().and_then(|failing| failing.reason.as_ref());
         // Ended otherwise, by a disconnect for one, it is nobody's failure.
-        let as_judged =
-            |reason: &TerminalReason| failing.as_ref().is_some_and(|it| it.reason == *reason);
-        let Some(end) = own.filter(|end| is_failure(&end.reason) || as_judged(&end.reason)) else {
+        if !is_failure(&end.reason) && judged != Some(&end.reason) {
             return;
-        };
-        let Some(failing) = failing else {
-            self.run().fail(|| ErrorKey::new("", end.reason.as_str()));
-            return;
-        };
-        match failing.counted {
-            None => self.run().fail(|| failing.key),
-            Some(Verdict::RunSpent) => drop(self.run().end(TerminalReason::RunErrors)),
-            // A key that was spent inside a call is the end of that call alone.
-            Some(_) => {}
+        }
+        match failing {
+            None => self.run().fail(|| ErrorKey::new("", end.reason.as_str())),
+            Some(failing) => match failing.counted {
+                None => self.run().fail(|| failing.key),
+                // A key that was spent inside a call is the end of that call
+                // alone.
+                Some(Verdict::Within | Verdict::KeySpent) => {}
+                Some(Verdict::RunSpent | Verdict::BothSpent) => {
+                    self.run().end(TerminalReason::RunErrors);
+                }
+            },
         }
     }
 
@@ -86,7 +87,7 @@ impl Run {
         let reason = match self.node().nearest_run().payload.errors() {
             Some(errors) => match errors.count(key()) {
                 Verdict::Within => return,
-                Verdict::KeySpent => TerminalReason::RetryBudget,
+                Verdict::KeySpent | Verdict::BothSpent => TerminalReason::RetryBudget,
                 Verdict::RunSpent => TerminalReason::RunErrors,
             },
             None => return,
@@ -101,14 +102,20 @@ impl Run {
     }
 
     /// Limits how many errors the nearest run may make, in all and of one kind:
-    /// what `budget` says, and never more than a budget said before. Calls are
-    /// limited by the layers; this is for a run of tools alone.
+    /// what `budget` says, and never more than a budget said before. The layers
+    /// do it for a run of calls; this is for one of tools alone.
     pub fn limit_errors(&self, budget: &RetryBudget) {
         let settings = budget.settings();
         let run = &self.nearest().payload;
-        // A run that is one call is over with its first failure.
-        if !run.is_single() {
-            run.limit_errors(settings.per_error_key, settings.per_run);
+        run.limit_errors(settings.per_error_key, settings.per_run);
+    }
+
+    /// The same for a call of the run.
+    pub(crate) fn limit_errors_of_call(&self, budget: &RetryBudget) {
+        // A run that is one call is over with the first failure that reaches it.
+        let counts = budget.settings().count == Count::Every;
+        if counts || !self.nearest().payload.is_single() {
+            self.limit_errors(budget);
         }
     }
 
@@ -121,14 +128,42 @@ impl Run {
         self.node().payload.failing()
     }
 
+    /// Whether the run's errors are limited.
+    pub(crate) fn counts_errors(&self) -> bool {
+        self.nearest().payload.errors().is_some()
+    }
+
+    pub(crate) fn forget_failing(&self) {
+        self.node().payload.forget_failing();
+    }
+
+    /// Nothing has been tried yet, unless this node is a try of its own.
+    pub(crate) fn begin_tries(&self) {
+        if self.kind() != NodeKind::Attempt {
+            self.node().payload.tries().store(0, Ordering::Release);
+        }
+    }
+
     /// Counts a try of the call that this node belongs to, and answers its
     /// number. The first try of a layer inside of another is that one's try.
     pub(crate) fn count_try(&self, again: bool) -> u32 {
-        let tries = self.call_info().tries();
-        if self.kind() == NodeKind::Attempt && !again {
-            return tries.load(Ordering::Acquire);
+        if again || self.kind() != NodeKind::Attempt {
+            for node in self.up_to_call() {
+                node.payload.tries().fetch_add(1, Ordering::AcqRel);
+            }
         }
-        tries.fetch_add(1, Ordering::AcqRel) + 1
+        self.tries()
+    }
+
+    /// How often the candidate of this node was tried in this call; without one,
+    /// how many tries the call has made.
+    pub(crate) fn tries_of_candidate(&self) -> u32 {
+        let mut nodes = self.up_to_call();
+        let chosen = |node: &&Node<Info>| {
+            node.kind() != NodeKind::Attempt || node.payload.server().get().is_some()
+        };
+        let node = nodes.find(chosen).unwrap_or(self.node());
+        node.payload.tries().load(Ordering::Acquire)
     }
 
     /// How many tries the call has made.
@@ -140,21 +175,39 @@ impl Run {
     pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>) {
         // An attempt goes to one; a second word is not heard.
         let _ = self.node().payload.server().set(server);
+        // It is the first try of it.
+        self.node().payload.tries().store(1, Ordering::Release);
     }
 
     /// Whom this attempt goes to, as the nearest layer said that chose it.
     pub(crate) fn served_by<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
+        let nodes = self.up_to_call();
         let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
         let mut servers = attempts.filter_map(|node| node.payload.server().get());
         servers.find_map(|server| server.downcast_ref())
     }
 
-    /// The nearest node that is no attempt.
-    fn call_info(&self) -> &Info {
+    /// This node and those above it, to the nearest that is no attempt.
+    fn up_to_call(&self) -> impl Iterator<Item = &Node<Info>> {
         let mut nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
-        let call = nodes.find(|node| node.kind() != NodeKind::Attempt);
+        let mut over = false;
+        std::iter::from_fn(move || {
+            let node = nodes.next().filter(|_| !over)?;
+            over = node.kind() != NodeKind::Attempt;
+            Some(node)
+        })
+    }
+
+    fn call_info(&self) -> &Info {
+        let call = self.up_to_call().last();
         &call.unwrap_or(self.node()).payload
+    }
+
+    /// Ends the call that this node belongs to.
+    pub(crate) fn end_call(&self, reason: TerminalReason) {
+        if let Some(call) = self.up_to_call().last() {
+            drop(call.end(reason, None, self.now()));
+        }
     }
 }
 

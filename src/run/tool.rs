@@ -231,7 +231,15 @@ where
                 watch.node.run().fail(key);
                 Poll::Ready(Err(ToolError::Failed(error)))
             }
-            Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),
+            Err(terminated) => {
+                // Its own window is an error of it, the end of the run none.
+                let watch = self.project().watch.project();
+                if terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node) {
+                    let key = || ErrorKey::new(watch.name, terminated.reason.as_str());
+                    watch.node.run().fail(key);
+                }
+                Poll::Ready(Err(ToolError::Terminated(terminated)))
+            }
         }
     }
 }

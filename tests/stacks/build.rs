@@ -1,6 +1,6 @@
 //! The stack of a plan.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -106,7 +106,7 @@ fn seen(inner: Boxed, trace: &Trace, passed: Option<Passed>) -> Boxed {
         if let Some(node) = request.extensions().get::<Run>() {
             trace.know(node.clone());
         }
-        let candidate = request.extensions().get::<Arc<Candidate>>();
+        let candidate = Candidate::of(&request);
         let candidate = candidate.map(|candidate| candidate.label().to_owned());
         if let Some((index, event)) = passed {
             trace.push(event(index, candidate));

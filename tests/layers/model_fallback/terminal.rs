@@ -210,12 +210,18 @@ async fn only_a_trusted_upstreams_word_about_our_run_is_the_end() {
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
         let request = run.attach(prompt("a", true));
-        let answer = service.oneshot(request).await.unwrap();
+        let call = request.extensions().get::<Run>().unwrap().clone();
+        let answer = service.oneshot(request).await;
 
         assert_eq!(upstream.models(), order);
-        let status = if order.len() == 1 { 504 } else { 200 };
-        assert_eq!(answer.status().as_u16(), status);
-        answer.into_body().read().await.whole();
+        if order.len() == 1 {
+            let error = answer.unwrap_err();
+            assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+        } else {
+            answer.unwrap().into_body().read().await.whole();
+        }
+        assert_eq!(run.terminal_reason(), None, "it has other calls");
         assert_eq!(run.in_flight(), 0);
     }
 }

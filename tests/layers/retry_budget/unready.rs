@@ -5,7 +5,10 @@ use http::Request;
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
-use tower_agent::{BoxError, RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+use tower_agent::{
+    BoxError, RetryBudgetLayer, Run, TerminalReason,
+    upstream::{FailureClass, TransportError},
+};
 
 use crate::support::{
     ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick, secs, tries,
@@ -45,7 +48,8 @@ async fn it_uses_up_an_attempt() {
 
         let error = service.oneshot(request).await.unwrap_err();
 
-        assert_eq!(error.to_string(), "the pool is gone");
+        assert!(TransportError::is_in(&*error), "{error}");
+        assert!(error.to_string().ends_with("the pool is gone"), "{error}");
         let transport = TerminalReason::Failed(FailureClass::Transport);
         assert_eq!(call.terminal_reason(), Some(transport));
         assert_eq!(upstream.calls(), 1);
