@@ -119,7 +119,7 @@ impl Chain for Fallbacks {
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
-        attempt.serve_by(Arc::clone(candidate));
+        attempt.serve_by(Arc::clone(candidate), self.following().next().is_some());
         Ok(request)
     }
 

@@ -21,8 +21,11 @@
 //!
 //! The original request: only the bytes of the top-level `model` change, with
 //! the length and the headers that belong to one upstream. An upstream of its
-//! own gets no credential of the caller's. A body that is not JSON is refused;
-//! one that is a form goes to the first candidate alone, as it is.
+//! own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
+//! `x-goog-api-key` and `cookie`; other headers and the query go along, so a
+//! secret in one of them must be removed further out. The run's id is for
+//! trusted candidates alone. A body that is not JSON is refused; one that is a
+//! form goes to the first candidate alone, as it is.
 //!
 //! # The commit
 //!
@@ -50,6 +53,11 @@
 //!
 //! Dropping the future or the body drops the attempt that is under way, and no
 //! other is made.
+//!
+//! # Panics
+//!
+//! Polling panics outside of a tokio runtime with its timer enabled, once
+//! something is waited for.
 //!
 //! # Examples
 //!

@@ -17,7 +17,9 @@
 //! overload, rate limits, errors of the server, also as the first event of a
 //! stream or in place of its end. An attempt that was silent for a step window
 //! is repeated once; one that does not stream, never. Nothing is repeated once
-//! the first content was handed on.
+//! the first content was handed on. An answer that is compressed can be judged
+//! by its status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer)
+//! outside, which asks for plain ones, set `accept-encoding: identity`.
 //!
 //! `retry-after` is waited for exactly, or, if it is longer than
 //! [`max_retry_after`](RetryBudget::max_retry_after), not at all. Otherwise
@@ -58,6 +60,11 @@
 //! Dropping the future or the body drops the attempt that is under way, and
 //! none follows. A [`Grant`] that is dropped before it is spent gives its repeat
 //! back.
+//!
+//! # Panics
+//!
+//! Polling panics outside of a tokio runtime with its timer enabled, once
+//! something is waited for.
 //!
 //! # Examples
 //!

@@ -9,7 +9,7 @@ use crate::{
     body::ReplayBody,
     model_fallback::{Candidate, Prompt},
     run::Run,
-    upstream::{Failure, Same},
+    upstream::{Failure, FailureClass, Same},
 };
 
 /// The same request again and again, to the same candidate.
@@ -54,6 +54,10 @@ impl Repeats {
     /// Whom the request goes to, if a layer further out chose one.
     fn candidate(&self) -> Option<&Candidate> {
         self.own.as_ref()?.served_by()
+    }
+
+    fn has_others(&self) -> bool {
+        self.own.as_ref().is_some_and(Run::has_others)
     }
 
     fn wait(&mut self, slowly: bool) -> Duration {
@@ -120,6 +124,10 @@ impl Chain for Repeats {
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         let same = failure.class.same();
         if !failure.is_worth_repeating() || (same == Same::Once && self.silent) {
+            return Err(Denial::Class);
+        }
+        if failure.class == FailureClass::Overloaded && self.has_others() {
+            // It is left alone where somebody else can serve.
             return Err(Denial::Class);
         }
         match failure.retry_after {

@@ -37,6 +37,8 @@ pub(crate) struct Info {
     errors: OnceLock<Box<ErrorCounts>>,
     /// Whom an attempt goes to; what it is, those know who put it there.
     server: OnceLock<Arc<dyn Any + Send + Sync>>,
+    /// Whether there is another to go to.
+    followed: AtomicBool,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -80,6 +82,7 @@ impl Info {
             failing: Mutex::new(None),
             errors: OnceLock::new(),
             server: OnceLock::new(),
+            followed: AtomicBool::new(false),
             identity: OnceLock::new(),
         }
     }
@@ -154,6 +157,10 @@ impl Info {
 
     pub(crate) fn errors(&self) -> Option<&ErrorCounts> {
         self.errors.get().map(|errors| &**errors)
+    }
+
+    pub(crate) const fn followed(&self) -> &AtomicBool {
+        &self.followed
     }
 
     pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {

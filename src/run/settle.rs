@@ -171,12 +171,19 @@ impl Run {
         self.call_info().tries().load(Ordering::Acquire)
     }
 
-    /// Says whom this attempt goes to.
-    pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>) {
+    /// Says whom this attempt goes to, and whether there are others.
+    pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>, followed: bool) {
+        let info = &self.node().payload;
+        info.followed().store(followed, Ordering::Release);
         // An attempt goes to one; a second word is not heard.
         let _ = self.node().payload.server().set(server);
         // It is the first try of it.
         self.node().payload.tries().store(1, Ordering::Release);
+    }
+
+    /// Whether there are others to go to than whom this attempt goes to.
+    pub(crate) fn has_others(&self) -> bool {
+        self.node().payload.followed().load(Ordering::Acquire)
     }
 
     /// Whom this attempt goes to, as the nearest layer said that chose it.

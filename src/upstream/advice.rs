@@ -10,7 +10,8 @@ pub enum Same {
     Once,
     /// Yes, after the delay that it asked for.
     Yes,
-    /// Yes, but with a longer backoff, counted apart from other failures.
+    /// Yes, but after a longer wait, and of one that is overloaded only where
+    /// there is no other candidate.
     Slowly,
 }
 
