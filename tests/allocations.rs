@@ -202,5 +202,5 @@ fn per_stack() -> u64 {
 
 #[test]
 fn five_layers_around_a_ready_call() {
-    assert_eq!(per_stack(), 20);
+    assert_eq!(per_stack(), 21);
 }

@@ -22,7 +22,7 @@ pub(super) enum Goal {
     /// Nothing: it is served.
     Nothing,
     /// A layer further in has read and judged it.
-    Judged(Failure),
+    Judged(Box<Failure>),
     /// The first content of a stream of events.
     Content(Judged),
     /// Its first byte.
@@ -49,7 +49,7 @@ impl Goal {
     pub(super) fn of<B: Body>(answer: &Response<B>) -> Self {
         let extensions = answer.extensions();
         if let Some(failure) = extensions.get::<Failure>() {
-            return Self::Judged(failure.clone());
+            return Self::Judged(Box::new(failure.clone()));
         }
         if extensions.get::<Committed>().is_some() {
             return Self::Nothing;
@@ -101,7 +101,7 @@ impl Goal {
     /// What a stream that says so failed with.
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
-            Self::Judged(failure) => Some(failure.clone()),
+            Self::Judged(failure) => Some(Failure::clone(failure)),
             Self::Content(judged) => judged.failure().map(Failure::of_stream),
             _ => None,
         }

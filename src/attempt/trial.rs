@@ -24,14 +24,18 @@ use crate::{
 
 pin_project! {
     /// One try, from its call to its commit, or to what tells why it failed.
+    #[project = TrialProj]
     #[derive(Debug)]
-    pub(super) struct Trial<F, B>
+    pub(super) enum Trial<F, B>
     where
         B: Body,
     {
-        #[pin]
-        call: Option<SupervisedFuture<F, AttemptPolicy>>,
-        reading: Option<Reading<B>>,
+        Calling {
+            #[pin]
+            call: SupervisedFuture<F, AttemptPolicy>,
+        },
+        // None once it is over.
+        Reading { reading: Option<Reading<B>> },
     }
 }
 
@@ -90,16 +94,17 @@ pub(super) struct Answer<B: Body> {
 }
 
 impl<F, B: Body> Trial<F, B> {
+    #[inline]
     pub(super) const fn new(call: SupervisedFuture<F, AttemptPolicy>) -> Self {
-        Self {
-            call: Some(call),
-            reading: None,
-        }
+        Self::Calling { call }
     }
 
     /// The answer that is being held, if its head has come.
     pub(super) const fn reading(&self) -> Option<&Reading<B>> {
-        self.reading.as_ref()
+        match self {
+            Self::Reading { reading } => reading.as_ref(),
+            Self::Calling { .. } => None,
+        }
     }
 }
 
@@ -117,41 +122,43 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<B>> {
-        let mut this = self.project();
-        if let Some(call) = this.call.as_mut().as_pin_mut() {
-            let answer = ready!(call.poll(cx));
-            this.call.set(None);
-            match answer {
+    pub(super) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<B>> {
+        if let TrialProj::Calling { call } = self.as_mut().project() {
+            let reading = match ready!(call.poll(cx)) {
                 Ok(answer) => {
                     let goal = Goal::of(&answer);
                     let (parts, body) = answer.into_parts();
                     let held = Held::default();
-                    *this.reading = Some(Reading {
+                    Some(Reading {
                         parts,
                         body,
                         held,
                         goal,
-                    });
+                    })
                 }
                 Err(error) => {
+                    self.set(Self::Reading { reading: None });
                     let streams = false;
                     return Poll::Ready(Outcome::Broken { error, streams });
                 }
-            }
+            };
+            self.set(Self::Reading { reading });
         }
-        let Some(reading) = this.reading else {
+        let TrialProj::Reading { reading: slot } = self.project() else {
+            return Poll::Pending;
+        };
+        let Some(reading) = slot else {
             panic!("a try was polled after it was over");
         };
         let progress = match ready!(reading.poll(cx)) {
             Ok(progress) => progress,
             Err(error) => {
                 let streams = reading.goal.streams();
-                *this.reading = None;
+                *slot = None;
                 return Poll::Ready(Outcome::Broken { error, streams });
             }
         };
-        Poll::Ready(match this.reading.take() {
+        Poll::Ready(match slot.take() {
             Some(reading) => reading.conclude(progress),
             None => panic!("a try was polled after it was over"),
         })
@@ -159,7 +166,10 @@ where
 
     /// Nothing more is waited for: what is held is what there is.
     pub(super) fn give_up(self: Pin<&mut Self>) -> Option<Outcome<B>> {
-        let reading = self.project().reading.take()?;
+        let TrialProj::Reading { reading } = self.project() else {
+            return None;
+        };
+        let reading = reading.take()?;
         let progress = match reading.goal {
             Goal::Failure => Progress::Judge,
             _ => Progress::Committed,

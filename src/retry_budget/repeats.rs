@@ -17,9 +17,9 @@ use crate::{
 pub struct Repeats {
     budget: RetryBudget,
     hold: Option<Duration>,
-    kept: Option<Kept>,
-    body: ReplayBody,
     own: Option<Run>,
+    /// The request; none before it came and once no try follows.
+    asked: Option<Box<Asked>>,
     /// Whether the first try was paid in.
     paid: bool,
     /// How many tries of one candidate a call may make, whoever makes them.
@@ -28,7 +28,13 @@ pub struct Repeats {
     left: u32,
     /// Whether a silent one was repeated.
     silent: bool,
-    seed: u64,
+}
+
+/// Boxed: what is in a future is moved once a layer.
+#[derive(Debug)]
+struct Asked {
+    kept: Option<Kept>,
+    body: ReplayBody,
     backoff: Option<Backoff>,
     prompt: OnceLock<Prompt>,
 }
@@ -38,16 +44,12 @@ impl Repeats {
         Self {
             budget,
             hold,
-            kept: None,
-            body: ReplayBody::default(),
             own: None,
+            asked: None,
             paid: false,
             most: 1,
             left: 0,
             silent: false,
-            seed: 0,
-            backoff: None,
-            prompt: OnceLock::new(),
         }
     }
 
@@ -61,11 +63,24 @@ impl Repeats {
     }
 
     fn wait(&mut self, slowly: bool) -> Duration {
-        let Self { budget, seed, .. } = self;
-        let backoff = self.backoff.get_or_insert_with(|| budget.backoff(*seed));
+        let Self {
+            budget, own, asked, ..
+        } = self;
+        let (Some(own), Some(asked)) = (own, asked) else {
+            return Duration::ZERO;
+        };
+        // Calls of one run that fail together do not come back together.
+        let seed = || own.seed().wrapping_add(own.node().number());
+        let backoff = asked.backoff.get_or_insert_with(|| budget.backoff(seed()));
         backoff.next(slowly)
     }
 
+    fn prompt(&self) -> Option<&Prompt> {
+        Some(self.asked.as_ref()?.prompt())
+    }
+}
+
+impl Asked {
     /// What the body says of itself; read only once something failed.
     fn prompt(&self) -> &Prompt {
         self.prompt
@@ -79,11 +94,13 @@ impl Chain for Repeats {
         let most = self.budget.settings().max_attempts_per_candidate;
         self.most = most.saturating_sub(repeated(request.headers())).max(1);
         self.left = self.most - 1;
-        // Calls of one run that fail together do not come back together.
-        self.seed = own.seed().wrapping_add(own.node().number());
         let (head, body) = request.into_parts();
-        self.body = body;
-        self.kept = Some(Kept::new(head));
+        self.asked = Some(Box::new(Asked {
+            kept: Some(Kept::new(head)),
+            body,
+            backoff: None,
+            prompt: OnceLock::new(),
+        }));
         own.limit_errors_of_call(&self.budget);
         Ok(())
     }
@@ -93,11 +110,13 @@ impl Chain for Repeats {
             // Here and not before: a node that is over makes no attempt.
             self.budget.deposit(self.subject());
         }
-        let body = self.body.clone();
-        let request = match (self.left, &mut self.kept) {
-            (0, kept) => kept.take().map(|kept| kept.last(body)),
-            (_, kept) => kept.as_mut().map(|kept| kept.again(body)),
-        };
+        let request = self.asked.as_mut().and_then(|asked| {
+            let body = asked.body.clone();
+            match self.left {
+                0 => Some(asked.kept.take()?.last(body)),
+                _ => Some(asked.kept.as_mut()?.again(body)),
+            }
+        });
         request.ok_or_else(|| "a request was sent more often than it was kept for".into())
     }
 
@@ -106,7 +125,7 @@ impl Chain for Repeats {
     }
 
     fn streams(&self) -> bool {
-        self.prompt().stream()
+        self.prompt().is_some_and(Prompt::stream)
     }
 
     fn trusts(&self) -> bool {
@@ -168,15 +187,12 @@ impl Chain for Repeats {
     }
 
     fn key(&self, failure: &Failure) -> ErrorKey {
-        let subject = self.subject().or_else(|| self.prompt().model());
+        let subject = self.subject().or_else(|| self.prompt()?.model());
         ErrorKey::new(subject.unwrap_or_default(), words(failure))
     }
 
     fn release(&mut self) {
-        self.kept = None;
-        self.body = ReplayBody::default();
-        // Its names are slices of the body.
-        self.prompt = OnceLock::new();
+        self.asked = None;
     }
 }
 
