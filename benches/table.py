@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Prints the table of the README from the last `cargo bench`.
 
-    cargo bench --bench frames --bench layers && python3 benches/table.py
+    cargo bench && python3 benches/table.py
 """
 
 import json
@@ -17,6 +17,19 @@ GROUPS = [
     ("T5_call_pending_stack", 1, "call, one `Pending`, three layers"),
 ]
 COLUMNS = ["bare", "tower_agent", "tower", "tower_http"]
+
+# Ours, what stands beside it, and what that is.
+STACK = "T4_call_ready_stack"
+PAIRS = [
+    ("five layers around a ready call", STACK, ["tower_agent"],
+     ["tower_timeout", "tower_retry", "tower_http_timeout", "extension_insert"],
+     "tower `Timeout` and `Retry`, tower-http `Timeout`, one extension"),
+    ("budget, one thread", "T6_budget_1_thread", ["tower_agent"], ["tower"], "`TpsBudget`"),
+    ("budget, two threads", "T6_budget_2_threads", ["tower_agent"], ["tower"], "`TpsBudget`"),
+    ("a whole decision", "T6b_decision", ["tower_agent"], ["tower"], "one `TpsBudget` operation"),
+    ("`model` of 270 kB", "T8_model_rewrite", ["tower_agent"], ["value_round_trip"],
+     "through `serde_json::Value`"),
+]
 
 
 def nanoseconds(root, group, function):
@@ -34,6 +47,18 @@ def main():
         times = (nanoseconds(root, group, column) for column in COLUMNS)
         cells = ("–" if time is None else f"{time / per:.0f}" for time in times)
         print(f"| {name} | " + " | ".join(cells) + " |")
+    print()
+    print("| ns | tower_agent | beside it | ratio | |")
+    print("|---|---:|---:|---:|---|")
+    for name, group, ours, others, what in PAIRS:
+        # Of a stack each layer's share is what it adds to the bare call.
+        bare = nanoseconds(root, group, "bare") or 0
+        added = lambda names: [nanoseconds(root, group, name) for name in names]
+        ours, others = added(ours), added(others)
+        if None in ours + others:
+            continue
+        ours, others = (sum(time - bare for time in times) for times in (ours, others))
+        print(f"| {name} | {ours:.0f} | {others:.0f} | {ours / others:.2f} | {what} |")
 
 
 if __name__ == "__main__":

@@ -107,3 +107,70 @@ fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
         });
     }
 }
+
+/// Another call of the same run makes one error too many while this one waits
+/// before a repeat, or for its second candidate.
+#[test]
+fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
+    for (models, calls) in [
+        (["429", "ok"], ["429"].as_slice()),
+        (["429-hour", "silent"], &["429-hour", "silent"]),
+    ] {
+        run(async {
+            let upstream = Upstream::start().await;
+            let limits = format!("{LIMITS}\nper_run = 1\nmax_attempts_per_candidate = 2");
+            let limits = limits.replace("700ms", "20s");
+            let models = [models[0], models[1], "400"];
+            let config = Config::candidates(upstream.addr, &limits, &models);
+            let gateway = Gateway::with(&config, &[]).await;
+            let ask = |model| {
+                gateway
+                    .post(CHAT, asks(model, false))
+                    .header("x-run-id", "r-1")
+            };
+            let call = tokio::spawn(ask(models[0]).send());
+            eventually(async || (upstream.count() == calls.len()).then_some(())).await;
+
+            for _ in 0..2 {
+                let answer = within(ask("400").send()).await.unwrap();
+                assert_eq!(answer.status(), 400);
+                within(answer.bytes()).await.unwrap();
+            }
+            let ended = Instant::now();
+            let answer = within(call).await.unwrap().unwrap();
+
+            assert!(ended.elapsed() < Duration::from_millis(500), "it waited");
+            assert_eq!(answer.status(), 422);
+            let reason = &answer.headers()["x-terminal-reason"];
+            assert_eq!(reason, "per_dispatch_errors_exceeded");
+            sleep(LATER).await;
+            let tried: Vec<_> = upstream
+                .models()
+                .into_iter()
+                .filter(|it| it != "400")
+                .collect();
+            assert_eq!(tried, calls);
+        });
+    }
+}
+
+#[test]
+fn an_abort_while_a_candidate_is_silent_asks_no_other() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let models = ["429-hour", "silent", "ok"];
+        let config = Config::candidates(upstream.addr, LIMITS, &models);
+        let gateway = Gateway::with(&config, &[]).await;
+        let call = gateway.post(CHAT, asks("429-hour", false));
+        let call = tokio::spawn(call.header("x-run-id", "r-1").send());
+        eventually(async || (upstream.count() == 2).then_some(())).await;
+
+        assert!(gateway.abort("r-1").await);
+        let answer = within(call).await.unwrap().unwrap();
+
+        assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+        sleep(LATER).await;
+        assert_eq!(upstream.models(), ["429-hour", "silent"]);
+    });
+}

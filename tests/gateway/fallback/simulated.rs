@@ -9,8 +9,8 @@ use super::super::support::{DIALECTS, Gateway, run, within};
 /// What may fail, how often it is asked, and the least that takes.
 const FAILING: [(&str, u64, Duration); 5] = [
     ("sim-failing", 2, Duration::ZERO),
-    ("sim-overloaded", 2, Duration::ZERO),
-    ("sim-overloaded-stream", 2, Duration::ZERO),
+    ("sim-overloaded", 1, Duration::ZERO),
+    ("sim-overloaded-stream", 1, Duration::ZERO),
     ("sim-rate-limited", 2, Duration::from_secs(1)),
     ("sim-rate-limited-long", 1, Duration::ZERO),
 ];
