@@ -14,7 +14,7 @@ const MAX_BODY: usize = 16 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamFailure {
-    /// `error.type`, or Google's `error.status`.
+    /// `error.type`, Google's `error.status`, AWS's `__type` or the exception that it is.
     pub kind: String,
     /// `error.code`, a number as its digits.
     pub code: String,
@@ -44,17 +44,8 @@ impl StreamFailure {
             failure.message = cut(&String::from_utf8_lossy(data));
             return failure;
         };
-        let of_choice = || {
-            event["choices"]
-                .as_array()?
-                .iter()
-                .find_map(|choice| choice.get("error"))
-        };
-        let nested = [&event["error"], &event["response"]["error"]]
-            .into_iter()
-            .find(|error| error.is_object() || error.is_string())
-            .or_else(of_choice)
-            .unwrap_or(&Value::Null);
+        let event = first(&event);
+        let nested = error_in(event);
         let text = |key: &str| {
             let found = [&nested[key], &event[key]].map(scalar);
             // A flat event's `type` says only that it is an error.
@@ -64,12 +55,14 @@ impl StreamFailure {
                 .find(|text| key != "type" || !is_event_type(text))
         };
         failure.kind = text("type")
-            .or_else(|| scalar(&nested["status"]))
+            .or_else(|| nested["status"].as_str().map(cut))
+            .or_else(|| text("__type"))
+            .or_else(|| exception(event).map(|(name, _)| cut(name)))
             .unwrap_or_default();
         failure.code = text("code").unwrap_or_default();
         failure.message = scalar(nested)
-            .or_else(|| text("message"))
-            .or_else(|| scalar(&event))
+            .or_else(|| ["message", "Message", "detail"].into_iter().find_map(text))
+            .or_else(|| scalar(event))
             .unwrap_or_default();
         failure
     }
@@ -94,6 +87,31 @@ impl fmt::Display for Truncated {
 }
 
 impl std::error::Error for Truncated {}
+
+/// The error inside the data of an event that reports a failure, in any of the known shapes; null
+/// if the data itself is the error, or text.
+pub(crate) fn error_in(event: &Value) -> &Value {
+    let event = first(event);
+    let choices = event["choices"].as_array().into_iter().flatten();
+    [&event["error"], &event["response"]["error"]]
+        .into_iter()
+        .chain(choices.map(|choice| &choice["error"]))
+        .chain(exception(event).map(|(_, error)| error))
+        .find(|error| error.is_object() || error.is_string())
+        .unwrap_or(&Value::Null)
+}
+
+/// Google sends a list where it would have streamed.
+fn first(event: &Value) -> &Value {
+    event.get(0).unwrap_or(event)
+}
+
+/// AWS's streams have one member, which is named for what it is.
+fn exception(event: &Value) -> Option<(&str, &Value)> {
+    let mut members = event.as_object()?.iter();
+    let (name, error) = members.find(|(name, _)| name.ends_with("Exception"))?;
+    Some((name, error))
+}
 
 fn is_event_type(text: &str) -> bool {
     text == "error" || text.starts_with("response.")

@@ -64,6 +64,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::failure::error_in;
 pub use self::{
     dialect::{Dialect, Grammar},
     event::{Event, EventKind, Verdict},

@@ -19,36 +19,40 @@ pub enum FailureClass {
     Transport,
     /// The upstream's certificate could not be verified.
     Certificate,
-    /// 408.
+    /// 408, `ModelTimeoutException`.
     RequestTimeout,
     /// 409.
     Conflict,
-    /// 429, `rate_limit_error`, `rate_limit_exceeded`.
+    /// 429, `rate_limit_error`, `rate_limit_exceeded`, `RESOURCE_EXHAUSTED`.
     RateLimit,
     /// A rate limit that this request exceeds by itself, however long it waits.
     RequestLimit,
-    /// 529, `overloaded_error`, `server_is_overloaded`, `slow_down`.
+    /// 529, `overloaded_error`, `server_is_overloaded`, `slow_down`, `UNAVAILABLE`.
     Overloaded,
-    /// The upstream is still starting, or access to it is still being set up.
+    /// The upstream is still starting, or access to it is still being set up:
+    /// `ModelNotReadyException`, llama.cpp's "Loading model".
     NotReady,
     /// Any other 5xx, `api_error`, `server_error`, an HTML page in place of an
     /// answer, and what a stream says that is not known.
     Server,
-    /// 424: the model broke down while it answered.
+    /// 424, `ModelStreamErrorException`: the model broke down while it answered.
     ModelFault,
-    /// 402, `insufficient_quota`, `billing_error`: nothing left to pay with.
+    /// 402, `insufficient_quota`, `billing_error`, a quota per day: nothing left
+    /// to pay with.
     Quota,
     /// 401, a bare 403, `authentication_error`, `invalid_api_key`.
     Auth,
     /// 410, `model_not_found`, `permission_error`: gone, or not for this credential.
     ModelGone,
-    /// `unsupported_country_region_territory`.
+    /// `unsupported_country_region_territory`, or a firewall's page under 403: not
+    /// from where we are.
     Region,
     /// `context_length_exceeded`: more than the model can read.
     ContextOverflow,
     /// 413, `request_too_large`: more bytes than the upstream takes.
     TooLarge,
-    /// `content_filter`, `content_policy_violation`, `invalid_prompt`.
+    /// `content_filter`, `content_policy_violation`, `invalid_prompt`, or a model
+    /// that stopped with `refusal`.
     ContentFilter,
     /// Any other 4xx, `invalid_request_error`.
     Caller,

@@ -3,13 +3,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, StatusCode};
 
-use super::{
-    FailureClass, Same, cause,
-    judge::{Said, judge},
-    retry_after, status, unary,
-};
+use super::{FailureClass, Judgement, Same, cause, stop};
 use crate::sse::StreamFailure;
 
 /// One judged failure of an upstream.
@@ -26,7 +22,8 @@ pub struct Failure {
     pub status: Option<StatusCode>,
     /// The upstream's own words, at most 1 KiB; empty if it had none.
     pub message: String,
-    /// How long the upstream asks to be left alone, at most 30 days.
+    /// How long the upstream asks to be left alone, at most 30 days. Its head
+    /// goes before its words, which count only where waiting helps.
     pub retry_after: Option<Duration>,
     /// The upstream's `x-should-retry`.
     pub should_retry: Option<bool>,
@@ -48,11 +45,13 @@ impl Failure {
     /// Judges an answer; `None` if it is healthy.
     ///
     /// `body` is the whole body of an error, or of an answer that is no event
-    /// stream: some upstreams report an error under 200. Where it was not read,
-    /// or is compressed, the head alone decides. `now` is the wall clock's, for
-    /// a `retry-after` that names a date.
+    /// stream: some upstreams report an error, or that the model refused, under
+    /// 200. Where it was not read, is compressed or longer than 64 KiB, the head
+    /// alone decides. `now` is the wall clock's, for a `retry-after` that names
+    /// a date.
     ///
     /// An `x-terminal-reason` is taken for that of a run which is not ours.
+    /// A [`Judgement`] puts a program's own rules in front.
     #[must_use]
     pub fn of_answer(
         status: StatusCode,
@@ -60,36 +59,23 @@ impl Failure {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Self> {
-        let body = if unary::is_plain(headers) { body } else { b"" };
-        let is_failure = status::is_failure(status);
-        if !is_failure && !status.is_success() {
-            return None;
-        }
-        let is_page = unary::is_page(headers, body);
-        if !is_failure && !is_page && !unary::is_error(body) {
-            return None;
-        }
-        let said = match is_page {
-            true => StreamFailure::default(),
-            false => StreamFailure::read(body),
-        };
-        let head = Head {
-            reason: text(headers, "x-terminal-reason"),
-            status: is_failure.then_some(status),
-            retry_after: retry_after::read(headers, now),
-            should_retry: match text(headers, "x-should-retry") {
-                "true" => Some(true),
-                "false" => Some(false),
-                _ => None,
-            },
-        };
-        Some(head.judge(&said))
+        Judgement::new().of_answer(status, headers, body, now)
     }
 
     /// Judges the event by which a stream reported that it failed.
     #[must_use]
     pub fn of_stream(failure: &StreamFailure) -> Self {
-        Head::default().judge(failure)
+        Judgement::new().of_stream(failure)
+    }
+
+    /// Judges why a model stopped, in the words of
+    /// [`Judge::stop_reason`](crate::sse::Judge::stop_reason); `None` unless it
+    /// refused or its context was full.
+    ///
+    /// Another model is of use only as long as the caller has seen nothing.
+    #[must_use]
+    pub fn of_stop(reason: &str) -> Option<Self> {
+        stop::class_of(reason).map(Self::new)
     }
 
     /// Judges an error that came in place of an answer, or of the rest of one.
@@ -109,46 +95,4 @@ impl Failure {
     pub fn is_worth_repeating(&self) -> bool {
         self.class.same() != Same::No && self.should_retry != Some(false)
     }
-}
-
-/// What the head of an answer adds to an error's own words.
-#[derive(Default)]
-struct Head<'a> {
-    reason: &'a str,
-    status: Option<StatusCode>,
-    retry_after: Option<Duration>,
-    should_retry: Option<bool>,
-}
-
-impl Head<'_> {
-    fn judge(self, failure: &StreamFailure) -> Failure {
-        let status = self.status.or_else(|| numeric(&failure.code));
-        let message = failure.message.trim();
-        let class = judge(Said {
-            reason: self.reason,
-            status,
-            kind: &failure.kind,
-            code: &failure.code,
-            message,
-            has_delay: self.retry_after.is_some(),
-        });
-        Failure {
-            class,
-            status,
-            message: message.to_owned(),
-            retry_after: self.retry_after,
-            should_retry: self.should_retry,
-        }
-    }
-}
-
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
-    let value = headers.get(name).map(HeaderValue::to_str);
-    value.and_then(Result::ok).unwrap_or_default()
-}
-
-/// A code that is a status. Some providers number their errors otherwise.
-fn numeric(code: &str) -> Option<StatusCode> {
-    let status: StatusCode = code.parse().ok()?;
-    (status.is_client_error() || status.is_server_error()).then_some(status)
 }

@@ -10,12 +10,13 @@
 //!
 //! # What counts
 //!
-//! Exact values of `error.type` and `error.code` first, in this order: quota,
-//! rate limit, overload, region, credential, model, context, size, filter. Then
-//! the few sentences by which a provider tells what it has no code for, then
-//! the status, and at last names such as `invalid_request_error` that say only
-//! whose fault it is. Text elsewhere in a body is never looked at: an answer
-//! that quotes an error is healthy.
+//! The program's own rules first, if a [`Judgement`] has any. Then exact values
+//! of `error.type` and `error.code`, in this order: quota, rate limit, overload,
+//! region, credential, model, context, size, filter. Then the few fields and
+//! sentences by which a provider tells what it has no code for, then the status,
+//! and at last names such as `invalid_request_error` that say only whose fault
+//! it is. Text elsewhere in a body is never looked at: an answer that quotes an
+//! error is healthy.
 //!
 //! # Examples
 //!
@@ -49,11 +50,18 @@
 mod advice;
 mod cause;
 mod class;
+mod delay;
+mod details;
 mod failure;
+mod head;
 mod judge;
+mod judgement;
 mod names;
+mod prose;
+mod reason;
 mod retry_after;
 mod status;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod transport;
@@ -63,5 +71,6 @@ pub use self::{
     advice::{Cool, Other, Same},
     class::FailureClass,
     failure::Failure,
+    judgement::{Answered, Judgement},
     transport::TransportError,
 };

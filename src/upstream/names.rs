@@ -1,9 +1,12 @@
+use http::StatusCode;
+
 use super::FailureClass;
 
 type Row = (FailureClass, &'static [&'static str]);
 
-/// Exact values of `error.type` and `error.code` that settle the class whatever
-/// the status, in the order of judging: the first row that holds one wins.
+/// Exact values of `error.type`, `error.code` and their likes that settle the
+/// class whatever the status, in the order of judging: the first row that holds
+/// one wins. AWS's are listed without their `Exception`.
 pub(super) const EXACT: &[Row] = &[
     (
         FailureClass::Quota,
@@ -16,11 +19,30 @@ pub(super) const EXACT: &[Row] = &[
     ),
     (
         FailureClass::RateLimit,
-        &["rate_limit_error", "rate_limit_exceeded"],
+        &[
+            "rate_limit_error",
+            "rate_limit_exceeded",
+            "Throttling",
+            "ServiceQuotaExceeded",
+        ],
     ),
     (
         FailureClass::Overloaded,
-        &["overloaded_error", "server_is_overloaded", "slow_down"],
+        &[
+            "overloaded_error",
+            "server_is_overloaded",
+            "slow_down",
+            "UNAVAILABLE",
+        ],
+    ),
+    (
+        FailureClass::NotReady,
+        &["ModelNotReady", "MPAgreementBeingCreated"],
+    ),
+    (FailureClass::RequestTimeout, &["ModelTimeout"]),
+    (
+        FailureClass::ModelFault,
+        &["ModelError", "ModelStreamError"],
     ),
     (
         FailureClass::Region,
@@ -32,6 +54,10 @@ pub(super) const EXACT: &[Row] = &[
             "authentication_error",
             "invalid_api_key",
             "account_deactivated",
+            "API_KEY_INVALID",
+            "UnrecognizedClient",
+            "InvalidSignature",
+            "ExpiredToken",
         ],
     ),
     (
@@ -41,6 +67,7 @@ pub(super) const EXACT: &[Row] = &[
             "permission_error",
             "model_decommissioned",
             "DeploymentNotFound",
+            "ResourceNotFound",
         ],
     ),
     (
@@ -64,6 +91,14 @@ pub(super) const EXACT: &[Row] = &[
     ),
 ];
 
+/// Names that several causes share: a sentence that tells more goes first, the
+/// status goes after them.
+pub(super) const SHARED: &[Row] = &[
+    (FailureClass::RateLimit, &["RESOURCE_EXHAUSTED"]),
+    (FailureClass::Auth, &["PERMISSION_DENIED"]),
+    (FailureClass::ModelGone, &["AccessDenied"]),
+];
+
 /// Names that only say whose fault it is: a status that tells more goes first.
 pub(super) const BROAD: &[Row] = &[
     (FailureClass::Conflict, &["conflict_error"]),
@@ -74,6 +109,9 @@ pub(super) const BROAD: &[Row] = &[
             "server_error",
             "timeout_error",
             "vector_store_timeout",
+            "InternalServer",
+            "DEADLINE_EXCEEDED",
+            "CANCELLED",
         ],
     ),
     (
@@ -81,6 +119,7 @@ pub(super) const BROAD: &[Row] = &[
         &[
             "invalid_request_error",
             "not_found_error",
+            "Validation",
             "string_above_max_length",
             "invalid_image",
             "invalid_image_format",
@@ -100,30 +139,45 @@ pub(super) const BROAD: &[Row] = &[
 ];
 
 /// The class of the first row that holds one of `names`.
-pub(super) fn find(rows: &[Row], names: [&str; 2]) -> Option<FailureClass> {
+pub(super) fn find(rows: &[Row], names: &[&str]) -> Option<FailureClass> {
     let row = rows
         .iter()
-        .find(|(_, known)| names.iter().any(|name| known.contains(name)));
+        .find(|(_, known)| known.iter().any(|known| is_among(known, names)));
     row.map(|&(class, _)| class)
 }
 
-/// What a terminal reason of another supervisor, which is not trusted here,
-/// amounts to.
-///
-/// Its clock or its caller ended its run, not ours; but a limit would stop the
-/// same work again.
-pub(super) fn of_reason(name: &str) -> Option<FailureClass> {
-    match name {
-        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
-        | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
-        "superseded"
-        | "turn_cap_reached"
-        | "retry_budget_exceeded"
-        | "per_dispatch_errors_exceeded"
-        | "consecutive_errors"
-        | "loop_detected"
-        | "stuck"
-        | "idle_circuit_open" => Some(FailureClass::Caller),
-        _ => None,
+/// Whether `names` hold the one that is listed as `known`.
+pub(super) fn is_among(known: &str, names: &[&str]) -> bool {
+    names
+        .iter()
+        .any(|name| bare(name) == known || starts_lower(known, bare(name)))
+}
+
+/// The status that an error of this name has when it does not come in a stream.
+pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
+    if is_among("invalid_request_error", names) || is_among("Validation", names) {
+        Some(StatusCode::BAD_REQUEST)
+    } else if is_among("not_found_error", names) {
+        Some(StatusCode::NOT_FOUND)
+    } else {
+        None
+    }
+}
+
+/// The name itself: AWS adds a namespace before it or an address after it, and
+/// says `Exception` in most of its answers.
+fn bare(name: &str) -> &str {
+    let name = name.split_once('#').map_or(name, |(_, name)| name);
+    let name = name.split_once(':').map_or(name, |(name, _)| name);
+    name.strip_suffix("Exception").unwrap_or(name)
+}
+
+/// Whether `name` is `known` with a small first letter, as in AWS's streams.
+fn starts_lower(known: &str, name: &str) -> bool {
+    match (known.split_at_checked(1), name.split_at_checked(1)) {
+        (Some((upper, rest)), Some((lower, same))) => {
+            rest == same && upper.to_ascii_lowercase() == lower
+        }
+        _ => false,
     }
 }

@@ -17,7 +17,12 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
             values(headers, &header::RETRY_AFTER)
                 .find_map(|text| decimal(text, 9).or_else(|| until(text, now)))
         })
-        .map(|delay| delay.min(LONGEST))
+        .map(capped)
+}
+
+/// A delay that sums up with any instant.
+pub(super) fn capped(delay: Duration) -> Duration {
+    delay.min(LONGEST)
 }
 
 fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
@@ -28,7 +33,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
 /// A decimal number of units of 10^`exponent` nanoseconds each, rounded up.
 ///
 /// Read as digits: a float would round some delays down.
-fn decimal(text: &str, exponent: usize) -> Option<Duration> {
+pub(super) fn decimal(text: &str, exponent: usize) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let mut digits = whole.bytes().chain(fraction.bytes());
     if whole.is_empty() || !digits.all(|digit| digit.is_ascii_digit()) {

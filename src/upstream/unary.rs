@@ -11,6 +11,8 @@ struct Top<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<&'a RawValue>,
     #[serde(borrow)]
+    object: Option<&'a RawValue>,
+    #[serde(borrow)]
     status: Option<&'a RawValue>,
     #[serde(borrow)]
     choices: Option<&'a RawValue>,
@@ -24,6 +26,14 @@ struct Top<'a> {
     candidates: Option<&'a RawValue>,
 }
 
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow)]
+    error: Option<&'a RawValue>,
+    #[serde(borrow)]
+    finish_reason: Option<&'a RawValue>,
+}
+
 /// Whether a body that came with a good status is an error all the same.
 pub(super) fn is_error(body: &[u8]) -> bool {
     // Nearly every answer ends here, unparsed. A text that quotes the key has
@@ -31,10 +41,18 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     if memmem::find(body, b"\"error\"").is_none() {
         return false;
     }
+    // Google sends a list where it would have streamed.
+    let body = match serde_json::from_slice::<Vec<&RawValue>>(body) {
+        Ok(list) => list.first().map_or("", |first| first.get()).as_bytes(),
+        Err(_) => body,
+    };
     let Ok(top) = serde_json::from_slice::<Top<'_>>(body) else {
         return false;
     };
-    if is(top.kind, "\"error\"") {
+    if is(top.kind, "\"error\"") || is(top.object, "\"error\"") {
+        return true;
+    }
+    if top.choices.is_some_and(have_failed) {
         return true;
     }
     let answers = [
@@ -82,6 +100,24 @@ fn is_filled(raw: &RawValue) -> bool {
     text.filter(|byte| !byte.is_ascii_whitespace())
         .nth(2)
         .is_some()
+}
+
+/// Whether there are choices, and every one of them ended with an error.
+fn have_failed(choices: &RawValue) -> bool {
+    let choices = serde_json::from_str::<Vec<Choice<'_>>>(choices.get());
+    let choices = choices.unwrap_or_default();
+    let has_failed = |choice: &Choice<'_>| {
+        let ended = is(choice.finish_reason, "\"error\"");
+        ended
+            || choice
+                .error
+                .is_some_and(|error| is_object(error) && says_something(error))
+    };
+    !choices.is_empty() && choices.iter().all(has_failed)
+}
+
+fn is_object(raw: &RawValue) -> bool {
+    raw.get().starts_with('{')
 }
 
 /// Jobs report an error of which every field is null: it is none.

@@ -265,7 +265,7 @@ fn a_number_in_the_body_of_an_error_does_not_replace_its_status() {
 #[test]
 fn a_page_under_an_error_is_judged_by_its_status_and_not_quoted() {
     let page = "<!DOCTYPE html><html><body>insufficient_quota</body></html>";
-    for (status, expected) in [(404, Caller), (403, Auth), (502, Server), (500, Server)] {
+    for (status, expected) in [(404, Caller), (403, Region), (502, Server), (500, Server)] {
         let failure = judge(status, &[("content-type", "text/html")], page).unwrap();
         assert_eq!(failure.class, expected, "{status}");
         assert_eq!(failure.message, "");

@@ -2,10 +2,15 @@
 
 mod answer;
 mod class;
+mod delay;
+mod details;
 mod error;
 mod good_status;
 mod head;
+mod names;
+mod prose;
 mod retry_after;
+mod stop;
 mod stream;
 
 use std::time::SystemTime;

@@ -1,0 +1,173 @@
+//! How the answers of real providers are judged: one fixture per signal.
+//!
+//! `tests/fixtures/upstream/index.toml` says for each what it is, what it should
+//! be judged as, and where its shape comes from.
+
+mod fixture;
+mod signals;
+
+use std::{collections::BTreeSet, fs, time::SystemTime};
+
+use http::{HeaderMap, StatusCode};
+use tower_agent::{
+    sse::{Dialect, Judge},
+    upstream::{Answered, Failure, FailureClass, Judgement},
+};
+
+use self::{
+    fixture::{Fixture, fixtures, folder},
+    signals::SIGNALS,
+};
+
+#[test]
+fn each_fixture_is_judged_as_its_provider_means_it() {
+    let mut wrong = Vec::new();
+    for fixture in fixtures() {
+        let failure = fixture.judged(&Judgement::new());
+        let class = failure.as_ref().map(|failure| failure.class.as_str());
+        let delay = failure.as_ref().and_then(|failure| failure.retry_after);
+        let delay = delay.map(|delay| humantime::format_duration(delay).to_string());
+        if class != Some(&fixture.class) || delay != fixture.retry_after {
+            let Fixture { file, signal, .. } = &fixture;
+            wrong.push(format!("{file} ({signal}): {class:?} {delay:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "judged otherwise:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn each_signal_has_a_fixture_and_each_fixture_a_signal() {
+    let fixtures = fixtures();
+    let shown: BTreeSet<_> = fixtures
+        .iter()
+        .map(|fixture| (&*fixture.class, &*fixture.signal))
+        .collect();
+    let listed: BTreeSet<_> = SIGNALS
+        .iter()
+        .flat_map(|&(class, signals)| signals.iter().map(move |&signal| (class, signal)))
+        .collect();
+    let missing: Vec<_> = listed.difference(&shown).collect();
+    let unknown: Vec<_> = shown.difference(&listed).collect();
+    assert!(missing.is_empty(), "without a fixture: {missing:?}");
+    assert!(unknown.is_empty(), "not listed: {unknown:?}");
+}
+
+#[test]
+fn each_class_that_an_answer_can_have_has_a_signal() {
+    use FailureClass::{
+        Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone, NotReady,
+        Overloaded, Quota, RateLimit, Region, RequestLimit, RequestTimeout, Server, TooLarge,
+    };
+    let classes = [
+        RequestTimeout,
+        Conflict,
+        RateLimit,
+        RequestLimit,
+        Overloaded,
+        NotReady,
+        Server,
+        ModelFault,
+        Quota,
+        Auth,
+        ModelGone,
+        Region,
+        ContextOverflow,
+        TooLarge,
+        ContentFilter,
+        Caller,
+    ];
+    let listed: BTreeSet<_> = SIGNALS.iter().map(|&(class, _)| class).collect();
+    let classes: BTreeSet<_> = classes.map(FailureClass::as_str).into();
+    assert_eq!(listed, classes);
+}
+
+#[test]
+fn each_body_is_indexed_with_where_it_comes_from() {
+    let mut indexed = BTreeSet::new();
+    for fixture in fixtures() {
+        assert!(!fixture.provenance.is_empty(), "{}", fixture.file);
+        indexed.insert(folder().join(fixture.file));
+    }
+    for provider in fs::read_dir(folder()).unwrap() {
+        let provider = provider.unwrap().path();
+        if !provider.is_dir() {
+            continue;
+        }
+        for file in fs::read_dir(provider).unwrap() {
+            let file = file.unwrap().path();
+            assert!(indexed.remove(&file), "not indexed: {}", file.display());
+        }
+    }
+    assert!(indexed.is_empty(), "missing: {indexed:?}");
+}
+
+#[test]
+fn the_judge_of_a_stream_finds_the_same_failure() {
+    for fixture in fixtures() {
+        // AWS frames its streams otherwise: whoever unpacks them reads the event.
+        if fixture.status.is_some() || fixture.file.starts_with("bedrock/") {
+            continue;
+        }
+        let body = fixture.body();
+        let mut judge = Judge::new(Dialect::Any);
+        judge.push(b"data: ");
+        judge.push(body.trim_ascii_end());
+        judge.push(b"\n\n");
+        let failure = judge.failure().expect(&fixture.file);
+        let failure = Failure::of_stream(failure);
+        assert_eq!(Some(failure), fixture.judged(&Judgement::new()));
+    }
+}
+
+#[test]
+fn a_rule_of_the_program_goes_before_everything() {
+    let judgement = Judgement::new()
+        .rule(|answered: &Answered<'_>| {
+            let is_named = answered.error.code == "insufficient_quota";
+            is_named.then_some(FailureClass::RateLimit)
+        })
+        .rule(|answered| {
+            let is_named = answered.error.kind == "insufficient_quota";
+            is_named.then_some(FailureClass::Caller)
+        })
+        .rule(|answered| {
+            let is_ours = answered.headers.get("x-terminal-reason")? == "step_timeout";
+            is_ours.then_some(FailureClass::RequestTimeout)
+        })
+        .rule(|answered| {
+            let is_event = answered.status.is_none();
+            let is_choice = answered.body.windows(7).any(|text| text == b"choices");
+            (is_event && is_choice).then_some(FailureClass::ModelFault)
+        })
+        .rule(|answered| {
+            let is_healthy = answered.status?.is_success() && answered.error.message.is_empty();
+            is_healthy.then_some(FailureClass::Conflict)
+        });
+    let mut ruled = 0;
+    for fixture in fixtures() {
+        let plain = fixture.judged(&Judgement::new()).unwrap();
+        let failure = fixture.judged(&judgement).unwrap();
+        let by_rule = match &*fixture.signal {
+            "insufficient_quota" => FailureClass::RateLimit,
+            "x-terminal-reason" if fixture.status == Some(504) => FailureClass::RequestTimeout,
+            _ if fixture.file.starts_with("openrouter/stream_") => FailureClass::ModelFault,
+            _ if fixture.status == Some(200) && plain.message.is_empty() => FailureClass::Conflict,
+            _ => plain.class,
+        };
+        assert_eq!(failure.class, by_rule, "{}", fixture.file);
+        assert_eq!(failure.status, plain.status);
+        assert_eq!(failure.message, plain.message);
+        ruled += usize::from(by_rule != plain.class);
+    }
+    assert!(ruled >= 10, "{ruled}");
+
+    let healthy = |judgement: &Judgement| {
+        let (headers, now) = (HeaderMap::new(), SystemTime::UNIX_EPOCH);
+        let answer = |status| judgement.of_answer(status, &headers, b"{}", now);
+        assert_eq!(answer(StatusCode::FOUND), None);
+        answer(StatusCode::OK).map(|failure| failure.class)
+    };
+    assert_eq!(healthy(&judgement), Some(FailureClass::Conflict));
+    assert_eq!(healthy(&Judgement::new()), None);
+    assert_eq!(format!("{judgement:?}"), "Judgement { rules: 5 }");
+}
