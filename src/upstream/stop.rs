@@ -56,9 +56,12 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
         return None;
     }
     let answer: Answer<'_> = serde_json::from_slice(body).ok()?;
-    if let Some(reason) = answer.feedback.and_then(|feedback| feedback.reason) {
-        // Whatever the reason is, there is no answer.
-        return class_of(reason).or(Some(FailureClass::ContentFilter));
+    // Whatever the reason is, there is no answer.
+    if answer
+        .feedback
+        .is_some_and(|feedback| feedback.reason.is_some())
+    {
+        return Some(FailureClass::ContentFilter);
     }
     let choices = answer.choices.or(answer.candidates).unwrap_or_default();
     let reasons = choices.iter().map(|choice| choice.finish_reason);

@@ -49,10 +49,8 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     let Ok(top) = serde_json::from_slice::<Top<'_>>(body) else {
         return false;
     };
-    if is(top.kind, "\"error\"") || is(top.object, "\"error\"") {
-        return true;
-    }
-    if top.choices.is_some_and(have_failed) {
+    let is_named = is(top.kind, "\"error\"") || is(top.object, "\"error\"");
+    if is_named || top.choices.is_some_and(have_failed) {
         return true;
     }
     let answers = [

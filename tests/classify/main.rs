@@ -3,15 +3,23 @@
 //! `tests/fixtures/upstream/index.toml` says for each what it is, what it should
 //! be judged as, and where its shape comes from.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 mod fixture;
 mod signals;
 
-use std::{collections::BTreeSet, fs, time::SystemTime};
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, ErrorKind},
+    time::SystemTime,
+};
 
 use http::{HeaderMap, StatusCode};
 use tower_agent::{
-    sse::{Dialect, Judge},
-    upstream::{Answered, Failure, FailureClass, Judgement},
+    BoxError,
+    sse::{Dialect, Judge, Truncated},
+    upstream::{Answered, Failure, FailureClass, Judgement, TransportError},
 };
 
 use self::{
@@ -116,6 +124,60 @@ fn the_judge_of_a_stream_finds_the_same_failure() {
         let failure = judge.failure().expect(&fixture.file);
         let failure = Failure::of_stream(failure);
         assert_eq!(Some(failure), fixture.judged(&Judgement::new()));
+    }
+}
+
+#[test]
+fn each_way_in_which_no_answer_comes_is_judged() {
+    let io = |kind: ErrorKind| TransportError::new(io::Error::from(kind));
+    let dns = "failed to lookup address information: Name or service not known";
+    let goaway = "http2 error: connection error received: not a result of an error";
+    let tls = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
+    let cases: [(&str, BoxError, FailureClass); 9] = [
+        (
+            "DNS",
+            TransportError::new(io::Error::other(dns)).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "refused",
+            io(ErrorKind::ConnectionRefused).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "unreachable",
+            io(ErrorKind::HostUnreachable).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "reset",
+            io(ErrorKind::ConnectionReset).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "a bare reset",
+            io::Error::from(ErrorKind::ConnectionReset).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "GOAWAY",
+            TransportError::new(goaway).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "truncated",
+            Truncated::new(7).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "certificate",
+            TransportError::new(tls).into(),
+            FailureClass::Certificate,
+        ),
+        ("unknown", "it broke".into(), FailureClass::Server),
+    ];
+    for (signal, error, class) in cases {
+        assert_eq!(Failure::of_error(&*error), Failure::new(class), "{signal}");
     }
 }
 

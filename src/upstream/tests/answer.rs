@@ -2,8 +2,8 @@
 
 use super::{class, judge};
 use crate::upstream::FailureClass::{
-    self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelGone, Overloaded, Quota,
-    RateLimit, Region, RequestLimit, RequestTimeout, Server, TooLarge,
+    self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone, NotReady,
+    Overloaded, Quota, RateLimit, Region, RequestLimit, RequestTimeout, Server, TooLarge,
 };
 
 type Case = (u16, &'static str, FailureClass);
@@ -186,11 +186,20 @@ fn the_earlier_row_of_the_order_wins() {
         ("insufficient_quota", Quota),
         ("rate_limit_exceeded", RateLimit),
         ("overloaded_error", Overloaded),
+        ("ModelNotReady", NotReady),
+        ("ModelTimeout", RequestTimeout),
+        ("ModelError", ModelFault),
         ("unsupported_country_region_territory", Region),
         ("invalid_api_key", Auth),
         ("model_not_found", ModelGone),
         ("context_length_exceeded", ContextOverflow),
+        ("request_too_large", TooLarge),
         ("content_filter", ContentFilter),
+        ("RESOURCE_EXHAUSTED", RateLimit),
+        ("PERMISSION_DENIED", Auth),
+        ("AccessDenied", ModelGone),
+        ("conflict_error", Conflict),
+        ("server_error", Server),
         ("invalid_request_error", Caller),
     ];
     for (at, &(first, expected)) in order.iter().enumerate() {
@@ -269,6 +278,26 @@ fn a_page_under_an_error_is_judged_by_its_status_and_not_quoted() {
         let failure = judge(status, &[("content-type", "text/html")], page).unwrap();
         assert_eq!(failure.class, expected, "{status}");
         assert_eq!(failure.message, "");
+    }
+}
+
+#[test]
+fn the_words_are_found_under_any_of_their_keys() {
+    let bodies = [
+        r#"{"error":{"message":"x"}}"#,
+        r#"{"error":"x"}"#,
+        r#"[{"error":{"message":"x"}}]"#,
+        r#"{"object":"error","message":"x","code":500}"#,
+        r#"{"Message":"x"}"#,
+        r#"{"detail":"x"}"#,
+        r#"{"response":{"error":{"message":"x"}}}"#,
+        r#"{"choices":[{"error":null},{"error":{"message":"x"}}]}"#,
+        r#"{"internalServerException":{"message":"x"}}"#,
+        "\"x\"",
+        "x",
+    ];
+    for body in bodies {
+        assert_eq!(judge(500, &[], body).unwrap().message, "x", "{body}");
     }
 }
 

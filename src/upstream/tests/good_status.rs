@@ -76,6 +76,9 @@ fn healthy_answers_are_healthy() {
         // Beside an answer, a warning.
         r#"{"choices":[{"message":{"content":"hi"}}],"error":{"message":"x"}}"#,
         r#"{"data":[{"embedding":[0.1]}],"error":{"message":"x"}}"#,
+        r#"{"output":[{"type":"message"}],"error":{"message":"x"}}"#,
+        r#"{"content":[{"type":"text"}],"error":{"message":"x"}}"#,
+        r#"{"candidates":[{"index":0}],"error":{"message":"x"}}"#,
         r#"{"content":"<html>","error":null}"#,
     ];
     for body in cases {

@@ -5,9 +5,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{NOW, headers, judge};
-use crate::upstream::{
-    Failure,
-    FailureClass::{Caller, Quota, RateLimit, Server},
+use crate::{
+    sse::StreamFailure,
+    upstream::{
+        Failure,
+        FailureClass::{Caller, Quota, RateLimit, Server},
+    },
 };
 
 #[test]
@@ -87,12 +90,13 @@ proptest! {
         status in 100u16..1000,
         body in prop_oneof![
             proptest::collection::vec(any::<u8>(), 0..200),
-            "(\\{|\\}|\\[|\\]|\"|:|,|error|type|code|null|429|ü|<html){0,40}".prop_map(String::into_bytes),
+            "(\\{|\\}|\\[|\\]|\"|:|,|error|type|code|null|429|details|metadata|choices|stop_reason|refusal|__type|#|ü|<html){0,40}".prop_map(String::into_bytes),
         ],
     ) {
         let status = http::StatusCode::from_u16(status).unwrap();
         let html = headers(&[("retry-after", "1")]);
         let failure = Failure::of_answer(status, &html, &body, NOW);
+        let _ = Failure::of_stream(&StreamFailure::read(&body));
         if status.as_u16() >= 400 {
             let failure = failure.unwrap();
             prop_assert_eq!(failure.status, Some(status));

@@ -146,6 +146,8 @@ fn a_number_or_a_quotation_is_no_signal() {
         (400, "invalid_request_error", "quota exceeded"),
         (404, "", "There is no model here"),
         (404, "", "Unknown path: model"),
+        (404, "", "No route for the model"),
+        (404, "", "No route for publisher model"),
     ];
     for (status, name, message) in cases {
         assert_eq!(
