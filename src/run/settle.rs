@@ -58,6 +58,10 @@ impl Run {
     /// ends only now, with the answer handed on: what hit the limit is still
     /// answered as it was.
     fn count_failure(&self) {
+        if self.nearest().payload.is_single() {
+            // It is over with its one call, and as that is.
+            return;
+        }
         let own = self.node().own_end();
         let Some(end) = own.filter(|end| end.origin == self.node().number()) else {
             return;

@@ -266,7 +266,11 @@ fn patient(plan: &Plan, story: &Story) -> Result<(), String> {
         let Some((layer, leave)) = leave.filter(|_| !plan.is_pumped()) else {
             continue;
         };
-        let repeats = matches!(plan.layers[layer], Kind::Retry { .. });
+        let retry = |kind: &Kind| matches!(kind, Kind::Retry { .. });
+        let tries = |kind: &Kind| retry(kind) || matches!(kind, Kind::Fallback { .. });
+        // One further out sees what those inside made of the answer, and a
+        // window between them may have cut that.
+        let repeats = retry(&plan.layers[layer]) && !plan.layers[layer + 1..].iter().any(tries);
         let had_head = between
             .iter()
             .any(|entry| entry.event == Event::Gave(call, Given::Head));
