@@ -16,6 +16,7 @@ mod pump;
 mod reasons;
 mod registry;
 mod retry_budget;
+mod reviewed;
 mod run;
 mod run_layer;
 mod step_timeout;

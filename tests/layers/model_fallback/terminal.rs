@@ -14,7 +14,7 @@ use tower_agent::{
 use super::models;
 use crate::support::{
     PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, prompt,
-    reason_of, secs,
+    reason_of, secs, supervised,
 };
 
 #[tokio::test(start_paused = true)]
@@ -187,13 +187,6 @@ async fn step_windows_that_coincide_ask_one_of_two_candidates() {
         assert_eq!(upstream.models(), ["a"]);
         assert_eq!(run.in_flight(), 0);
     }
-}
-
-/// Another supervisor's answer: its reason, about the run of this id.
-fn supervised(reason: &'static str, id: &str) -> Script {
-    let id: &'static str = id.to_owned().leak();
-    let answer = failing(504).header("x-terminal-reason", reason);
-    answer.header("x-run-id", id)
 }
 
 #[tokio::test(start_paused = true)]

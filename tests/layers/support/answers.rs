@@ -40,6 +40,13 @@ pub(crate) fn coded(status: u16, code: &str) -> Script {
     )
 }
 
+/// Another supervisor's answer: its reason, about the run of this id.
+pub(crate) fn supervised(reason: &'static str, id: &str) -> Script {
+    let id: &'static str = id.to_owned().leak();
+    let answer = failing(504).header("x-terminal-reason", reason);
+    answer.header("x-run-id", id)
+}
+
 /// A chat stream that ends well.
 pub(crate) fn healthy() -> Script {
     Script::sse().data(PRELUDE).data(chat("a")).data(DONE)

@@ -10,7 +10,7 @@ mod several;
 pub(crate) use self::{
     answers::{
         ERROR, coded, failing, healthy, healthy_text, holding, holding_for, quick, run_on, saying,
-        tries,
+        supervised, tries,
     },
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
     probe::Probe,

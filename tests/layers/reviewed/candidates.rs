@@ -1,0 +1,157 @@
+//! Who is asked, with what.
+
+use http::{HeaderValue, Request, Uri};
+use http_body_util::Full;
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, HardCeilingLayer, Limits, ModelFallbackLayer, StepTimeoutLayer, TerminalReason,
+    terminal_response::InvalidRequest,
+};
+
+use crate::support::{
+    ERROR, ReadExt, Script, Several, chat, failing, healthy, prompt, reason_of, secs,
+};
+
+/// A candidate at an upstream of its own.
+fn at(model: &str, host: &str) -> Candidate {
+    let url: Uri = format!("http://{host}/v1").parse().unwrap();
+    Candidate::new(model).base_url(url).unwrap()
+}
+
+/// To a path at which no operation is known.
+fn unknown() -> Request<Full<bytes::Bytes>> {
+    let mut request = prompt("a", false);
+    *request.uri_mut() = Uri::from_static("/v1/threads");
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
+    let [near, far] = [Candidate::new("a"), at("b", "b.test")];
+    for candidates in [[near.clone(), far.clone()], [far, near]] {
+        let upstream = Several::new([failing(500)]);
+        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+        let answer = service.oneshot(unknown()).await.unwrap();
+
+        assert_eq!(answer.status(), 500);
+        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(upstream.models(), ["a"]);
+        assert_eq!(upstream.seen()[0].uri, "/v1/threads");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refused() {
+    let upstream = Several::new([healthy()]);
+    let service = ModelFallbackLayer::new([at("b", "b.test")]).layer(upstream.clone());
+
+    let error = service.oneshot(unknown()).await.unwrap_err();
+
+    let error = error.downcast::<InvalidRequest>().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "no operation of a model is known at \"/v1/threads\""
+    );
+    assert_eq!(upstream.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_the_request_and_of_the_candidate_hold_together() {
+    let talking = Script::sse().repeat(10, 2.0, chat("a"));
+    let silent = Script::sse().data(chat("a")).never();
+    for (script, reason, at) in [
+        (talking, TerminalReason::HardCeiling, 5),
+        (silent, TerminalReason::StepTimeout, 3),
+    ] {
+        let limits = Limits {
+            step: Some(secs(3)),
+            ..Limits::default()
+        };
+        let service = ServiceBuilder::new()
+            .layer(ModelFallbackLayer::new(
+                [Candidate::new("a").limits(limits)],
+            ))
+            .layer(HardCeilingLayer::new(secs(600)))
+            .layer(StepTimeoutLayer::new(secs(600)))
+            .service(Several::new([script]));
+        let mut request = prompt("a", true);
+        request.extensions_mut().insert(Limits {
+            ceiling: Some(secs(5)),
+            ..Limits::default()
+        });
+        let start = Instant::now();
+
+        let answer = service.oneshot(request).await.unwrap();
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.reason(), Some(reason));
+        assert_eq!(start.elapsed(), secs(at));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_both_say_the_same_limit_the_requests_holds() {
+    let of = |seconds| Limits {
+        step: Some(secs(seconds)),
+        ..Limits::default()
+    };
+    for (of_request, of_candidate) in [(3, 8), (8, 3)] {
+        let candidate = Candidate::new("a").limits(of(of_candidate));
+        let service = ServiceBuilder::new()
+            .layer(ModelFallbackLayer::new([candidate]))
+            .layer(StepTimeoutLayer::new(secs(600)))
+            .service(Several::new([Script::before_head().never()]));
+        let mut request = prompt("a", false);
+        request.extensions_mut().insert(of(of_request));
+        let start = Instant::now();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), secs(of_request));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_model_at_two_upstreams_is_two_candidates() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let candidates = [at("m", "one.test"), at("m", "two.test")];
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 200);
+    let seen = upstream.seen();
+    let hosts: Vec<_> = seen.iter().filter_map(|seen| seen.uri.host()).collect();
+    assert_eq!(hosts, ["one.test", "two.test"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_listed_twice_exactly_is_one_candidate() {
+    for candidate in [Candidate::new("m"), at("m", "one.test")] {
+        let upstream = Several::new([failing(500)]);
+        let twice = [candidate.clone(), candidate];
+        let service = ModelFallbackLayer::new(twice).layer(upstream.clone());
+
+        service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callers_run_id_reaches_nobody_who_is_not_trusted() {
+    let upstream = Several::new([failing(500)]);
+    let candidates = [Candidate::new("a"), at("b", "b.test")];
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let mut request = prompt("a", true);
+    let id = HeaderValue::from_static("callers");
+    request.headers_mut().insert("x-run-id", id);
+
+    service.oneshot(request).await.unwrap();
+
+    assert_eq!(upstream.models(), ["a", "b"]);
+    assert_eq!(upstream.header("x-run-id"), [None, None]);
+}

@@ -1,0 +1,103 @@
+//! The errors of a program's own work: its tools, and calls that it sends on.
+
+use std::future::pending;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceExt, service_fn};
+use tower_agent::{
+    BoxError, HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    upstream::FailureClass,
+};
+
+use crate::support::{
+    ReadExt, Script, Several, attached, chat, failing, later, prompt, quick, reason_of, request,
+    run_on, secs,
+};
+
+#[tokio::test(start_paused = true)]
+async fn tools_of_a_run_of_one_call_are_limited() {
+    let agent = service_fn(|request: Request<()>| async move {
+        let run = request.extensions().get::<Run>().unwrap().run();
+        run.limit_errors(&RetryBudget::new().per_error_key(1));
+        for ended in [None, Some(TerminalReason::RetryBudget)] {
+            let tool = run
+                .tool("read")
+                .call(async { Err::<(), _>("no such file") });
+            tool.await.unwrap_err();
+            assert_eq!(run.terminal_reason(), ended);
+        }
+        Ok::<_, BoxError>(Response::new(Full::<Bytes>::default()))
+    });
+    let service = HardCeilingLayer::new(secs(600)).layer(agent);
+
+    let answer = service.oneshot(request()).await;
+
+    let reason = match answer {
+        Ok(answer) => answer.into_body().read().await.reason(),
+        Err(error) => reason_of(&error),
+    };
+    assert_eq!(reason, Some(TerminalReason::RetryBudget));
+}
+
+/// A tool of `run` that does nothing for ten seconds.
+async fn stuck(run: &Run) {
+    let tool = run.tool("slow").window(secs(10));
+    let nothing = tool.call(pending::<Result<(), &str>>());
+    nothing.await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_its_own_window_cuts_is_an_error_of_its_run() {
+    let run = Run::open();
+    run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(1));
+
+    stuck(&run).await;
+    assert_eq!(run.terminal_reason(), None);
+    stuck(&run).await;
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_is_cut_with_its_call_is_no_error_of_its_run() {
+    let run = Run::open();
+    run.limit_errors(&RetryBudget::new().per_run(0));
+    let (_request, call) = attached(&run, request());
+    let ends = call.clone();
+    let ended = later(1, move || ends.end(TerminalReason::StepTimeout));
+
+    stuck(&call).await;
+
+    assert!(ended.await.unwrap());
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
+    for run in [None, Some(Run::open())] {
+        let program = service_fn(|request: Request<Full<Bytes>>| async move {
+            let broken = Script::sse().data(chat("a")).fail("reset");
+            let [first, second] = [failing(500), broken]
+                .map(|script| RetryBudgetLayer::new(quick()).layer(Several::new([script])));
+            let failed = first.oneshot(request.clone()).await?;
+            assert_eq!(failed.status(), 500);
+            failed.into_body().read().await.whole();
+            second.oneshot(request).await
+        });
+        let service = HardCeilingLayer::new(secs(600)).layer(program);
+        let request = prompt("m", true);
+        let request = match &run {
+            Some(run) => run.attach(request),
+            None => request,
+        };
+
+        let answer = service.oneshot(request).await.unwrap();
+        let call = run_on(&answer);
+        answer.into_body().read().await.end.unwrap_err();
+
+        let transport = TerminalReason::Failed(FailureClass::Transport);
+        assert_eq!(call.terminal_reason(), Some(transport));
+    }
+}
