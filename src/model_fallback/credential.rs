@@ -76,7 +76,9 @@ impl Candidate {
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.label() == other.label()
             && self.model == other.model
-            && self.same_provider(other)
+            && self.base_url == other.base_url
+            && self.spoken() == other.spoken()
+            && self.headers == other.headers
             && self.same_credential(other)
     }
 

@@ -30,8 +30,9 @@ pub(super) struct Choices {
 impl ModelFallbackLayer {
     /// Tries the candidate that the request names as its `model`, then the
     /// others as they are listed, each at most once per call. One that is listed
-    /// twice, by name, model and upstream, is tried once; of two that share a
-    /// name alone, the first goes first. Without any, requests pass as they are.
+    /// twice, with the same name, model, base URL, dialect, headers and account,
+    /// is tried once; of others that share a name, the first goes first. Without
+    /// any, requests pass as they are.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();

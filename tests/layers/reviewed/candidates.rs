@@ -5,18 +5,20 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, HardCeilingLayer, Limits, ModelFallbackLayer, StepTimeoutLayer, TerminalReason,
-    terminal_response::InvalidRequest,
+    Candidate, CandidateDialect, HardCeilingLayer, Limits, ModelFallbackLayer, StepTimeoutLayer,
+    TerminalReason, terminal_response::InvalidRequest,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, chat, failing, healthy, prompt, reason_of, secs,
+    ERROR, ReadExt, STOP, Script, Several, chat, content_block, failing, healthy, prompt,
+    reason_of, secs,
 };
 
 /// A candidate at an upstream of its own.
-fn at(model: &str, host: &str) -> Candidate {
-    let url: Uri = format!("http://{host}/v1").parse().unwrap();
-    Candidate::new(model).base_url(url).unwrap()
+fn at(model: &str, url: &str) -> Candidate {
+    Candidate::new(model)
+        .base_url(url.parse().unwrap())
+        .unwrap()
 }
 
 /// To a path at which no operation is known.
@@ -28,7 +30,7 @@ fn unknown() -> Request<Full<bytes::Bytes>> {
 
 #[tokio::test(start_paused = true)]
 async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
-    let [near, far] = [Candidate::new("a"), at("b", "b.test")];
+    let [near, far] = [Candidate::new("a"), at("b", "http://b.test/v1")];
     for candidates in [[near.clone(), far.clone()], [far, near]] {
         let upstream = Several::new([failing(500)]);
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
@@ -45,7 +47,7 @@ async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
 #[tokio::test(start_paused = true)]
 async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refused() {
     let upstream = Several::new([healthy()]);
-    let service = ModelFallbackLayer::new([at("b", "b.test")]).layer(upstream.clone());
+    let service = ModelFallbackLayer::new([at("b", "http://b.test/v1")]).layer(upstream.clone());
 
     let error = service.oneshot(unknown()).await.unwrap_err();
 
@@ -116,21 +118,44 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn one_model_at_two_upstreams_is_two_candidates() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let candidates = [at("m", "one.test"), at("m", "two.test")];
-    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    for urls in [
+        ["http://one.test/v1", "http://two.test/v1"],
+        ["http://one.test/v1", "http://one.test/backup/v1"],
+    ] {
+        let upstream = Several::new([failing(500), healthy()]);
+        let service = ModelFallbackLayer::new(urls.map(|url| at("m", url)));
+        let service = service.layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        let asked: Vec<_> = upstream
+            .seen()
+            .iter()
+            .map(|it| it.uri.to_string())
+            .collect();
+        assert_eq!(asked, urls.map(|url| format!("{url}/chat/completions")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_model_in_two_dialects_is_two_candidates() {
+    let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];
+    let candidates = dialects.map(|dialect| Candidate::new("m").dialect(dialect));
+    let upstream = Several::new([Script::sse().data(content_block("a")).data(STOP)]);
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let mut request = prompt("m", true);
+    *request.uri_mut() = Uri::from_static("/v1/messages");
+
+    let answer = service.oneshot(request).await.unwrap();
 
     assert_eq!(answer.status(), 200);
-    let seen = upstream.seen();
-    let hosts: Vec<_> = seen.iter().filter_map(|seen| seen.uri.host()).collect();
-    assert_eq!(hosts, ["one.test", "two.test"]);
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_listed_twice_exactly_is_one_candidate() {
-    for candidate in [Candidate::new("m"), at("m", "one.test")] {
+    for candidate in [Candidate::new("m"), at("m", "http://one.test/v1")] {
         let upstream = Several::new([failing(500)]);
         let twice = [candidate.clone(), candidate];
         let service = ModelFallbackLayer::new(twice).layer(upstream.clone());
@@ -144,7 +169,7 @@ async fn what_is_listed_twice_exactly_is_one_candidate() {
 #[tokio::test(start_paused = true)]
 async fn the_callers_run_id_reaches_nobody_who_is_not_trusted() {
     let upstream = Several::new([failing(500)]);
-    let candidates = [Candidate::new("a"), at("b", "b.test")];
+    let candidates = [Candidate::new("a"), at("b", "http://b.test/v1")];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let mut request = prompt("a", true);
     let id = HeaderValue::from_static("callers");
