@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Several, chat, healthy_text, holding, prompt, quick, run_on,
-    secs,
+    DONE, PRELUDE, ReadExt, Script, Several, chat, failing, healthy_text, holding, holding_for,
+    prompt, quick, run_on, secs,
 };
 
 /// A failure of 100 bytes of which 50 come.
@@ -132,25 +132,27 @@ async fn empty_frames_are_not_held() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_empty_frame_behind_all_that_was_announced_is_missed_by_nobody() {
-    let script = Script::json().header("content-length", "2").size(2);
-    let script = script.data("{}").data("");
-    for (_, service) in holding([script]) {
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
-        let run = run_on(&answer);
-        let mut body = answer.into_body();
+async fn what_is_held_behind_all_that_was_announced_is_missed_by_nobody() {
+    let announced = Script::json().header("content-length", "2").size(2);
+    let announced = announced.data("{}");
+    for script in [announced.clone().data("").never(), announced.trailers()] {
+        for (_, service) in holding_for([script], Some(secs(1))) {
+            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+            let run = run_on(&answer);
+            let mut body = answer.into_body();
 
-        assert_eq!(body.token().await, "{}");
-        drop(body);
+            assert_eq!(body.token().await, "{}");
+            drop(body);
 
-        assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+            assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_not_ready_for_the_repeat_is_told_as_502() {
     let gone = "the pool is gone".into();
-    let upstream = Several::new([crate::support::failing(500)]).readiness([None, Some(gone)]);
+    let upstream = Several::new([failing(500)]).readiness([None, Some(gone)]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RetryBudgetLayer::new(quick()))
