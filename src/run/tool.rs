@@ -191,7 +191,13 @@ impl<F> Watch<F> {
                 Poll::Ready(Ok(output))
             }
             Err(terminated) => {
-                self.finish(terminated.reason.clone());
+                self.as_mut().finish(terminated.reason.clone());
+                // Its own window is an error of it, the end of the run none.
+                let watch = self.project();
+                if terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node) {
+                    let key = || ErrorKey::new(watch.name, terminated.reason.as_str());
+                    watch.node.run().fail(key);
+                }
                 Poll::Ready(Err(Box::new(terminated)))
             }
         }
@@ -231,15 +237,7 @@ where
                 watch.node.run().fail(key);
                 Poll::Ready(Err(ToolError::Failed(error)))
             }
-            Err(terminated) => {
-                // Its own window is an error of it, the end of the run none.
-                let watch = self.project().watch.project();
-                if terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node) {
-                    let key = || ErrorKey::new(watch.name, terminated.reason.as_str());
-                    watch.node.run().fail(key);
-                }
-                Poll::Ready(Err(ToolError::Terminated(terminated)))
-            }
+            Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),
         }
     }
 }

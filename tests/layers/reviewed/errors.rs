@@ -41,37 +41,45 @@ async fn tools_of_a_run_of_one_call_are_limited() {
     assert_eq!(reason, Some(TerminalReason::RetryBudget));
 }
 
-/// A tool of `run` that does nothing for ten seconds.
-async fn stuck(run: &Run) {
+/// A tool of `run` that is watched, or called, and never does anything.
+async fn stuck(run: &Run, called: bool) {
     let tool = run.tool("slow").window(secs(10));
-    let nothing = tool.call(pending::<Result<(), &str>>());
-    nothing.await.unwrap_err();
+    if called {
+        let nothing = tool.call(pending::<Result<(), &str>>());
+        nothing.await.unwrap_err();
+    } else {
+        tool.watch(pending::<()>()).await.unwrap_err();
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_its_own_window_cuts_is_an_error_of_its_run() {
-    let run = Run::open();
-    run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(1));
+    for called in [true, false] {
+        let run = Run::open();
+        run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(1));
 
-    stuck(&run).await;
-    assert_eq!(run.terminal_reason(), None);
-    stuck(&run).await;
+        stuck(&run, called).await;
+        assert_eq!(run.terminal_reason(), None);
+        stuck(&run, called).await;
 
-    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_is_cut_with_its_call_is_no_error_of_its_run() {
-    let run = Run::open();
-    run.limit_errors(&RetryBudget::new().per_run(0));
-    let (_request, call) = attached(&run, request());
-    let ends = call.clone();
-    let ended = later(1, move || ends.end(TerminalReason::StepTimeout));
+    for called in [true, false] {
+        let run = Run::open();
+        run.limit_errors(&RetryBudget::new().per_run(0));
+        let (_request, call) = attached(&run, request());
+        let ends = call.clone();
+        let ended = later(1, move || ends.end(TerminalReason::StepTimeout));
 
-    stuck(&call).await;
+        stuck(&call, called).await;
 
-    assert!(ended.await.unwrap());
-    assert_eq!(run.terminal_reason(), None);
+        assert!(ended.await.unwrap());
+        assert_eq!(run.terminal_reason(), None);
+    }
 }
 
 #[tokio::test(start_paused = true)]
