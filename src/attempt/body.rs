@@ -126,6 +126,10 @@ where
             }
             return polled;
         }
+        if this.held.wants_flush() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         let next = this.held.next();
         if matches!(next, Some(Err(_))) {
             *this.held = Held::default();

@@ -14,6 +14,8 @@ pub(super) struct Held {
     rest: VecDeque<Bytes>,
     trailers: Option<Box<Frame<Bytes>>>,
     error: Option<BoxError>,
+    /// What came before the error had its time to be sent.
+    flushed: bool,
     bytes: usize,
 }
 
@@ -70,6 +72,14 @@ impl Held {
             self.first = Some(whole.freeze());
         }
         self.first.clone().unwrap_or_default()
+    }
+
+    /// Whether only the error is left, for the first time: a server sends what
+    /// it has when a body has nothing to give, and an error before that loses
+    /// even the head.
+    pub(super) fn wants_flush(&mut self) -> bool {
+        let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
+        alone && !std::mem::replace(&mut self.flushed, true)
     }
 
     /// What comes next, as long as anything is held.

@@ -22,6 +22,9 @@ use crate::{
     upstream::Failure,
 };
 
+/// How many frames are taken in one poll.
+const TURN: usize = 128;
+
 pin_project! {
     /// One try, from its call to its commit, or to what tells why it failed.
     #[project = TrialProj]
@@ -184,7 +187,8 @@ where
     B::Error: Into<BoxError>,
 {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, BoxError>> {
-        loop {
+        // Frames of nothing, always ready, must leave others a turn.
+        for _ in 0..TURN {
             let ended = self.body.is_end_stream();
             let progress = self.goal.progress(self.held.len(), ended);
             if progress != Progress::Going {
@@ -202,6 +206,8 @@ where
                 Some(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
+        cx.waker().wake_by_ref();
+        Poll::Pending
     }
 
     fn conclude(mut self, progress: Progress) -> Outcome<B> {
