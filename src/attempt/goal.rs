@@ -83,6 +83,9 @@ impl Goal {
             Self::Content(judged) if reached(judged.error()) => Progress::Failed,
             Self::Content(judged) => {
                 let over = ended || reached(judged.terminator());
+                if over && stopped(judged).is_some() {
+                    return Progress::Failed;
+                }
                 let full = judged.events() >= MAX_EVENTS || bytes > MAX_HELD;
                 if over || full {
                     Progress::Committed
@@ -102,7 +105,10 @@ impl Goal {
     pub(super) fn failure(&self) -> Option<Failure> {
         match self {
             Self::Judged(failure) => Some(Failure::clone(failure)),
-            Self::Content(judged) => judged.failure().map(Failure::of_stream),
+            Self::Content(judged) => {
+                let told = judged.failure().map(Failure::of_stream);
+                told.or_else(|| stopped(judged))
+            }
             _ => None,
         }
     }
@@ -111,6 +117,12 @@ impl Goal {
     pub(super) const fn streams(&self) -> bool {
         matches!(self, Self::Content(_))
     }
+}
+
+/// What a model failed with that stopped before it said anything: it refused,
+/// or the request was too long for it.
+fn stopped(judged: &Judged) -> Option<Failure> {
+    Failure::of_stop(&judged.stop_reason()?)
 }
 
 fn is_encoded(headers: &HeaderMap) -> bool {

@@ -2,5 +2,6 @@
 
 mod bounds;
 mod failures;
+mod stops;
 mod streams;
 mod whole;

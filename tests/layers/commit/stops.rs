@@ -1,0 +1,89 @@
+//! A model that stops before it says anything, under 200.
+
+use tower::{Layer, ServiceExt};
+use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass};
+
+use crate::support::{
+    DONE, PRELUDE, ReadExt, STOP, Script, Several, attached, chat, content_block, healthy,
+    healthy_text, prompt,
+};
+
+fn finished(reason: &str) -> String {
+    let choice = format!("{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"{reason}\"}}");
+    format!("data: {{\"choices\":[{choice}]}}\n\n")
+}
+
+fn filtered() -> Script {
+    let stopped = finished("content_filter");
+    Script::sse().data(PRELUDE).data(stopped).data(DONE)
+}
+
+fn layer() -> ModelFallbackLayer {
+    ModelFallbackLayer::new([
+        Candidate::new("a").context_window(8),
+        Candidate::new("b").context_window(64),
+    ])
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_filter_is_handed_on_unless_the_program_allows_another() {
+    let text = [PRELUDE, &finished("content_filter"), DONE].concat();
+    let allowing = layer().also_after(FailureClass::ContentFilter);
+    for (layer, asked, text) in [
+        (layer(), ["a"].as_slice(), text),
+        (allowing, &["a", "b"], healthy_text()),
+    ] {
+        let upstream = Several::new([filtered(), healthy()]);
+        let service = layer.layer(upstream.clone());
+        let run = Run::open();
+        let (request, call) = attached(&run, prompt("a", true));
+
+        let answer = service.oneshot(request).await.unwrap();
+
+        assert_eq!(answer.into_body().read().await.whole(), text);
+        assert_eq!(upstream.models(), asked);
+        let failed = TerminalReason::Failed(FailureClass::ContentFilter);
+        let reason = if asked.len() == 1 {
+            failed
+        } else {
+            TerminalReason::Completed
+        };
+        assert_eq!(call.terminal_reason(), Some(reason));
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_context_that_was_full_from_the_start_goes_to_a_larger_window() {
+    let full = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":\
+                {\"stop_reason\":\"model_context_window_exceeded\"}}\n\n";
+    let answers = [
+        Script::sse().data(full),
+        Script::sse().data(content_block("a")),
+    ];
+    let upstream = Several::new(answers.map(|script| script.data(STOP)));
+    let service = layer().layer(upstream.clone());
+
+    let mut request = prompt("a", true);
+    *request.uri_mut() = "/v1/messages".parse().unwrap();
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(upstream.models(), ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stops_after_it_said_something_is_the_callers() {
+    let stopped = finished("content_filter");
+    let script = Script::sse().data(PRELUDE).data(chat("a")).data(&stopped);
+    let upstream = Several::new([script.data(DONE), healthy()]);
+    let service = layer()
+        .also_after(FailureClass::ContentFilter)
+        .layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    let text = [PRELUDE, &chat("a"), &stopped, DONE].concat();
+    assert_eq!(answer.into_body().read().await.whole(), text);
+    assert_eq!(upstream.models(), ["a"]);
+}
