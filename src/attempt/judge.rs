@@ -2,7 +2,6 @@ use http::HeaderMap;
 use http_body::Body;
 
 use super::trial::Spent;
-
 use crate::{
     BoxError,
     run::{ReasonClass, Run, TerminalReason, Terminated},

@@ -21,6 +21,18 @@
 //! 256 KiB; an answer that is no stream until its end, 256 KiB at most; a
 //! compressed one until its first byte; the answer of a failure until 64 KiB or
 //! one second, to judge it. What was held is handed on unchanged.
+//!
+//! # Examples
+//!
+//! Who failed before the answer that was handed on in the end:
+//!
+//! ```
+//! use tower_agent::attempt::Tries;
+//!
+//! fn failed<B>(answer: &http::Response<B>) -> usize {
+//!     answer.extensions().get::<Tries>().map_or(0, |tries| tries.all().len())
+//! }
+//! ```
 
 mod admitted;
 mod after;
@@ -35,6 +47,7 @@ mod kept;
 mod owner;
 mod pilot;
 mod policy;
+mod stage;
 mod trial;
 mod tried;
 
