@@ -1,6 +1,7 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -18,7 +19,7 @@ use super::{
 };
 use crate::{
     BoxError,
-    body::{Buffering, ReplayBody},
+    body::{Buffering, Entry, ReplayBody},
     run::Turn,
 };
 
@@ -68,7 +69,16 @@ where
     Q: Body + 'static,
     B: Body,
 {
-    pub(crate) fn new(request: Request<Q>, limit: usize, pilot: Pilot<S, C>) -> Self {
+    /// Begins a call of `service`, which was asked whether it is ready; a request
+    /// body of more than `limit` bytes is an error.
+    pub(crate) fn new(service: &mut S, mut request: Request<Q>, limit: usize, chain: C) -> Self
+    where
+        S: Clone,
+    {
+        let entry = Entry::of(&mut request);
+        // The clone that stays has not been asked.
+        let next = service.clone();
+        let pilot = Pilot::new(mem::replace(service, next), chain, entry);
         let (head, body) = request.into_parts();
         let stage = match ReplayBody::try_from_body(body) {
             Ok(body) => Stage::Begin {

@@ -59,7 +59,6 @@ pub use self::{
 pub(crate) use self::{
     chain::{Chain, Denial, words},
     kept::Kept,
-    pilot::Pilot,
     policy::AttemptPolicy,
 };
 

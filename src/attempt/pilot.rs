@@ -22,7 +22,7 @@ use crate::{
 
 /// Everything of a call that outlives a try of it.
 #[derive(Debug)]
-pub(crate) struct Pilot<S, C> {
+pub(super) struct Pilot<S, C> {
     pub(super) service: S,
     pub(super) chain: C,
     pub(super) own: Run,
@@ -67,7 +67,7 @@ pub(super) struct Started<F> {
 }
 
 impl<S, C> Pilot<S, C> {
-    pub(crate) fn new(service: S, chain: C, entry: Entry) -> Self {
+    pub(super) fn new(service: S, chain: C, entry: Entry) -> Self {
         let Entry { run: own, owns } = entry;
         Self {
             service,

@@ -1,5 +1,4 @@
 use std::{
-    mem,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -12,8 +11,8 @@ use tower_service::Service;
 use super::{fallbacks::Fallbacks, layer::Choices};
 use crate::{
     BoxError,
-    attempt::{AttemptBody, Attempts, Pilot},
-    body::{Entry, ReplayBody},
+    attempt::{AttemptBody, Attempts},
+    body::ReplayBody,
 };
 
 /// The service of a [`ModelFallbackLayer`](super::ModelFallbackLayer).
@@ -57,12 +56,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
         let chain = Fallbacks::new(Arc::clone(&self.choices));
-        // The clone that stays has not been asked whether it is ready.
-        let next = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, next);
-        Attempts::new(request, self.max_body, Pilot::new(ready, chain, entry))
+        Attempts::new(&mut self.inner, request, self.max_body, chain)
     }
 }

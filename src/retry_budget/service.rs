@@ -1,5 +1,4 @@
 use std::{
-    mem,
     task::{Context, Poll},
     time::Duration,
 };
@@ -12,8 +11,8 @@ use tower_service::Service;
 use super::{RetryBudget, repeats::Repeats};
 use crate::{
     BoxError,
-    attempt::{AttemptBody, Attempts, Pilot},
-    body::{Entry, ReplayBody},
+    attempt::{AttemptBody, Attempts},
+    body::ReplayBody,
 };
 
 /// The service of a [`RetryBudgetLayer`](super::RetryBudgetLayer).
@@ -64,12 +63,8 @@ where
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 
-    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
         let chain = Repeats::new(self.budget.clone(), self.hold);
-        // The clone that stays has not been asked whether it is ready.
-        let next = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, next);
-        Attempts::new(request, self.max_body, Pilot::new(ready, chain, entry))
+        Attempts::new(&mut self.inner, request, self.max_body, chain)
     }
 }

@@ -57,6 +57,7 @@ mod snapshot;
 mod step;
 mod terminated;
 mod tool;
+mod tries;
 
 pub use self::{
     ended::{Ended, Settled},

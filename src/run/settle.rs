@@ -1,12 +1,6 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
-use std::sync::{Arc, atomic::Ordering};
-
-use super::{
-    NodeKind, ReasonClass, ResetOn, Run, TerminalReason,
-    core::{End, Node},
-    info::{Failing, Info},
-};
+use super::{NodeKind, ReasonClass, ResetOn, Run, TerminalReason, core::End, info::Failing};
 use crate::retry_budget::{Count, ErrorKey, RetryBudget, Verdict};
 
 impl Run {
@@ -139,86 +133,6 @@ impl Run {
 
     pub(crate) fn forget_failing(&self) {
         self.node().payload.forget_failing();
-    }
-
-    /// Nothing has been tried yet, unless this node is a try of its own.
-    pub(crate) fn begin_tries(&self) {
-        if self.kind() != NodeKind::Attempt {
-            self.node().payload.tries().store(0, Ordering::Release);
-        }
-    }
-
-    /// Counts a try of the call that this node belongs to, and answers its
-    /// number. The first try of a layer inside of another is that one's try.
-    pub(crate) fn count_try(&self, again: bool) -> u32 {
-        if again || self.kind() != NodeKind::Attempt {
-            for node in self.up_to_call() {
-                node.payload.tries().fetch_add(1, Ordering::AcqRel);
-            }
-        }
-        self.tries()
-    }
-
-    /// How often the candidate of this node was tried in this call; without one,
-    /// how many tries the call has made.
-    pub(crate) fn tries_of_candidate(&self) -> u32 {
-        let mut nodes = self.up_to_call();
-        let chosen = |node: &&Node<Info>| {
-            node.kind() != NodeKind::Attempt || node.payload.server().get().is_some()
-        };
-        let node = nodes.find(chosen).unwrap_or(self.node());
-        node.payload.tries().load(Ordering::Acquire)
-    }
-
-    /// How many tries the call has made.
-    pub(crate) fn tries(&self) -> u32 {
-        self.call_info().tries().load(Ordering::Acquire)
-    }
-
-    /// Says whom this attempt goes to, and whether there are others.
-    pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>, followed: bool) {
-        let info = &self.node().payload;
-        info.followed().store(followed, Ordering::Release);
-        // An attempt goes to one; a second word is not heard.
-        let _ = self.node().payload.server().set(server);
-        // It is the first try of it.
-        self.node().payload.tries().store(1, Ordering::Release);
-    }
-
-    /// Whether there are others to go to than whom this attempt goes to.
-    pub(crate) fn has_others(&self) -> bool {
-        self.node().payload.followed().load(Ordering::Acquire)
-    }
-
-    /// Whom this attempt goes to, as the nearest layer said that chose it.
-    pub(crate) fn served_by<T: Send + Sync + 'static>(&self) -> Option<&T> {
-        let nodes = self.up_to_call();
-        let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
-        let mut servers = attempts.filter_map(|node| node.payload.server().get());
-        servers.find_map(|server| server.downcast_ref())
-    }
-
-    /// This node and those above it, to the nearest that is no attempt.
-    fn up_to_call(&self) -> impl Iterator<Item = &Node<Info>> {
-        let mut nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
-        let mut over = false;
-        std::iter::from_fn(move || {
-            let node = nodes.next().filter(|_| !over)?;
-            over = node.kind() != NodeKind::Attempt;
-            Some(node)
-        })
-    }
-
-    fn call_info(&self) -> &Info {
-        let call = self.up_to_call().last();
-        &call.unwrap_or(self.node()).payload
-    }
-
-    /// Ends the call that this node belongs to.
-    pub(crate) fn end_call(&self, reason: TerminalReason) {
-        if let Some(call) = self.up_to_call().last() {
-            drop(call.end(reason, None, self.now()));
-        }
     }
 }
 
