@@ -130,9 +130,9 @@ pub use self::{
     body::ReplayBody,
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
-    model_fallback::{Candidate, CandidateDialect, ModelFallbackLayer},
+    model_fallback::{Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer},
     pump::PumpLayer,
-    retry_budget::{RetryBudget, RetryBudgetLayer},
+    retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
         InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId, RunRegistry,
         RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,

@@ -1,7 +1,5 @@
 //! What is done with a try that came to something.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -13,9 +11,10 @@ use super::{
     judge, kept,
     pilot::{Pilot, Turned},
     trial::{Answer, Outcome, Spent},
+    watched::Watched,
 };
 use crate::{
-    retry_budget::{Count, ErrorKey, Verdict},
+    retry_budget::{Count, ErrorKey, IdleBreaker, Verdict},
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };
@@ -58,7 +57,7 @@ impl<S, C: Chain> Pilot<S, C> {
         }
         let counted = self.note(&failure, &spent, attempt);
         let verdict = counted.unwrap_or(Verdict::Within);
-        match self.ask(&failure, &spent, verdict, now) {
+        match self.ask(&failure, &spent, attempt, verdict) {
             Ok(leave) => self.again(&failure, spent, attempt, leave),
             // The hook may have ended it, or somebody else meanwhile.
             Err(_) if self.own.node().own_end().is_some() => {
@@ -73,8 +72,8 @@ impl<S, C: Chain> Pilot<S, C> {
         &mut self,
         failure: &Failure,
         spent: &Spent<B>,
+        attempt: &Run,
         verdict: Verdict,
-        now: Duration,
     ) -> Result<Leave, Denial> {
         let terminal = match spent {
             Spent::Answer(answer) => {
@@ -85,14 +84,41 @@ impl<S, C: Chain> Pilot<S, C> {
         if terminal {
             return Err(Denial::Terminal);
         }
+        self.chain.failed(failure);
+        self.listen(spent, attempt)?;
         let asked = Asked {
             own: &self.own,
             failure,
             verdict,
             attempts: self.own.tries(),
-            now,
+            now: self.own.now(),
         };
         decide(&mut self.chain, &asked)
+    }
+
+    /// Counts attempts that were silent, one after another: whoever waits for the
+    /// run has heard nothing for all that time.
+    fn listen<B: Body>(&mut self, spent: &Spent<B>, attempt: &Run) -> Result<(), Denial> {
+        if attempt.failing().is_some() {
+            // A layer further in has listened.
+            return Ok(());
+        }
+        let is_silent = match spent {
+            Spent::Error(error) => judge::is_silence(error, &self.own),
+            Spent::Answer(_) => false,
+        };
+        if !is_silent {
+            self.own.forget_silence();
+            return Ok(());
+        }
+        let Some((limit, then)) = self.chain.budget().settings().idle_breaker else {
+            return Ok(());
+        };
+        let is_open = self.own.count_silence() >= limit;
+        if is_open && (then == IdleBreaker::End || !C::MOVES) {
+            return Err(Denial::Idle);
+        }
+        Ok(())
     }
 
     /// Remembers a try that failed, and counts it if every one counts and no
@@ -163,6 +189,12 @@ impl<S, C: Chain> Pilot<S, C> {
             let error = spent.into_error();
             return Turned::Done(Err(self.over(error)));
         }
+        if denied == Denial::Idle && self.chain.budget().ends_idle_runs() {
+            self.tell(denied, &failure);
+            self.own.run().end(TerminalReason::IdleCircuitOpen);
+            let error = spent.into_error();
+            return Turned::Done(Err(self.over(error)));
+        }
         let key = self.chain.key(&failure);
         let failed = TerminalReason::Failed(failure.class);
         let reason = match denied {
@@ -187,7 +219,8 @@ impl<S, C: Chain> Pilot<S, C> {
         });
         match spent {
             Spent::Answer(mut answer) => {
-                let tries = std::mem::take(&mut self.tries);
+                let mut tries = std::mem::take(&mut self.tries);
+                tries.cool_until(self.chain.soonest());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
                 Turned::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
@@ -226,8 +259,9 @@ impl<S, C: Chain> Pilot<S, C> {
         }
     }
 
-    /// Should it fail yet, it is not as another did before.
-    fn serves(&self) {
+    /// Should it fail yet, it is not as another did before; who wants to know.
+    fn serves(&self, attempt: &Run) -> Option<Box<Watched>> {
+        self.own.forget_silence();
         if self.own.counts_errors() {
             let subject = self.chain.subject().unwrap_or_default();
             self.own.fail_as(Failing {
@@ -238,6 +272,9 @@ impl<S, C: Chain> Pilot<S, C> {
         } else {
             self.own.forget_failing();
         }
+        let serving = self.chain.serves(attempt)?;
+        let attempt = attempt.clone();
+        Some(Box::new(Watched { attempt, serving }))
     }
 
     /// The answer of the try that serves the call, or that was the last.
@@ -254,9 +291,10 @@ impl<S, C: Chain> Pilot<S, C> {
         } = answer;
         // A share of the time was a limit to the commit.
         attempt.node().clocks.lapse();
-        if judged.is_none() {
-            self.serves();
-        }
+        let watched = match judged {
+            Some(_) => None,
+            None => self.serves(attempt),
+        };
         self.chain.release();
         self.chain.answered(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
@@ -274,7 +312,7 @@ impl<S, C: Chain> Pilot<S, C> {
         });
         Response::from_parts(
             parts,
-            AttemptBody::new(held, body, self.own.clone(), ownership),
+            AttemptBody::new(held, body, self.own.clone(), ownership, watched),
         )
     }
 }

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{AttemptPolicy, held::Held, owner::Owner};
+use super::{AttemptPolicy, held::Held, owner::Owner, watched::Watched};
 use crate::{
     BoxError,
     body::SupervisedBody,
@@ -28,6 +28,7 @@ pin_project! {
         // The node of the layer, whoever settles it.
         own: Run,
         owner: Option<Ownership>,
+        watched: Option<Box<Watched>>,
     }
 
     impl<B> PinnedDrop for AttemptBody<B>
@@ -36,7 +37,7 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
-            close(this.inner, this.held, this.owner);
+            close(this.inner, this.held, this.owner, this.watched);
         }
     }
 }
@@ -72,12 +73,14 @@ impl<B: Body> AttemptBody<B> {
         inner: SupervisedBody<B, AttemptPolicy>,
         own: Run,
         owner: Option<Ownership>,
+        watched: Option<Box<Watched>>,
     ) -> Self {
         Self {
             held,
             inner: Some(inner),
             own,
             owner,
+            watched,
         }
     }
 }
@@ -88,11 +91,15 @@ fn close<B: Body>(
     mut inner: Pin<&mut Option<SupervisedBody<B, AttemptPolicy>>>,
     held: &Held,
     owner: &mut Option<Ownership>,
+    watched: &mut Option<Box<Watched>>,
 ) {
     inner.set(None);
     if let Some(mut ownership) = owner.take().filter(|_| held.is_delivered()) {
         let verdict = ownership.verdict();
         ownership.owner.decide(verdict);
+    }
+    if let Some(watched) = watched.take() {
+        watched.over();
     }
 }
 
@@ -115,14 +122,14 @@ where
         };
         if this.own.node().own_end().is_some() {
             // Nothing of what is held may pass any more.
-            close(this.inner, this.held, this.owner);
+            close(this.inner, this.held, this.owner, this.watched);
             return Poll::Ready(Some(Err(this.own.to_terminated().into())));
         }
         if this.held.is_empty() {
             let polled = inner.poll_frame(cx);
             if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                 // A run that ends later changes nothing of how this ended.
-                close(this.inner, this.held, this.owner);
+                close(this.inner, this.held, this.owner, this.watched);
             }
             return polled;
         }
@@ -133,7 +140,7 @@ where
         let next = this.held.next();
         if matches!(next, Some(Err(_))) {
             *this.held = Held::default();
-            close(this.inner, this.held, this.owner);
+            close(this.inner, this.held, this.owner, this.watched);
         }
         Poll::Ready(next)
     }

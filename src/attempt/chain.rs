@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{fmt::Debug, time::Duration};
 
 use http::{Request, response::Parts};
 
@@ -6,13 +6,16 @@ use crate::{
     BoxError,
     body::ReplayBody,
     retry_budget::{ErrorKey, Grant, RetryBudget, Verdict},
-    run::Run,
-    upstream::Failure,
+    run::{Run, TerminalReason},
+    upstream::{Failure, Judgement},
 };
 
 /// What comes after one another in a call: the part in which repeating and
 /// falling back differ.
 pub trait Chain {
+    /// Whether another try goes to another candidate.
+    const MOVES: bool;
+
     /// Takes the request, whole, before the first try.
     ///
     /// # Errors
@@ -54,6 +57,9 @@ pub trait Chain {
 
     fn budget(&self) -> &RetryBudget;
 
+    /// How answers are judged.
+    fn judgement(&self) -> &Judgement;
+
     /// Whether the failure is worth another try; how long to wait for it.
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial>;
 
@@ -67,6 +73,22 @@ pub trait Chain {
         verdict: Verdict,
     ) -> Result<Option<Grant<'static>>, Denial>;
 
+    /// A try has failed, and not because nobody wants it any more.
+    fn failed(&mut self, failure: &Failure) {
+        let _ = failure;
+    }
+
+    /// A try serves the call: who wants to know what it comes to.
+    fn serves(&self, attempt: &Run) -> Option<Box<dyn Serving>> {
+        let _ = attempt;
+        None
+    }
+
+    /// How long until the first may be asked that is left alone, if any is.
+    fn soonest(&self) -> Option<Duration> {
+        None
+    }
+
     /// What the failure is counted as.
     fn key(&self, failure: &Failure) -> ErrorKey {
         ErrorKey::new(self.subject().unwrap_or_default(), words(failure))
@@ -79,6 +101,12 @@ pub trait Chain {
 
     /// No other try follows: frees what was kept for one.
     fn release(&mut self);
+}
+
+/// Wants to know what a try comes to that serves a call.
+pub trait Serving: Send + Sync + Debug {
+    /// It ended by itself, for this reason.
+    fn over(self: Box<Self>, reason: &TerminalReason);
 }
 
 /// What tells a failure from another: the upstream's words, or their kind.
@@ -97,12 +125,18 @@ pub enum Denial {
     Terminal,
     /// What failed would fail again.
     Class,
+    /// The request is marked: what it did must not be done twice.
+    SideEffects,
+    /// Too many attempts of the run were silent, one after another.
+    Idle,
     /// The upstream asked to wait for longer than is allowed.
     RetryAfter,
     /// The time that is left is not enough for another try.
     TimeLeft,
     /// Every try or candidate was used.
     Spent,
+    /// Those that are left are left alone: they failed a while ago.
+    Cooldown,
     /// The program's hook refused.
     Hook,
     /// The shared budget of the candidate is used up.
@@ -119,9 +153,12 @@ impl Denial {
         match self {
             Self::Terminal => "terminal",
             Self::Class => "class",
+            Self::SideEffects => "side_effects",
+            Self::Idle => "idle",
             Self::RetryAfter => "retry_after",
             Self::TimeLeft => "time_left",
             Self::Spent => "spent",
+            Self::Cooldown => "cooldown",
             Self::Hook => "hook",
             Self::Bucket => "bucket",
             Self::Key => "per_error_key",

@@ -50,6 +50,9 @@ pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave
         attempts,
         now,
     } = *asked;
+    if own.had_side_effects() {
+        return Err(Denial::SideEffects);
+    }
     let wait = chain.worth(failure)?;
     let least = wait.saturating_add(chain.budget().settings().min_attempt);
     let enough = nanos(now.saturating_add(least));

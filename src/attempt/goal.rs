@@ -4,7 +4,7 @@ use http_body::Body;
 use super::Committed;
 use crate::{
     body::{Judged, Stream},
-    upstream::Failure,
+    upstream::{Failure, Judgement},
 };
 
 /// How many events are held before an attempt counts as committed.
@@ -102,11 +102,11 @@ impl Goal {
     }
 
     /// What a stream that says so failed with.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    pub(super) fn failure(&self, judgement: &Judgement) -> Option<Failure> {
         match self {
             Self::Judged(failure) => Some(Failure::clone(failure)),
             Self::Content(judged) => {
-                let told = judged.failure().map(Failure::of_stream);
+                let told = judged.failure().map(|told| judgement.of_stream(told));
                 told.or_else(|| stopped(judged))
             }
             _ => None,

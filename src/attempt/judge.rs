@@ -30,6 +30,12 @@ pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
     })
 }
 
+/// Whether an attempt below `own` ended because nothing came of it for a window.
+pub(super) fn is_silence(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error)
+        .is_some_and(|ended| ended.reason == TerminalReason::StepTimeout && ended.is_kin_of(own))
+}
+
 /// Whether the error says that our run is over in another tree.
 pub(super) fn is_over_elsewhere(error: &BoxError, own: &Run) -> bool {
     Terminated::find(&**error).is_some_and(|ended| !ended.is_kin_of(own) && ended.run == own.id())

@@ -10,8 +10,8 @@
 //!
 //! # The order of the questions
 //!
-//! Is the layer's own node alive, by the clocks? Is the failure worth another
-//! try? Is there time for the wait and for an attempt? Is there a try or a
+//! Is the layer's own node alive, by the clocks? May what was asked for be done
+//! twice? Is the failure worth another try? Is there time for the wait and for an attempt? Is there a try or a
 //! candidate left? Does the program's hook agree? Do the budgets pay? The first
 //! no is why the chain of tries stopped, in the event `chain_stopped`.
 //!
@@ -40,6 +40,7 @@ mod body;
 mod chain;
 mod course;
 mod decide;
+mod effects;
 mod goal;
 mod held;
 mod judge;
@@ -50,14 +51,16 @@ mod policy;
 mod stage;
 mod trial;
 mod tried;
+mod watched;
 
 pub use self::{
     body::AttemptBody,
     course::Attempts,
+    effects::SideEffects,
     tried::{Tried, Tries},
 };
 pub(crate) use self::{
-    chain::{Chain, Denial, words},
+    chain::{Chain, Denial, Serving, words},
     kept::Kept,
     policy::AttemptPolicy,
 };

@@ -9,8 +9,8 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    AttemptBody, AttemptPolicy, Chain, Tries, X_ATTEMPT, admitted::Admitted, judge, kept,
-    owner::Owner, trial::Spent,
+    AttemptBody, AttemptPolicy, Chain, SideEffects, Tries, X_ATTEMPT, admitted::Admitted, judge,
+    kept, owner::Owner, trial::Spent,
 };
 use crate::{
     BoxError,
@@ -168,6 +168,9 @@ impl<S, C: Chain> Pilot<S, C> {
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Turned<B> {
         self.own.begin_tries();
+        if request.extensions().get::<SideEffects>().is_some() {
+            self.own.mark_side_effects();
+        }
         match self.chain.begin(&self.own, request) {
             Ok(()) => self.start(None),
             Err(error) => Turned::Done(Err(self.refuse(error))),

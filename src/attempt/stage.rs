@@ -127,7 +127,9 @@ where
                 None => panic!("a response future was polled after it was ready"),
             },
             StageProj::Readying { admitted } => pilot.ready(admitted, turn.task(), cx),
-            StageProj::Trying { trial, attempt, .. } => match trial.poll(cx) {
+            StageProj::Trying { trial, attempt, .. } => match trial
+                .poll(pilot.chain.judgement(), cx)
+            {
                 Poll::Ready(outcome) => Poll::Ready(pilot.conclude(outcome, attempt, turn.task())),
                 Poll::Pending => Poll::Pending,
             },
@@ -185,7 +187,7 @@ where
                     if let Some(ended) = pilot.ended() {
                         return Poll::Ready(ended);
                     }
-                    if let Some(outcome) = trial.give_up() {
+                    if let Some(outcome) = trial.give_up(pilot.chain.judgement()) {
                         return Poll::Ready(pilot.conclude(outcome, attempt, turn.task()));
                     }
                 }

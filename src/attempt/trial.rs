@@ -19,7 +19,7 @@ use super::{
 use crate::{
     BoxError,
     body::{SupervisedBody, SupervisedFuture},
-    upstream::Failure,
+    upstream::{Failure, Judgement},
 };
 
 /// How many frames are taken in one poll.
@@ -125,7 +125,11 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<B>> {
+    pub(super) fn poll(
+        mut self: Pin<&mut Self>,
+        judgement: &Judgement,
+        cx: &mut Context<'_>,
+    ) -> Poll<Outcome<B>> {
         if let TrialProj::Calling { call } = self.as_mut().project() {
             let reading = match ready!(call.poll(cx)) {
                 Ok(answer) => {
@@ -162,13 +166,13 @@ where
             }
         };
         Poll::Ready(match slot.take() {
-            Some(reading) => reading.conclude(progress),
+            Some(reading) => reading.conclude(progress, judgement),
             None => panic!("a try was polled after it was over"),
         })
     }
 
     /// Nothing more is waited for: what is held is what there is.
-    pub(super) fn give_up(self: Pin<&mut Self>) -> Option<Outcome<B>> {
+    pub(super) fn give_up(self: Pin<&mut Self>, judgement: &Judgement) -> Option<Outcome<B>> {
         let TrialProj::Reading { reading } = self.project() else {
             return None;
         };
@@ -177,7 +181,7 @@ where
             Goal::Failure => Progress::Judge,
             _ => Progress::Committed,
         };
-        Some(reading.conclude(progress))
+        Some(reading.conclude(progress, judgement))
     }
 }
 
@@ -210,14 +214,14 @@ where
         Poll::Pending
     }
 
-    fn conclude(mut self, progress: Progress) -> Outcome<B> {
+    fn conclude(mut self, progress: Progress, judgement: &Judgement) -> Outcome<B> {
         let failure = match progress {
-            Progress::Failed => self.goal.failure(),
+            Progress::Failed => self.goal.failure(judgement),
             Progress::Judge => {
                 let Parts {
                     status, headers, ..
                 } = &self.parts;
-                Failure::of_answer(*status, headers, &self.held.whole(), wall_clock(headers))
+                judgement.of_answer(*status, headers, &self.held.whole(), wall_clock(headers))
             }
             Progress::Going | Progress::Committed => None,
         };

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use http::StatusCode;
 
@@ -31,17 +31,31 @@ pub struct Tried {
 /// }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tries(Vec<Tried>);
+pub struct Tries {
+    tried: Vec<Tried>,
+    soonest: Option<Duration>,
+}
 
 impl Tries {
     /// All that failed, the first one first.
     #[must_use]
     pub fn all(&self) -> &[Tried] {
-        &self.0
+        &self.tried
+    }
+
+    /// How long until the first candidate may be asked again that could serve
+    /// the request and is left alone; `None` if none is.
+    #[must_use]
+    pub const fn soonest(&self) -> Option<Duration> {
+        self.soonest
+    }
+
+    pub(super) const fn cool_until(&mut self, soonest: Option<Duration>) {
+        self.soonest = soonest;
     }
 
     pub(super) fn push(&mut self, candidate: Option<&str>, failure: &Failure) {
-        self.0.push(Tried {
+        self.tried.push(Tried {
             candidate: candidate.map(Into::into),
             class: failure.class,
             status: failure.status,
@@ -50,11 +64,11 @@ impl Tries {
 
     /// What a layer further in tried for one candidate.
     pub(super) fn append(&mut self, inner: &Self) {
-        self.0.extend_from_slice(&inner.0);
+        self.tried.extend_from_slice(&inner.tried);
     }
 
     /// Who failed last.
     pub(super) fn last(&self) -> Option<&str> {
-        self.0.last()?.candidate.as_deref()
+        self.tried.last()?.candidate.as_deref()
     }
 }

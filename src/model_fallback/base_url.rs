@@ -100,6 +100,14 @@ impl BaseUrl {
             .map_err(|error| InvalidRequest::new(format!("the request's URL is unusable: {error}")))
     }
 
+    pub(crate) fn authority(&self) -> &str {
+        self.authority.as_str()
+    }
+
+    pub(crate) fn origin(&self) -> (&str, &str) {
+        (self.scheme.as_str(), self.authority.as_str())
+    }
+
     pub(crate) fn same_authority(&self, other: &Self) -> bool {
         self.authority == other.authority
     }

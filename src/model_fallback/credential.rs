@@ -36,6 +36,10 @@ impl ApiKey {
         })
     }
 
+    pub(super) fn as_bytes(&self) -> &[u8] {
+        self.plain.as_bytes()
+    }
+
     /// As `operation` expects it.
     pub(super) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
         if operation.is_some_and(Operation::is_anthropic) {

@@ -2,15 +2,18 @@ use std::{mem, sync::Arc, time::Duration};
 
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
-use super::{Candidate, CandidateDialect, Original, headers::strip_hop, layer::Choices};
+use super::{
+    Candidate, CandidateDialect, CandidateOrder, Original, headers::strip_hop, layer::Choices,
+    route::Route,
+};
 use crate::{
     BoxError,
-    attempt::{Chain, Denial},
+    attempt::{Chain, Denial, Serving},
     body::ReplayBody,
     retry_budget::{Grant, RetryBudget, Verdict},
     run::{Clock, Limits, Run},
     terminal_response::InvalidRequest,
-    upstream::{Failure, Other},
+    upstream::{Failure, Judgement, Other},
 };
 
 const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
@@ -22,14 +25,17 @@ struct Served;
 /// One request, made out to one candidate after the other.
 #[derive(Debug)]
 pub struct Fallbacks {
-    choices: Arc<Choices>,
+    pub(super) choices: Arc<Choices>,
+    pub(super) own: Option<Run>,
     asked: Asked,
-    /// The candidate that the caller asked for, or the first that can serve.
-    first: usize,
-    /// The one that is being tried.
-    current: usize,
-    /// The one that is next, once it was found.
+    pub(super) route: Route,
+    /// Where the one stands that is being tried.
+    pub(super) current: usize,
+    /// Where the one stands that is next, once it was found.
     next: Option<usize>,
+    /// What the request is remembered as, if its session stays with whom it is
+    /// served by.
+    session: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -42,42 +48,72 @@ enum Asked {
 }
 
 impl Fallbacks {
-    pub(super) const fn new(choices: Arc<Choices>) -> Self {
+    pub(super) fn new(choices: Arc<Choices>) -> Self {
         Self {
             choices,
+            own: None,
             asked: Asked::Nothing,
-            first: 0,
+            route: Route::default(),
             current: 0,
             next: None,
+            session: None,
         }
     }
 
-    fn candidate(&self) -> Option<&Arc<Candidate>> {
-        self.choices.candidates.get(self.current)
-    }
-
-    const fn original(&self) -> Option<&Original> {
+    pub(super) const fn original(&self) -> Option<&Original> {
         match &self.asked {
             Asked::Original(original) => Some(original),
             _ => None,
         }
     }
 
-    /// The candidates that come after the current one: the first, then the
-    /// others as they are listed.
-    fn following(&self) -> impl Iterator<Item = usize> {
-        let (first, current) = (self.first, self.current);
-        let from = if current == first { 0 } else { current + 1 };
-        let operation = self.original().and_then(Original::operation);
+    /// Finds the way that the request takes: whom its session stays with, whom
+    /// it names, and the others.
+    fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
+        let Some(original) = self.original() else {
+            return;
+        };
         let candidates = &self.choices.candidates;
-        // What names its model itself can be asked of one candidate alone.
-        let patchable = self.original().is_some_and(Original::patchable);
-        (from..candidates.len())
-            .filter(move |&at| patchable && at != first && candidates[at].speaks(operation))
+        let (operation, model) = (original.operation(), self.model());
+        let speaks = |at: &usize| candidates[*at].speaks(operation);
+        let mut all = 0..candidates.len();
+        let is_named = |at: &usize| model == Some(candidates[*at].label()) && speaks(at);
+        let named = match &listed {
+            // An empty list leaves the first of all.
+            Some(listed) if listed.is_empty() => {
+                let named = all.clone().find(is_named);
+                named.or_else(|| all.find(speaks))
+            }
+            _ => all.find(is_named),
+        };
+        let sessions = self.choices.sessions.as_ref();
+        let session = sessions.and_then(|sessions| sessions.of(own, model));
+        let served = sessions.and_then(|sessions| sessions.find(session?));
+        let mut route = Route::new(candidates.len(), listed);
+        if let Some(named) = named {
+            route.name(named);
+        }
+        if let Some(served) = served.filter(speaks) {
+            route.prefer(served);
+        }
+        self.route = route;
+        self.session = session;
+    }
+
+    fn unspoken(&self) -> BoxError {
+        match self.original() {
+            Some(original) if original.operation().is_some() => {
+                unspoken(original, &self.choices.candidates).into()
+            }
+            Some(original) => original.unknown().into(),
+            None => "a request was not read".into(),
+        }
     }
 }
 
 impl Chain for Fallbacks {
+    const MOVES: bool = true;
+
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
         own.limit_errors_of_call(&self.choices.budget);
         let candidates = &self.choices.candidates;
@@ -85,25 +121,19 @@ impl Chain for Fallbacks {
             self.asked = Asked::Plain(Box::new(request));
             return Ok(());
         }
-        let original = Original::read(request)?;
-        let operation = original.operation();
-        let model = original.prompt().and_then(|prompt| prompt.model());
-        let named = |candidate: &Arc<Candidate>| model == Some(candidate.label());
-        let speaks = |candidate: &Arc<Candidate>| candidate.speaks(operation);
-        let asked_for = candidates.iter().position(|it| named(it) && speaks(it));
-        let Some(first) = asked_for.or_else(|| candidates.iter().position(speaks)) else {
-            return Err(match operation {
-                Some(_) => unspoken(&original, candidates).into(),
-                None => original.unknown().into(),
-            });
-        };
-        (self.first, self.current) = (first, first);
-        self.asked = Asked::Original(Box::new(original));
-        Ok(())
+        let listed = request.extensions().get::<CandidateOrder>();
+        let listed = listed.map(|order| order.find(candidates)).transpose()?;
+        self.asked = Asked::Original(Box::new(Original::read(request)?));
+        self.own = Some(own.clone());
+        self.plan(own, listed);
+        let first = self.stops(0).next();
+        let first = first.ok_or_else(|| self.unspoken())?;
+        self.set_out(first).map_err(Into::into)
     }
 
     fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError> {
-        let candidate = self.choices.candidates.get(self.current);
+        let candidate = self.route.at(self.current);
+        let candidate = candidate.and_then(|at| self.choices.candidates.get(at));
         let (Asked::Original(original), Some(candidate)) = (&mut self.asked, candidate) else {
             return match mem::replace(&mut self.asked, Asked::Nothing) {
                 Asked::Plain(request) => Ok(*request),
@@ -119,7 +149,7 @@ impl Chain for Fallbacks {
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
-        attempt.serve_by(Arc::clone(candidate), self.following().next().is_some());
+        attempt.serve_by(Arc::clone(candidate), self.able().next().is_some());
         Ok(request)
     }
 
@@ -128,7 +158,7 @@ impl Chain for Fallbacks {
         let Some(until) = attempt.node().next_deadline() else {
             return;
         };
-        let others = self.following().count() as u64;
+        let others = self.able().count() as u64;
         if others > 0 {
             let opened = attempt.node().opened();
             let left = Duration::from_nanos(until).saturating_sub(opened);
@@ -147,20 +177,26 @@ impl Chain for Fallbacks {
     }
 
     fn trusts(&self) -> bool {
-        self.candidate()
+        self.candidate(self.current)
             .is_some_and(|candidate| candidate.is_trusted())
     }
 
     fn subject(&self) -> Option<&str> {
-        self.candidate().map(|candidate| candidate.label())
+        self.candidate(self.current)
+            .map(|candidate| candidate.label())
     }
 
     fn next_subject(&self) -> Option<&str> {
-        Some(self.choices.candidates.get(self.next?)?.label())
+        self.candidate(self.next?)
+            .map(|candidate| candidate.label())
     }
 
     fn budget(&self) -> &RetryBudget {
         &self.choices.budget
+    }
+
+    fn judgement(&self) -> &Judgement {
+        &self.choices.judgement
     }
 
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
@@ -174,33 +210,71 @@ impl Chain for Fallbacks {
     }
 
     fn left(&mut self, failure: &Failure) -> Result<(), Denial> {
-        let current = self.candidate().ok_or(Denial::Spent)?;
-        let suits = |other: &Candidate| match failure.class.other() {
-            Other::Credential => !current.same_credential(other),
-            Other::Provider => !current.same_provider(other),
-            // One whose window is not known may be as small.
-            Other::LargerWindow => other.window() > current.window() && current.window().is_some(),
-            _ => true,
+        let current = self.candidate(self.current).ok_or(Denial::Spent)?;
+        let suits = |stop: &usize| {
+            let other = self.candidate(*stop);
+            other.is_some_and(|other| match failure.class.other() {
+                Other::Credential => !current.same_credential(other),
+                Other::Provider => !current.same_provider(other),
+                // One whose window is not known may be as small.
+                Other::LargerWindow => {
+                    other.window() > current.window() && current.window().is_some()
+                }
+                _ => true,
+            })
         };
-        let next = self
-            .following()
-            .find(|&at| suits(&self.choices.candidates[at]));
+        let suitable = || self.following().filter(suits);
+        let next = suitable().find(|stop| self.claim(*stop));
+        let denial = match suitable().next() {
+            Some(_) => Denial::Cooldown,
+            None => Denial::Spent,
+        };
         self.next = next;
-        next.map(drop).ok_or(Denial::Spent)
+        next.map(drop).ok_or(denial)
     }
 
-    fn spend(&mut self, _: &Failure, verdict: Verdict) -> Result<Option<Grant<'static>>, Denial> {
+    fn spend(
+        &mut self,
+        failure: &Failure,
+        verdict: Verdict,
+    ) -> Result<Option<Grant<'static>>, Denial> {
         // A key that is spent is spent with the candidate that failed so.
         if matches!(verdict, Verdict::RunSpent | Verdict::BothSpent) {
             return Err(Denial::Run);
         }
-        self.current = self.next.take().ok_or(Denial::Spent)?;
+        let next = self.next.take().ok_or(Denial::Spent)?;
+        self.tell(self.current, next, failure.class.as_str());
+        self.current = next;
         Ok(None)
+    }
+
+    fn failed(&mut self, failure: &Failure) {
+        if let (Some(cooled), Some(keys)) = (&self.choices.cooled, self.keys(self.current)) {
+            cooled.cooldowns.fail(&keys, failure);
+        }
+    }
+
+    fn serves(&self, attempt: &Run) -> Option<Box<dyn Serving>> {
+        if let (Some(sessions), Some(session)) = (&self.choices.sessions, self.session) {
+            if let Some(served) = self.route.at(self.current) {
+                sessions.stay(session, served);
+            }
+        }
+        let cooldowns = &self.choices.cooled.as_ref()?.cooldowns;
+        let keys = self.keys(self.current)?;
+        let began = cooldowns.now().saturating_sub(attempt.elapsed());
+        Some(Box::new(cooldowns.serve(keys, began)))
+    }
+
+    fn soonest(&self) -> Option<Duration> {
+        let cooling = self.cooling();
+        (!cooling.candidates.is_empty()).then(|| cooling.soonest())
     }
 
     fn answered(&self, answer: &mut Parts) {
         strip_hop(&mut answer.headers);
-        let Some(served) = self.choices.served.get(self.current) else {
+        let served = self.route.at(self.current);
+        let Some(served) = served.and_then(|at| self.choices.served.get(at)) else {
             return;
         };
         // A layer further in chose last.

@@ -3,10 +3,10 @@ use std::{sync::Arc, time::Duration};
 use http::HeaderValue;
 use tower_layer::Layer;
 
-use super::{Candidate, ModelFallback};
+use super::{Candidate, Cooldowns, ModelFallback, cooldown::Cooled, sessions::Sessions};
 use crate::{
     retry_budget::{MAX_BODY, RetryBudget},
-    upstream::FailureClass,
+    upstream::{FailureClass, Judgement},
 };
 
 /// Moves a call to another model when one fails: see the [module](super).
@@ -23,8 +23,11 @@ pub(super) struct Choices {
     /// What callers are told of each, where a header can hold it.
     pub(super) served: Vec<Option<HeaderValue>>,
     pub(super) budget: RetryBudget,
+    pub(super) judgement: Judgement,
     pub(super) hold: Option<Duration>,
     pub(super) allowed: Vec<FailureClass>,
+    pub(super) cooled: Option<Cooled>,
+    pub(super) sessions: Option<Arc<Sessions>>,
 }
 
 impl ModelFallbackLayer {
@@ -52,8 +55,11 @@ impl ModelFallbackLayer {
                     .per_error_key(None)
                     .per_run(None)
                     .unshared(),
+                judgement: Judgement::new(),
                 hold: None,
                 allowed: Vec::new(),
+                cooled: None,
+                sessions: None,
             },
             max_body: MAX_BODY,
         }
@@ -69,6 +75,28 @@ impl ModelFallbackLayer {
         self
     }
 
+    /// Leaves a candidate alone for a while after it has failed: by default every
+    /// call asks it again. When all that could serve are left alone, the answer
+    /// is a [`CoolingDown`](super::CoolingDown), and nobody is asked.
+    #[must_use]
+    pub fn cooldowns(mut self, cooldowns: Cooldowns) -> Self {
+        let candidates = &self.choices.candidates;
+        self.choices.cooled = Some(Cooled::new(cooldowns, candidates));
+        self
+    }
+
+    /// Whether a session stays with the candidate that served it last, as long
+    /// as it asks for the same model and that candidate is not left alone. By
+    /// default the candidate that the request names goes first, each time. What
+    /// a session is says the [`RunLayer`](crate::RunLayer); a run without one is
+    /// not affected. Clones of the layer share what they remember: the last 4,096
+    /// sessions at least.
+    #[must_use]
+    pub fn sticky(mut self, sticky: bool) -> Self {
+        self.choices.sessions = sticky.then(Arc::default);
+        self
+    }
+
     /// Also tries another candidate after a failure of this class, where that
     /// is a matter of taste: [`TooLarge`](FailureClass::TooLarge),
     /// [`ContentFilter`](FailureClass::ContentFilter) and
@@ -76,6 +104,14 @@ impl ModelFallbackLayer {
     #[must_use]
     pub fn also_after(mut self, class: FailureClass) -> Self {
         self.choices.allowed.push(class);
+        self
+    }
+
+    /// How answers are judged: rules of the program's own go before what is
+    /// known of the providers. Give the same to every layer that tries again.
+    #[must_use]
+    pub fn judgement(mut self, judgement: Judgement) -> Self {
+        self.choices.judgement = judgement;
         self
     }
 

@@ -54,6 +54,11 @@ impl Original {
         self.operation
     }
 
+    /// The caller's, but for those of its connection.
+    pub(crate) const fn headers(&self) -> &HeaderMap {
+        &self.kept.head().headers
+    }
+
     /// What a JSON body says of itself.
     pub(crate) const fn prompt(&self) -> Option<&Prompt> {
         match &self.content {

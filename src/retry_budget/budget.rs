@@ -6,7 +6,7 @@ use super::{
     buckets::Buckets,
     counts::ErrorCounts,
     grant::Grant,
-    settings::{Count, NextAttempt, Settings},
+    settings::{Count, IdleBreaker, NextAttempt, Settings},
 };
 
 /// How often what failed may be tried again: see the [module](super).
@@ -123,6 +123,20 @@ impl RetryBudget {
         self.set(|settings| settings.count = count)
     }
 
+    /// How many attempts of a run may be silent for their step window, one after
+    /// another, and what is done about it: five are recommended. Anything that
+    /// is not silent, an error of the upstream too, starts the count anew. Off
+    /// by default.
+    ///
+    /// # Panics
+    ///
+    /// If `silent` is zero.
+    #[must_use]
+    pub fn idle_breaker(self, silent: u32, then: IdleBreaker) -> Self {
+        assert!(silent > 0, "a run must have at least one attempt");
+        self.set(|settings| settings.idle_breaker = Some((silent, then)))
+    }
+
     /// Asked before every repeat and every fallback, after everything but the
     /// budgets has agreed; `false` refuses it. It runs on the request path and
     /// must not block. A later one replaces it.
@@ -177,6 +191,12 @@ impl RetryBudget {
 
     pub(crate) fn settings(&self) -> &Settings {
         &self.0
+    }
+
+    /// Whether a run ends whose attempts were silent.
+    pub(crate) fn ends_idle_runs(&self) -> bool {
+        let breaker = self.0.idle_breaker;
+        breaker.is_some_and(|(_, then)| then == IdleBreaker::End)
     }
 
     /// The shared bucket of a candidate.

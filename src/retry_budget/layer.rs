@@ -3,6 +3,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::{Retry, RetryBudget};
+use crate::upstream::Judgement;
 
 /// The largest request body that is kept by default, in bytes.
 pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
@@ -11,9 +12,10 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 /// [module](super).
 #[derive(Clone, Debug)]
 pub struct RetryBudgetLayer {
-    budget: RetryBudget,
-    hold: Option<Duration>,
-    max_body: usize,
+    pub(super) budget: RetryBudget,
+    pub(super) judgement: Judgement,
+    pub(super) hold: Option<Duration>,
+    pub(super) max_body: usize,
 }
 
 impl RetryBudgetLayer {
@@ -23,9 +25,18 @@ impl RetryBudgetLayer {
     pub const fn new(budget: RetryBudget) -> Self {
         Self {
             budget,
+            judgement: Judgement::new(),
             hold: None,
             max_body: MAX_BODY,
         }
+    }
+
+    /// How answers are judged: rules of the program's own go before what is
+    /// known of the providers. Give the same to every layer that tries again.
+    #[must_use]
+    pub fn judgement(mut self, judgement: Judgement) -> Self {
+        self.judgement = judgement;
+        self
     }
 
     /// How long an answer may be held, from the start of its attempt, before it
@@ -51,6 +62,6 @@ impl<S> Layer<S> for RetryBudgetLayer {
     type Service = Retry<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Retry::new(inner, self.budget.clone(), self.hold, self.max_body)
+        Retry::new(inner, self.clone())
     }
 }

@@ -131,7 +131,7 @@ pub use self::{
     key::ErrorKey,
     layer::RetryBudgetLayer,
     service::{Retry, RetryBody, RetryFuture},
-    settings::{Count, NextAttempt},
+    settings::{Count, IdleBreaker, NextAttempt},
 };
 
 pub(crate) use self::layer::MAX_BODY;

@@ -2,20 +2,21 @@ use std::{sync::OnceLock, time::Duration};
 
 use http::{HeaderMap, Request};
 
-use super::{ErrorKey, Grant, RetryBudget, Verdict, backoff::Backoff};
+use super::{ErrorKey, Grant, RetryBudget, RetryBudgetLayer, Verdict, backoff::Backoff};
 use crate::{
     BoxError,
     attempt::{Chain, Denial, Kept, words},
     body::ReplayBody,
     model_fallback::{Candidate, Prompt},
     run::Run,
-    upstream::{Failure, FailureClass, Same},
+    upstream::{Failure, FailureClass, Judgement, Same},
 };
 
 /// The same request again and again, to the same candidate.
 #[derive(Debug)]
 pub struct Repeats {
     budget: RetryBudget,
+    judgement: Judgement,
     hold: Option<Duration>,
     own: Option<Run>,
     /// The request; none before it came and once no try follows.
@@ -40,10 +41,11 @@ struct Asked {
 }
 
 impl Repeats {
-    pub(super) fn new(budget: RetryBudget, hold: Option<Duration>) -> Self {
+    pub(super) fn new(layer: &RetryBudgetLayer) -> Self {
         Self {
-            budget,
-            hold,
+            budget: layer.budget.clone(),
+            judgement: layer.judgement.clone(),
+            hold: layer.hold,
             own: None,
             asked: None,
             paid: false,
@@ -89,6 +91,8 @@ impl Asked {
 }
 
 impl Chain for Repeats {
+    const MOVES: bool = false;
+
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
         self.own = Some(own.clone());
         let most = self.budget.settings().max_attempts_per_candidate;
@@ -138,6 +142,10 @@ impl Chain for Repeats {
 
     fn budget(&self) -> &RetryBudget {
         &self.budget
+    }
+
+    fn judgement(&self) -> &Judgement {
+        &self.judgement
     }
 
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {

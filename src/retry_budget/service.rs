@@ -1,14 +1,11 @@
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{RetryBudget, repeats::Repeats};
+use super::{RetryBudgetLayer, repeats::Repeats};
 use crate::{
     BoxError,
     attempt::{AttemptBody, Attempts},
@@ -19,24 +16,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Retry<S> {
     inner: S,
-    budget: RetryBudget,
-    hold: Option<Duration>,
-    max_body: usize,
+    layer: RetryBudgetLayer,
 }
 
 impl<S> Retry<S> {
-    pub(super) const fn new(
-        inner: S,
-        budget: RetryBudget,
-        hold: Option<Duration>,
-        max_body: usize,
-    ) -> Self {
-        Self {
-            inner,
-            budget,
-            hold,
-            max_body,
-        }
+    pub(super) const fn new(inner: S, layer: RetryBudgetLayer) -> Self {
+        Self { inner, layer }
     }
 }
 
@@ -64,7 +49,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let chain = Repeats::new(self.budget.clone(), self.hold);
-        Attempts::new(&mut self.inner, request, self.max_body, chain)
+        let chain = Repeats::new(&self.layer);
+        Attempts::new(&mut self.inner, request, self.layer.max_body, chain)
     }
 }

@@ -19,6 +19,17 @@ pub enum Count {
     Every,
 }
 
+/// What a run comes to whose attempts were silent, one after another.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum IdleBreaker {
+    /// It ends, as [`IdleCircuitOpen`](crate::TerminalReason::IdleCircuitOpen).
+    #[default]
+    End,
+    /// A silent candidate is not asked again; another one is.
+    FailOver,
+}
+
 /// What is about to be started, for the hook
 /// [`before_attempt`](super::RetryBudget::before_attempt).
 #[non_exhaustive]
@@ -46,6 +57,7 @@ pub(crate) struct Settings {
     pub(crate) max_retry_after: Duration,
     pub(crate) min_attempt: Duration,
     pub(crate) count: Count,
+    pub(crate) idle_breaker: Option<(u32, IdleBreaker)>,
     pub(super) buckets: Option<Arc<Buckets>>,
     pub(super) before_attempt: Option<Arc<Hook>>,
 }
@@ -64,6 +76,7 @@ impl Settings {
             max_retry_after: Duration::from_secs(60),
             min_attempt: Duration::from_millis(100),
             count: Count::Harness,
+            idle_breaker: None,
             buckets: Some(Arc::new(Buckets::new(Rates::new(0.2, 10)))),
             before_attempt: None,
         }
@@ -83,6 +96,7 @@ impl fmt::Debug for Settings {
             .field("max_retry_after", &self.max_retry_after)
             .field("min_attempt", &self.min_attempt)
             .field("count", &self.count)
+            .field("idle_breaker", &self.idle_breaker)
             .field("buckets", &self.buckets)
             .field("before_attempt", &self.before_attempt.is_some())
             .finish()

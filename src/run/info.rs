@@ -39,6 +39,10 @@ pub(crate) struct Info {
     server: OnceLock<Arc<dyn Any + Send + Sync>>,
     /// Whether there is another to go to.
     followed: AtomicBool,
+    /// What it did must not be done twice.
+    effects: AtomicBool,
+    /// How many attempts of the run were silent in a row.
+    silent: AtomicU32,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -83,6 +87,8 @@ impl Info {
             errors: OnceLock::new(),
             server: OnceLock::new(),
             followed: AtomicBool::new(false),
+            effects: AtomicBool::new(false),
+            silent: AtomicU32::new(0),
             identity: OnceLock::new(),
         }
     }
@@ -161,6 +167,14 @@ impl Info {
 
     pub(crate) const fn followed(&self) -> &AtomicBool {
         &self.followed
+    }
+
+    pub(crate) const fn effects(&self) -> &AtomicBool {
+        &self.effects
+    }
+
+    pub(crate) const fn silent(&self) -> &AtomicU32 {
+        &self.silent
     }
 
     pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {

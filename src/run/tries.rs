@@ -10,6 +10,13 @@ impl Run {
         if self.kind() != NodeKind::Attempt {
             self.node().payload.tries().store(0, Ordering::Release);
         }
+        if self.kind() == NodeKind::Run {
+            // What an earlier call of it did is not done again.
+            self.node()
+                .payload
+                .effects()
+                .store(false, Ordering::Release);
+        }
     }
 
     /// Counts a try of the call that this node belongs to, and answers its
@@ -52,6 +59,48 @@ impl Run {
     /// Whether there are others to go to than whom this attempt goes to.
     pub(crate) fn has_others(&self) -> bool {
         self.node().payload.followed().load(Ordering::Acquire)
+    }
+
+    /// Whether no other candidate follows, if this attempt fails: who sees to an
+    /// attempt may treat its failure as the call's. True without a
+    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer). What fails may still be
+    /// repeated.
+    #[must_use]
+    pub fn is_final_attempt(&self) -> bool {
+        let mut nodes = self.up_to_call();
+        nodes.all(|node| !node.payload.followed().load(Ordering::Acquire))
+    }
+
+    /// Says that what the call did has effects that must not be had twice, such
+    /// as a message sent: it is neither repeated nor moved to another candidate
+    /// from now on. The same as [`SideEffects`](crate::attempt::SideEffects) in
+    /// a request, for what is known only later.
+    pub fn mark_side_effects(&self) {
+        for node in self.up_to_call() {
+            node.payload.effects().store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether it was said so.
+    pub(crate) fn had_side_effects(&self) -> bool {
+        let mut nodes = self.up_to_call();
+        nodes.any(|node| node.payload.effects().load(Ordering::Acquire))
+    }
+
+    /// An attempt of the run was silent to its end: answers how many were in a
+    /// row.
+    pub(crate) fn count_silence(&self) -> u32 {
+        let silent = self.nearest().payload.silent();
+        silent.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// An attempt of the run was not.
+    pub(crate) fn forget_silence(&self) {
+        let silent = self.nearest().payload.silent();
+        // Mostly there is none: a load is cheaper than a store.
+        if silent.load(Ordering::Acquire) > 0 {
+            silent.store(0, Ordering::Release);
+        }
     }
 
     /// Whom this attempt goes to, as the nearest layer said that chose it.

@@ -7,6 +7,7 @@ use crate::{
     body::dialect_of,
     client_disconnect::RequestCut,
     error::chain,
+    model_fallback::{CoolingDown, seconds},
     run::{InvalidRunId, RunId, TerminalReason, Terminated},
     run_layer::CallFailed,
     sse::{Dialect, ErrorInfo, Truncated, error_body},
@@ -42,6 +43,7 @@ pub(super) struct Told {
     pub(super) run: Option<RunId>,
     status: StatusCode,
     reason: Option<TerminalReason>,
+    retry_after: Option<u64>,
 }
 
 impl Told {
@@ -56,6 +58,7 @@ impl Told {
                 run: Some(end.run.clone()),
                 status: (statuses.reason)(&end.reason),
                 reason: Some(end.reason.clone()),
+                retry_after: None,
             };
         }
         let (status, code, message) = describe(error);
@@ -67,8 +70,14 @@ impl Told {
             run: run.map(|failed| failed.run.clone()),
             status: (statuses.error)(error).unwrap_or(status),
             reason: None,
+            retry_after: cooling(error).map(|cooling| seconds(cooling.soonest())),
         }
     }
+}
+
+/// Whether nobody was asked because everybody is left alone.
+fn cooling(error: &BoxError) -> Option<&CoolingDown> {
+    chain(&**error).find_map(|error| error.downcast_ref())
 }
 
 fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
@@ -83,6 +92,14 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
         if let Some(invalid) = cause.downcast_ref::<InvalidRequest>() {
             let status = StatusCode::BAD_REQUEST;
             return (status, "invalid_request_error", invalid.to_string());
+        }
+        if let Some(cooling) = cause.downcast_ref::<CoolingDown>() {
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return (
+                status,
+                "cooling_down",
+                format!("No model was asked: {cooling}."),
+            );
         }
         if cause.is::<RequestCut>() && !chain(cause).any(|cause| cause.is::<LengthLimitError>()) {
             let message = "The request could not be read to its end.";
@@ -167,6 +184,9 @@ fn build<B>(caller: Caller, told: Told) -> Response<TerminalResponseBody<B>> {
     // An id is made of characters that a header may hold.
     if let Some(Ok(run)) = run.map(HeaderValue::try_from) {
         headers.insert(HeaderName::from_static("x-run-id"), run);
+    }
+    if let Some(after) = told.retry_after {
+        headers.insert(header::RETRY_AFTER, after.into());
     }
     if let Some(reason) = told.reason {
         if !matches!(reason, TerminalReason::Failed(_)) {

@@ -35,7 +35,8 @@ const MAX_BODY: usize = 64 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct Judgement {
-    rules: Vec<Arc<Rule>>,
+    // Shared: it is cloned with each call of a layer.
+    rules: Option<Arc<Vec<Arc<Rule>>>>,
 }
 
 type Rule = dyn Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync;
@@ -61,7 +62,7 @@ impl Judgement {
     /// Judges by what is known of the providers.
     #[must_use]
     pub const fn new() -> Self {
-        Self { rules: Vec::new() }
+        Self { rules: None }
     }
 
     /// Adds a rule, which is asked after those that were added before it.
@@ -74,7 +75,8 @@ impl Judgement {
     where
         F: Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync + 'static,
     {
-        self.rules.push(Arc::new(rule));
+        let rules = self.rules.get_or_insert_default();
+        Arc::make_mut(rules).push(Arc::new(rule));
         self
     }
 
@@ -128,14 +130,18 @@ impl Judgement {
     }
 
     fn ask(&self, answered: &Answered<'_>) -> Option<FailureClass> {
-        self.rules.iter().find_map(|rule| rule(answered))
+        self.rules().find_map(|rule| rule(answered))
+    }
+
+    fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
+        self.rules.iter().flat_map(|rules| rules.iter())
     }
 }
 
 impl fmt::Debug for Judgement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Judgement")
-            .field("rules", &self.rules.len())
+            .field("rules", &self.rules().count())
             .finish()
     }
 }

@@ -1,6 +1,7 @@
 mod account;
 mod base_url;
 mod candidate;
+mod cooldown;
 mod headers;
 mod operation;
 mod original;

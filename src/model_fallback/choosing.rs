@@ -1,0 +1,137 @@
+//! Who on the way may be asked, and who is left alone.
+
+use std::sync::Arc;
+
+use super::{
+    Candidate, Cooling, CoolingDown, Original,
+    cooldown::{Keys, State},
+    fallbacks::Fallbacks,
+};
+use crate::{attempt::Denial, run::Run};
+
+impl Fallbacks {
+    /// Who stands at a stop of the route.
+    pub(super) fn candidate(&self, stop: usize) -> Option<&Arc<Candidate>> {
+        self.choices.candidates.get(self.route.at(stop)?)
+    }
+
+    /// The stops from this one on whose candidates understand the request.
+    pub(super) fn stops(&self, from: usize) -> impl Iterator<Item = usize> {
+        let operation = self.original().and_then(Original::operation);
+        let speaks = move |stop: &usize| {
+            let candidate = self.candidate(*stop);
+            candidate.is_some_and(|candidate| candidate.speaks(operation))
+        };
+        self.route.stops(from).filter(speaks)
+    }
+
+    /// The stops behind the current one.
+    pub(super) fn following(&self) -> impl Iterator<Item = usize> {
+        let is_patchable = self.is_patchable();
+        self.stops(self.current + 1).filter(move |_| is_patchable)
+    }
+
+    /// The same, without those that are left alone.
+    pub(super) fn able(&self) -> impl Iterator<Item = usize> {
+        let is_left_alone = |stop: &usize| matches!(self.state(*stop), State::Cooling { .. });
+        self.following().filter(move |stop| !is_left_alone(stop))
+    }
+
+    /// Goes to the first who is not left alone.
+    pub(super) fn set_out(&mut self, first: usize) -> Result<(), CoolingDown> {
+        let mut stops = self.stops(first);
+        let open = if self.is_patchable() {
+            stops.find(|stop| self.claim(*stop))
+        } else {
+            stops.next().filter(|stop| self.claim(*stop))
+        };
+        drop(stops);
+        let Some(open) = open else {
+            let cooling = self.cooling();
+            tracing::warn!(
+                target: "tower_agent",
+                run = self.run_id(),
+                denied = Denial::Cooldown.as_str(),
+                %cooling,
+                "chain_stopped"
+            );
+            return Err(cooling);
+        };
+        if open != first {
+            self.tell(first, open, "cooldown");
+        }
+        self.current = open;
+        Ok(())
+    }
+
+    /// Whether who stands at a stop may be asked now.
+    pub(super) fn claim(&self, stop: usize) -> bool {
+        let cooled = self.choices.cooled.as_ref();
+        cooled.is_none_or(|cooled| {
+            // Mostly nobody is left alone.
+            let keys = (!cooled.cooldowns.is_empty()).then(|| self.keys(stop));
+            let keys = keys.flatten();
+            keys.is_none_or(|keys| cooled.cooldowns.claim(&keys))
+        })
+    }
+
+    fn state(&self, stop: usize) -> State {
+        let state = self.choices.cooled.as_ref().and_then(|cooled| {
+            let keys = (!cooled.cooldowns.is_empty()).then(|| self.keys(stop));
+            Some(cooled.cooldowns.state(&keys??))
+        });
+        state.unwrap_or(State::Open)
+    }
+
+    /// What who stands at a stop is called by the cooldowns.
+    pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
+        let cooled = self.choices.cooled.as_ref()?;
+        cooled.keys(self.route.at(stop)?, self.original()?.headers())
+    }
+
+    /// All that could serve and are left alone.
+    pub(super) fn cooling(&self) -> CoolingDown {
+        let cooling = self.stops(0).filter_map(|stop| {
+            let State::Cooling { left, class } = self.state(stop) else {
+                return None;
+            };
+            Some(Cooling {
+                candidate: self.candidate(stop)?.label().to_owned(),
+                left,
+                class,
+            })
+        });
+        let candidates = cooling.collect();
+        CoolingDown { candidates }
+    }
+
+    /// What the caller asked for.
+    pub(super) fn model(&self) -> Option<&str> {
+        self.original()?.prompt()?.model()
+    }
+
+    /// One event for each step from one candidate to another.
+    pub(super) fn tell(&self, from: usize, to: usize, why: &str) {
+        let label = |stop| self.candidate(stop).map(|candidate| candidate.label());
+        let sent = self.candidate(to).map(|candidate| candidate.model());
+        tracing::info!(
+            target: "tower_agent",
+            run = self.run_id(),
+            from = label(from),
+            to = label(to),
+            why,
+            gen_ai.original.model = self.model(),
+            gen_ai.request.model = sent,
+            "model_fallback"
+        );
+    }
+
+    fn run_id(&self) -> Option<String> {
+        self.own.as_ref().map(|own| Run::id(own).to_string())
+    }
+
+    /// Whether the request can be made out to another model.
+    fn is_patchable(&self) -> bool {
+        self.original().is_some_and(Original::patchable)
+    }
+}

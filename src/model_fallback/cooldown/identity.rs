@@ -1,0 +1,83 @@
+use std::sync::Arc;
+
+use http::{HeaderMap, HeaderValue};
+
+use super::{Cooldowns, Key, Keys};
+use crate::model_fallback::{
+    Candidate,
+    credential::{ACCOUNT, ApiKey},
+};
+
+/// The cooldowns of a layer, and what its candidates are called in them.
+#[derive(Clone, Debug)]
+pub(crate) struct Cooled {
+    pub(crate) cooldowns: Cooldowns,
+    identities: Vec<Identity>,
+}
+
+/// What is known of a candidate before anybody asks for it, as digests.
+#[derive(Clone, Copy, Debug)]
+struct Identity {
+    model: u64,
+    provider: u64,
+    /// None if it calls on the caller's account.
+    account: Option<u64>,
+}
+
+impl Cooled {
+    pub(crate) fn new(cooldowns: Cooldowns, candidates: &[Arc<Candidate>]) -> Self {
+        let identities = candidates.iter().map(|it| Identity::of(it, &cooldowns));
+        Self {
+            identities: identities.collect(),
+            cooldowns,
+        }
+    }
+
+    /// The candidate at `at`, for a caller with these headers.
+    pub(crate) fn keys(&self, at: usize, caller: &HeaderMap) -> Option<Keys> {
+        let identity = self.identities.get(at)?;
+        Some(identity.keys(&self.cooldowns, caller))
+    }
+}
+
+impl Identity {
+    fn of(candidate: &Candidate, cooldowns: &Cooldowns) -> Self {
+        let origin = candidate.base_url.as_ref().map(|url| url.origin());
+        let host = candidate.base_url.as_ref().map(|url| url.authority());
+        let base_url = candidate.base_url.as_ref().map(ToString::to_string);
+        let account = match &candidate.credential {
+            Some(id) => Some(cooldowns.digest(("account", id))),
+            None if candidate.has_own_account() => {
+                let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
+                Some(cooldowns.digest((origin, key, account(&candidate.headers))))
+            }
+            None => None,
+        };
+        Self {
+            model: cooldowns.digest((candidate.label(), candidate.model(), base_url)),
+            provider: cooldowns.digest(("provider", host)),
+            account,
+        }
+    }
+
+    fn keys(&self, cooldowns: &Cooldowns, caller: &HeaderMap) -> Keys {
+        let is_callers = self.account.is_none();
+        let account = self
+            .account
+            .unwrap_or_else(|| cooldowns.digest((self.provider, account(caller))));
+        let key = |digest, is_callers| Key { digest, is_callers };
+        Keys {
+            model: key(self.model, false),
+            model_of_account: key(cooldowns.digest((self.model, account)), is_callers),
+            account: key(account, is_callers),
+            provider: key(self.provider, false),
+        }
+    }
+}
+
+/// The headers that say on whose account a call is.
+fn account(headers: &HeaderMap) -> [Option<&[u8]>; 4] {
+    ACCOUNT
+        .each_ref()
+        .map(|name| headers.get(name).map(HeaderValue::as_bytes))
+}

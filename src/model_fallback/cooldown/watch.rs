@@ -1,0 +1,35 @@
+use std::time::Duration;
+
+use super::{handle::Cooldowns, keys::Keys};
+use crate::{attempt::Serving, run::TerminalReason, upstream::FailureClass};
+
+/// Waits for what a try comes to that serves a call.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    cooldowns: Cooldowns,
+    keys: Keys,
+    began: Duration,
+}
+
+impl Watch {
+    pub(super) const fn new(cooldowns: Cooldowns, keys: Keys, began: Duration) -> Self {
+        Self {
+            cooldowns,
+            keys,
+            began,
+        }
+    }
+}
+
+impl Serving for Watch {
+    fn over(self: Box<Self>, reason: &TerminalReason) {
+        let class = match reason {
+            TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
+            TerminalReason::Failed(class) => *class,
+            TerminalReason::StepTimeout => FailureClass::Silence,
+            // Cut by somebody else, or at a limit: it says nothing about the next.
+            _ => return,
+        };
+        self.cooldowns.note(&self.keys, class, None);
+    }
+}

@@ -1,0 +1,110 @@
+use std::ops::Range;
+
+/// The order in which the candidates of one call are tried: those that go
+/// first, then the others as they are listed, each once.
+#[derive(Debug, Default)]
+pub(super) struct Route {
+    /// Whom the session stays with, and whom the request names.
+    front: [Option<usize>; 2],
+    /// The request's own list, if it has one.
+    listed: Option<Vec<usize>>,
+    /// How many candidates there are.
+    all: usize,
+}
+
+impl Route {
+    pub(super) const fn new(all: usize, listed: Option<Vec<usize>>) -> Self {
+        Self {
+            front: [None; 2],
+            listed,
+            all,
+        }
+    }
+
+    /// The one that goes before those that are listed.
+    pub(super) const fn name(&mut self, candidate: usize) {
+        self.front[1] = Some(candidate);
+    }
+
+    /// The one that goes before all others, if it is on the way at all.
+    pub(super) fn prefer(&mut self, candidate: usize) {
+        let listed = |listed: &Vec<usize>| listed.contains(&candidate);
+        let known = self.listed.as_ref().map_or(candidate < self.all, listed);
+        if known || self.front[1] == Some(candidate) {
+            self.front[0] = Some(candidate);
+        }
+    }
+
+    /// The stops behind this one, the first with 0.
+    pub(super) fn stops(&self, from: usize) -> Range<usize> {
+        let listed = self.listed.as_ref().map_or(self.all, Vec::len);
+        from..self.front.len() + listed
+    }
+
+    /// Who stands at a stop; nobody if it was passed before.
+    pub(super) fn at(&self, stop: usize) -> Option<usize> {
+        match stop {
+            0 => self.front[0],
+            1 => self.front[1].filter(|it| self.front[0] != Some(*it)),
+            _ => {
+                let at = stop - self.front.len();
+                let candidate = match &self.listed {
+                    Some(listed) => *listed.get(at)?,
+                    None => Some(at).filter(|at| *at < self.all)?,
+                };
+                Some(candidate).filter(|it| !self.front.contains(&Some(*it)))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Route;
+
+    fn order(route: &Route) -> Vec<usize> {
+        let stops = route.stops(0);
+        stops.filter_map(|stop| route.at(stop)).collect()
+    }
+
+    #[test]
+    fn without_more_they_come_as_they_are_listed() {
+        assert_eq!(order(&Route::new(3, None)), [0, 1, 2]);
+        assert_eq!(order(&Route::new(0, None)), [0; 0]);
+    }
+
+    #[test]
+    fn the_named_one_comes_first_and_once() {
+        let mut route = Route::new(3, None);
+        route.name(1);
+        assert_eq!(order(&route), [1, 0, 2]);
+    }
+
+    #[test]
+    fn the_preferred_one_comes_before_the_named_one() {
+        let mut route = Route::new(3, None);
+        route.name(1);
+        route.prefer(2);
+        assert_eq!(order(&route), [2, 1, 0]);
+        route.prefer(1);
+        assert_eq!(order(&route), [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_list_of_its_own_leaves_out_the_others() {
+        let mut route = Route::new(4, Some(vec![3, 1]));
+        route.prefer(0);
+        assert_eq!(order(&route), [3, 1], "it is not on the way");
+        route.name(0);
+        route.prefer(0);
+        assert_eq!(order(&route), [0, 3, 1]);
+    }
+
+    #[test]
+    fn an_empty_list_leaves_the_named_one_alone() {
+        let mut route = Route::new(4, Some(Vec::new()));
+        assert_eq!(order(&route), [0; 0]);
+        route.name(2);
+        assert_eq!(order(&route), [2]);
+    }
+}
