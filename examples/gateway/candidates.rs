@@ -4,14 +4,26 @@ use axum::body::Body;
 use http::{HeaderMap, Request, header};
 use http_body::Body as _;
 use tower_agent::{
-    BoxError, Candidate, CandidateDialect, RetryBudget, terminal_response::InvalidRequest,
+    BoxError, Candidate, CandidateDialect, Cooldowns, IdleBreaker, ModelFallbackLayer, RetryBudget,
+    terminal_response::InvalidRequest,
 };
 
 use crate::config::{self, Config, Dialect, Retry};
 
 /// The candidates of a configuration, in its order.
-pub(crate) fn all(config: &Config) -> Result<Vec<Candidate>, BoxError> {
-    config.candidates.iter().map(candidate).collect()
+pub(crate) fn fallback(
+    config: &Config,
+    budget: RetryBudget,
+) -> Result<ModelFallbackLayer, BoxError> {
+    let candidates = config.candidates.iter().map(candidate);
+    let candidates = candidates.collect::<Result<Vec<_>, _>>()?;
+    let layer = ModelFallbackLayer::new(candidates)
+        .budget(budget)
+        .sticky(config.fallback.sticky);
+    Ok(match config.fallback.cooldown {
+        true => layer.cooldowns(Cooldowns::new()),
+        false => layer,
+    })
 }
 
 fn candidate(from: &config::Candidate) -> Result<Candidate, BoxError> {
@@ -34,13 +46,22 @@ fn candidate(from: &config::Candidate) -> Result<Candidate, BoxError> {
 }
 
 /// What all calls share of repeats and failures.
-pub(crate) fn budget(retry: &Retry) -> RetryBudget {
-    let budget = RetryBudget::new()
+pub(crate) fn budget(retry: &Retry, idle: Option<config::IdleBreaker>) -> RetryBudget {
+    let mut budget = RetryBudget::new()
         .max_attempts_per_candidate(retry.attempts)
         .per_error_key(retry.per_error_key)
         .per_run(retry.per_run)
         .delays(retry.base_delay, retry.max_delay)
         .max_retry_after(retry.max_retry_after);
+    if let Some(idle) = idle {
+        budget = budget.idle_breaker(
+            idle.silent,
+            match idle.fails_over {
+                true => IdleBreaker::FailOver,
+                false => IdleBreaker::End,
+            },
+        );
+    }
     match retry.shared {
         Some(shared) => budget.shared(shared.ratio, shared.floor),
         None => budget.unshared(),

@@ -14,6 +14,7 @@ use http::Uri;
 use serde::Deserialize;
 
 mod error;
+mod fallback;
 mod file;
 mod limit;
 mod number;
@@ -37,6 +38,8 @@ pub(crate) struct Config {
     pub(crate) control_token: Option<Secret>,
     /// How often what failed is tried again.
     pub(crate) retry: Retry,
+    /// Whom a call goes to when another candidate has failed before.
+    pub(crate) fallback: Fallback,
     /// The models that serve, and where to reach them, in the order in which they are tried.
     /// At least one, and no two of one name.
     pub(crate) candidates: Vec<Candidate>,
@@ -51,6 +54,8 @@ pub(crate) struct RunLimits {
     pub(crate) max_turn_time: Option<Duration>,
     /// The run's total: as `max_turn_time`, under the caller's name for it.
     pub(crate) timeout: Option<Duration>,
+    /// How many attempts may be silent in a row, and whether the run then ends.
+    pub(crate) idle_breaker: Option<IdleBreaker>,
 }
 
 /// `[attempt]`; `None` is off.
@@ -92,6 +97,24 @@ pub(crate) struct Shared {
     pub(crate) ratio: f64,
     /// Repeats per second in any case.
     pub(crate) floor: u32,
+}
+
+/// When attempts of a run are silent, one after another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct IdleBreaker {
+    /// How many may be.
+    pub(crate) silent: u32,
+    /// Whether the run goes on with the next candidate, or ends.
+    pub(crate) fails_over: bool,
+}
+
+/// `[fallback]`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Fallback {
+    /// Whether a candidate that has failed is left alone for a while.
+    pub(crate) cooldown: bool,
+    /// Whether a session stays with the candidate that served it.
+    pub(crate) sticky: bool,
 }
 
 /// One entry of `[[candidates]]`.

@@ -18,7 +18,7 @@ mod routes;
 mod stack;
 mod upstream;
 
-use std::{pin::pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::IsTerminal, pin::pin, process::ExitCode, sync::Arc, time::Duration};
 
 use axum::serve::ListenerExt;
 use tokio::{net::TcpListener, signal::unix, sync::Notify};
@@ -33,7 +33,9 @@ const GRACE: Duration = Duration::from_secs(5);
 async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        .with_max_level(tracing::Level::WARN)
+        // What reads a pipe wants words, not colours.
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(tracing::Level::INFO)
         .init();
     match run().await {
         Ok(()) => ExitCode::SUCCESS,

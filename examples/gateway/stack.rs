@@ -4,8 +4,8 @@ use axum::body::Body;
 use http::{Request, Response};
 use tower::{ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer, RetryBudget,
-    RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RetryBudget, RetryBudgetLayer,
+    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
     adapter::reqwest::ReqwestService,
 };
 
@@ -23,7 +23,7 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway, BoxError> {
     let Config { run, attempt, .. } = config;
-    let budget = candidates::budget(&config.retry);
+    let budget = candidates::budget(&config.retry, run.idle_breaker);
     let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
@@ -37,7 +37,7 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
         )
         .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
         .layer(FilterLayer::new(candidates::may_be_json))
-        .layer(ModelFallbackLayer::new(candidates::all(config)?).budget(budget.clone()))
+        .layer(candidates::fallback(config, budget.clone())?)
         .layer(repeats(budget, attempt.hold))
         .layer(ceiling(attempt.max_time))
         .layer(step_timeout(attempt))

@@ -11,11 +11,29 @@
 //! # Which candidates, and in which order
 //!
 //! The one that the request names as its `model`, then the others as they are
-//! listed, each at most once per call. One that does not speak the request's
-//! dialect is skipped. What failed decides who comes next: a refused key only
+//! listed, or as the program lists them for this request by a [`CandidateOrder`],
+//! each at most once per call. Before all of them goes the one that served the
+//! session last, if the layer is [sticky](ModelFallbackLayer::sticky). One that
+//! does not speak the request's dialect is skipped. What failed decides who comes next: a refused key only
 //! leaves candidates of another credential, an overflow of the context those
 //! with a larger window, a bad request nobody; see
 //! [`FailureClass::other`](crate::upstream::FailureClass::other).
+//!
+//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or
+//! whose attempt [says so](crate::Run::mark_side_effects), goes to nobody else.
+//! An attempt can tell whether [others follow](crate::Run::is_final_attempt).
+//! Each step from one candidate to another is one event, `model_fallback`, with
+//! both names, why, and the model that was asked for.
+//!
+//! # Who is left alone
+//!
+//! With [`Cooldowns`] a candidate that has failed is not asked by other calls for
+//! a while: by none of them if the model is down, by none on the same account if
+//! its key was refused. A caller's own key is that caller's matter. When all that
+//! could serve are left alone, the error is [`CoolingDown`], a 503 with
+//! `retry-after`, and nobody is asked. What was cut by the caller, a limit of the
+//! call or an end from elsewhere says nothing about the candidate, and neither
+//! does a request that is itself at fault.
 //!
 //! # What a candidate is sent
 //!
@@ -26,6 +44,8 @@
 //! secret in one of them must be removed further out. The run's id is for
 //! trusted candidates alone. A body that is not JSON is refused; one that is a
 //! form goes to the first candidate alone, as it is.
+//!
+//! Embeddings and images are treated alike.
 //!
 //! # The commit
 //!

@@ -39,6 +39,9 @@
 //!   the first 256 candidates and one for all the others. A first attempt
 //!   deposits a part of a repeat, a floor is always there.
 //!
+//! - Within a run, if the [idle breaker](RetryBudget::idle_breaker) is set:
+//!   attempts that were silent for their step window, one after another.
+//!
 //! # When the clock runs
 //!
 //! Ceilings run during the wait before a repeat, step windows do not. A repeat

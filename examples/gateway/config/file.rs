@@ -30,6 +30,8 @@ pub(super) struct File {
     /// Its presence says that something is repeated.
     pub(super) retry: Option<Retry>,
     #[serde(default)]
+    pub(super) fallback: Fallback,
+    #[serde(default)]
     pub(super) disconnect: Disconnect,
     #[serde(default)]
     pub(super) control: Control,
@@ -48,7 +50,9 @@ pub(super) struct Run {
     pub(super) timeout: Time,
     max_turns: Later,
     idle: Later,
-    idle_breaker: Later,
+    pub(super) idle_breaker: Number,
+    #[serde(default)]
+    pub(super) idle_fails_over: bool,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -71,6 +75,13 @@ pub(super) struct Retry {
     pub(super) base_delay: Time,
     pub(super) max_delay: Time,
     pub(super) max_retry_after: Time,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Fallback {
+    pub(super) cooldown: Option<bool>,
+    pub(super) sticky: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -111,14 +122,13 @@ pub(super) struct Candidate {
 
 impl File {
     /// The keys that this version knows but does not serve.
-    pub(super) fn later(&self) -> [(&'static str, &Later); 8] {
+    pub(super) fn later(&self) -> [(&'static str, &Later); 7] {
         [
             ("[auth]", &self.auth),
             ("[stop]", &self.stop),
             ("[agents]", &self.agents),
             ("run.max_turns", &self.run.max_turns),
             ("run.idle", &self.run.idle),
-            ("run.idle_breaker", &self.run.idle_breaker),
             ("disconnect.drain_limit", &self.disconnect.drain_limit),
             (
                 "disconnect.caller_deadline",

@@ -7,6 +7,7 @@ use http::{HeaderValue, Uri};
 use toml::Spanned;
 
 use super::error::Problem;
+use super::fallback::{fallback, idle_breaker};
 use super::file::{self, File, Policy};
 use super::limit::Limit;
 use super::retry::retry;
@@ -44,6 +45,11 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             max_turn_time: Limit::read("run.max_turn_time", file.run.max_turn_time)?
                 .or(preset.run.max_turn_time),
             timeout: Limit::read("run.timeout", file.run.timeout)?.or(preset.run.timeout),
+            idle_breaker: idle_breaker(
+                file.run.idle_breaker,
+                file.run.idle_fails_over,
+                recommended,
+            )?,
         },
         attempt: AttemptLimits {
             step_timeout: Limit::read("attempt.step_timeout", file.attempt.step_timeout)?
@@ -64,6 +70,7 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             .map(|variable| secret("[control]", variable, &env))
             .transpose()?,
         retry: retry(file.retry, recommended)?,
+        fallback: fallback(file.fallback, recommended),
         candidates: candidates(file.candidates, &env)?,
     })
 }

@@ -1,3 +1,4 @@
+mod fallback;
 mod retry;
 
 use std::error::Error;
@@ -215,7 +216,6 @@ fn keys_of_later_versions_are_not_unknown() {
         ("[agents.coder]\nmax_turns = 50", "[agents]"),
         ("[run]\nmax_turns = 30", "run.max_turns"),
         ("[run]\nidle = \"30m\"", "run.idle"),
-        ("[run]\nidle_breaker = 3", "run.idle_breaker"),
         (
             "[disconnect]\ndrain_limit = \"1s\"",
             "disconnect.drain_limit",

@@ -6,6 +6,7 @@ mod bytes;
 mod choices;
 mod counted;
 mod credentials;
+mod left_alone;
 mod nested;
 mod served;
 mod simulated;
