@@ -5,8 +5,8 @@ use serde::Deserialize;
 
 use super::FailureClass;
 
-/// Anthropic's `stop_reason`, chat's `finish_reason`, and Gemini's
-/// `finishReason` and `blockReason`.
+/// Anthropic's `stop_reason`, chat's `finish_reason`, the `reason` of Responses'
+/// `incomplete_details`, and Gemini's `finishReason` and `blockReason`.
 const STOPS: [(&str, FailureClass); 6] = [
     ("refusal", FailureClass::ContentFilter),
     ("content_filter", FailureClass::ContentFilter),
@@ -28,12 +28,19 @@ struct Answer<'a> {
     candidates: Option<Vec<Choice<'a>>>,
     #[serde(rename = "promptFeedback")]
     feedback: Option<Feedback<'a>>,
+    incomplete_details: Option<Incomplete<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Choice<'a> {
     #[serde(borrow, default, alias = "finishReason")]
     finish_reason: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete<'a> {
+    #[serde(borrow, default)]
+    reason: Option<&'a str>,
 }
 
 #[derive(Deserialize)]
@@ -67,6 +74,7 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     let reasons = choices.iter().map(|choice| choice.finish_reason);
     let mut classes = reasons
         .chain(answer.stop_reason.map(Some))
+        .chain(answer.incomplete_details.map(|details| details.reason))
         .map(|reason| class_of(reason?));
     let first = classes.next()?;
     first.filter(|_| classes.all(|class| class.is_some()))

@@ -22,6 +22,7 @@ fn a_reason_to_stop_where_another_model_might_not_is_a_failure() {
         let bodies = [
             format!(r#"{{"type":"message","content":[],"stop_reason":"{reason}"}}"#),
             format!(r#"{{"choices":[{{"finish_reason": "{reason}"}}]}}"#),
+            format!(r#"{{"status":"incomplete","incomplete_details":{{"reason":"{reason}"}}}}"#),
             format!("{{\"candidates\":[{{\"finishReason\" :\n\"{reason}\"}}]}}"),
         ];
         for body in bodies {
@@ -54,6 +55,8 @@ fn an_answer_that_ended_well_in_any_choice_or_quotes_a_reason_is_healthy() {
         r#"{"choices":[{"finish_reason":"stop"},{"finish_reason":"content_filter"}]}"#,
         r#"{"choices":[{"finish_reason":"content_filter"},{}]}"#,
         r#"{"choices":[{"message":{"refusal":null},"finish_reason":"stop"}]}"#,
+        r#"{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"}}"#,
+        r#"{"status":"completed","incomplete_details":null,"metadata":{"reason":"refusal"}}"#,
         r#"{"stop_reason":"refusal_not"}"#,
         r#"{"stop_reason":"end_turn","content":[{"input":{"stop_reason":"refusal"}}]}"#,
         r#"{"choices":[],"season":"refusal"}"#,
