@@ -4,8 +4,7 @@ use http_body_util::LengthLimitError;
 
 use super::{FailureClass, TransportError};
 use crate::{
-    client_disconnect::RequestCut, error::chain, model_fallback::CoolingDown, sse::Truncated,
-    terminal_response::InvalidRequest,
+    client_disconnect::RequestCut, error::chain, sse::Truncated, terminal_response::InvalidRequest,
 };
 
 /// How TLS libraries say that they do not trust a certificate. They have types
@@ -24,9 +23,6 @@ const UNTRUSTED: [&str; 6] = [
 
 /// The class of an error that came in place of an answer, or of its rest.
 pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
-    if let Some(cooling) = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>()) {
-        return cooling.class();
-    }
     // Judged before the transport: a body over its limit is the caller's.
     let callers = |error: &(dyn Error + 'static)| {
         error.is::<RequestCut>() || error.is::<LengthLimitError>() || error.is::<InvalidRequest>()

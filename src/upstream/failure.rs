@@ -6,7 +6,7 @@ use std::{
 use http::{HeaderMap, StatusCode};
 
 use super::{FailureClass, Judgement, Same, cause, stop};
-use crate::sse::StreamFailure;
+use crate::{error::chain, model_fallback::CoolingDown, sse::StreamFailure};
 
 /// One judged failure of an upstream.
 ///
@@ -80,11 +80,21 @@ impl Failure {
 
     /// Judges an error that came in place of an answer, or of the rest of one.
     ///
+    /// Where [nobody was asked](CoolingDown), it is what failed before, and is
+    /// worth no try before the first may be asked again.
+    ///
     /// Its message stays empty: an error's text is not the upstream's, and may
     /// name hosts that are nobody's business.
     #[must_use]
     pub fn of_error(error: &(dyn Error + 'static)) -> Self {
-        Self::new(cause::class_of(error))
+        let cooling = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>());
+        match cooling {
+            Some(cooling) => Self {
+                retry_after: Some(cooling.soonest()),
+                ..Self::new(cooling.class())
+            },
+            None => Self::new(cause::class_of(error)),
+        }
     }
 
     /// Whether the same candidate may be asked again, as far as the failure is
