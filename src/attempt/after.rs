@@ -5,7 +5,7 @@ use http::Response;
 use http_body::Body;
 
 use super::{
-    AttemptBody, Chain, Committed, Denial, Tries, X_ATTEMPT,
+    AttemptBody, Chain, Committed, Denial, X_ATTEMPT,
     body::Ownership,
     decide::{Asked, Leave, decide, is_wanted},
     judge, kept,
@@ -14,7 +14,7 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    retry_budget::{Count, ErrorKey, IdleBreaker, Verdict},
+    retry_budget::{ErrorKey, Verdict},
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };
@@ -94,52 +94,6 @@ impl<S, C: Chain> Pilot<S, C> {
             now: self.own.now(),
         };
         decide(&mut self.chain, &asked)
-    }
-
-    /// Counts attempts that were silent, one after another: whoever waits for the
-    /// run has heard nothing for all that time.
-    fn listen<B: Body>(&mut self, spent: &Spent<B>, attempt: &Run) -> Result<(), Denial> {
-        if attempt.failing().is_some() {
-            // A layer further in has listened.
-            return Ok(());
-        }
-        let is_silent = match spent {
-            Spent::Error(error) => judge::is_silence(error, &self.own),
-            Spent::Answer(_) => false,
-        };
-        if !is_silent {
-            self.own.forget_silence();
-            return Ok(());
-        }
-        let Some((limit, then)) = self.chain.budget().settings().idle_breaker else {
-            return Ok(());
-        };
-        let is_open = self.own.count_silence() >= limit;
-        if is_open && (then == IdleBreaker::End || !C::MOVES) {
-            return Err(Denial::Idle);
-        }
-        Ok(())
-    }
-
-    /// Remembers a try that failed, and counts it if every one counts and no
-    /// layer further in has counted it.
-    fn note<B: Body>(
-        &mut self,
-        failure: &Failure,
-        spent: &Spent<B>,
-        attempt: &Run,
-    ) -> Option<Verdict> {
-        let inner = match spent {
-            Spent::Answer(answer) => answer.parts.extensions.get::<Tries>(),
-            Spent::Error(_) => None,
-        };
-        match inner {
-            Some(inner) => self.tries.append(inner),
-            None => self.tries.push(self.chain.subject(), failure),
-        }
-        let counted = attempt.failing().and_then(|failing| failing.counted);
-        let every = || self.chain.budget().settings().count == Count::Every;
-        counted.or_else(|| every().then(|| self.own.count_error(self.chain.key(failure))))
     }
 
     /// Gives the try up for another.

@@ -38,6 +38,7 @@ mod admitted;
 mod after;
 mod body;
 mod chain;
+mod counting;
 mod course;
 mod decide;
 mod effects;

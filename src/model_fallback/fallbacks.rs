@@ -3,8 +3,8 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    Candidate, CandidateDialect, CandidateOrder, Original, headers::strip_hop, layer::Choices,
-    route::Route,
+    Candidate, CandidateDialect, CandidateOrder, Original, cooldown::Watch, headers::strip_hop,
+    layer::Choices, route::Route,
 };
 use crate::{
     BoxError,
@@ -260,10 +260,9 @@ impl Chain for Fallbacks {
                 sessions.stay(session, served);
             }
         }
-        let cooldowns = &self.choices.cooled.as_ref()?.cooldowns;
+        let cooldowns = self.choices.cooled.as_ref()?.cooldowns.clone();
         let keys = self.keys(self.current)?;
-        let began = cooldowns.now().saturating_sub(attempt.elapsed());
-        Some(Box::new(cooldowns.serve(keys, began)))
+        Some(Box::new(Watch::new(cooldowns, keys, attempt.elapsed())))
     }
 
     fn soonest(&self) -> Option<Duration> {

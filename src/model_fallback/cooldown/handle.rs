@@ -13,7 +13,6 @@ use super::{
     book::{Book, Probing, State},
     keys::Keys,
     ladder::Ladder,
-    watch::Watch,
 };
 use crate::upstream::{Failure, FailureClass};
 
@@ -133,7 +132,7 @@ impl Cooldowns {
         self.shared.hasher.hash_one(of)
     }
 
-    pub(crate) fn now(&self) -> Duration {
+    pub(super) fn now(&self) -> Duration {
         self.shared.opened.elapsed()
     }
 
@@ -159,13 +158,12 @@ impl Cooldowns {
         self.note(keys, failure.class, failure.retry_after);
     }
 
-    /// A try that began at `began` serves; what it comes to is yet to be told.
-    pub(crate) fn serve(&self, keys: Keys, began: Duration) -> Watch {
+    /// A try that began at `began` serves.
+    pub(super) fn lift(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
             let now = self.now();
-            self.book().lift(&keys, began, now);
+            self.book().lift(keys, began, now);
         }
-        Watch::new(self.clone(), keys, began)
     }
 
     pub(super) fn succeed(&self, keys: &Keys, began: Duration) {

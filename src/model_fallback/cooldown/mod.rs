@@ -12,6 +12,7 @@ pub(crate) use self::{
     book::State,
     identity::Cooled,
     keys::{Key, Keys},
+    watch::Watch,
 };
 #[cfg(test)]
 pub(super) use self::{

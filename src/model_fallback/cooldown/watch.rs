@@ -12,7 +12,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(super) const fn new(cooldowns: Cooldowns, keys: Keys, began: Duration) -> Self {
+    /// The try that serves began so long ago.
+    pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
+        let began = cooldowns.now().saturating_sub(ago);
+        cooldowns.lift(&keys, began);
         Self {
             cooldowns,
             keys,

@@ -1,0 +1,62 @@
+//! What a try that failed counts for, before another is thought of.
+
+use http_body::Body;
+
+use super::{Chain, Denial, Tries, judge, pilot::Pilot, trial::Spent};
+use crate::{
+    retry_budget::{Count, IdleBreaker, Verdict},
+    run::Run,
+    upstream::Failure,
+};
+
+impl<S, C: Chain> Pilot<S, C> {
+    /// Counts attempts that were silent, one after another: whoever waits for the
+    /// run has heard nothing for all that time.
+    pub(super) fn listen<B: Body>(
+        &mut self,
+        spent: &Spent<B>,
+        attempt: &Run,
+    ) -> Result<(), Denial> {
+        if attempt.failing().is_some() {
+            // A layer further in has listened.
+            return Ok(());
+        }
+        let is_silent = match spent {
+            Spent::Error(error) => judge::is_silence(error, &self.own),
+            Spent::Answer(_) => false,
+        };
+        if !is_silent {
+            self.own.forget_silence();
+            return Ok(());
+        }
+        let Some((limit, then)) = self.chain.budget().settings().idle_breaker else {
+            return Ok(());
+        };
+        let is_open = self.own.count_silence() >= limit;
+        if is_open && (then == IdleBreaker::End || !C::MOVES) {
+            return Err(Denial::Idle);
+        }
+        Ok(())
+    }
+
+    /// Remembers a try that failed, and counts it if every one counts and no
+    /// layer further in has counted it.
+    pub(super) fn note<B: Body>(
+        &mut self,
+        failure: &Failure,
+        spent: &Spent<B>,
+        attempt: &Run,
+    ) -> Option<Verdict> {
+        let inner = match spent {
+            Spent::Answer(answer) => answer.parts.extensions.get::<Tries>(),
+            Spent::Error(_) => None,
+        };
+        match inner {
+            Some(inner) => self.tries.append(inner),
+            None => self.tries.push(self.chain.subject(), failure),
+        }
+        let counted = attempt.failing().and_then(|failing| failing.counted);
+        let every = || self.chain.budget().settings().count == Count::Every;
+        counted.or_else(|| every().then(|| self.own.count_error(self.chain.key(failure))))
+    }
+}
