@@ -126,6 +126,19 @@ impl Fallbacks {
         );
     }
 
+    /// One event for each call that is served.
+    pub(super) fn tell_served(&self) {
+        let served = self.candidate(self.current);
+        tracing::debug!(
+            target: "tower_agent",
+            run = self.run_id(),
+            candidate = served.map(|served| served.label()),
+            gen_ai.original.model = self.model(),
+            gen_ai.response.model = served.map(|served| served.model()),
+            "model_served"
+        );
+    }
+
     fn run_id(&self) -> Option<String> {
         self.own.as_ref().map(|own| Run::id(own).to_string())
     }

@@ -255,6 +255,7 @@ impl Chain for Fallbacks {
     }
 
     fn serves(&self, attempt: &Run) -> Option<Box<dyn Serving>> {
+        self.tell_served();
         if let (Some(sessions), Some(session)) = (&self.choices.sessions, self.session) {
             if let Some(served) = self.route.at(self.current) {
                 sessions.stay(session, served);

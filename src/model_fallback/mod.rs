@@ -23,7 +23,8 @@
 //! whose attempt [says so](crate::Run::mark_side_effects), goes to nobody else.
 //! An attempt can tell whether [others follow](crate::Run::is_final_attempt).
 //! Each step from one candidate to another is one event, `model_fallback`, with
-//! both names, why, and the model that was asked for.
+//! both names, why, and the model that was asked for; `model_served` says at the
+//! debug level which one it was in the end.
 //!
 //! # Who is left alone
 //!
