@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     backoff::{Backoff, Jitter},
-    bucket::Rates,
+    bucket::{Bucket, Rates},
     buckets::Buckets,
     counts::ErrorCounts,
     grant::Grant,
@@ -154,8 +154,8 @@ impl RetryBudget {
     /// [`counts`](Self::counts) are: layers do it themselves.
     #[inline]
     pub fn deposit(&self, candidate: Option<&str>) {
-        if let Some(buckets) = &self.0.buckets {
-            buckets.of(candidate).deposit();
+        if let Some(bucket) = self.bucket(candidate) {
+            bucket.deposit();
         }
     }
 
@@ -200,10 +200,9 @@ impl RetryBudget {
     }
 
     /// The shared bucket of a candidate.
-    #[cfg(test)]
-    pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<Arc<super::bucket::Bucket>> {
+    pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<&Arc<Bucket>> {
         let buckets = self.0.buckets.as_ref()?;
-        Some(Arc::clone(buckets.of(candidate)))
+        Some(buckets.of(candidate))
     }
 
     /// The waits of one call. Seeded from the run, so that runs which failed

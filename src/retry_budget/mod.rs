@@ -37,7 +37,10 @@
 //!   and addresses. One too many ends the run, once the answer was handed on.
 //! - For all runs: [what is shared](RetryBudget::shared), a bucket for each of
 //!   the first 256 candidates and one for all the others. A first attempt
-//!   deposits a part of a repeat, a floor is always there.
+//!   deposits a part of a repeat, a floor is always there. So in an outage the
+//!   calls to a candidate are at most its first attempts, the ratio of those,
+//!   what had piled up, and the floor for each second and one more. Layers in
+//!   layers that share the budget deposit once a call.
 //!
 //! - Within a run, if the [idle breaker](RetryBudget::idle_breaker) is set:
 //!   attempts that were silent for their step window, one after another.

@@ -1,4 +1,7 @@
-use std::{sync::OnceLock, time::Duration};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use http::{HeaderMap, Request};
 
@@ -60,6 +63,16 @@ impl Repeats {
         self.own.as_ref()?.served_by()
     }
 
+    /// Pays for a part of a repeat, unless a layer further out did it.
+    fn deposit(&self) {
+        let (Some(own), Some(bucket)) = (&self.own, self.budget.bucket(self.subject())) else {
+            return;
+        };
+        if own.pays(Arc::as_ptr(bucket).addr()) {
+            bucket.deposit();
+        }
+    }
+
     fn has_others(&self) -> bool {
         self.own.as_ref().is_some_and(Run::has_others)
     }
@@ -112,7 +125,7 @@ impl Chain for Repeats {
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
         if !std::mem::replace(&mut self.paid, true) {
             // Here and not before: a node that is over makes no attempt.
-            self.budget.deposit(self.subject());
+            self.deposit();
         }
         let request = self.asked.as_mut().and_then(|asked| {
             let body = asked.body.clone();

@@ -1,7 +1,7 @@
 use std::any::Any;
 use std::sync::{
     Arc, Mutex, OnceLock, PoisonError, Weak,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::time::Instant;
@@ -32,6 +32,8 @@ pub(crate) struct Info {
     pub(crate) changes: AtomicU64,
     /// How many tries the call has made.
     tries: AtomicU32,
+    /// The bucket that the call paid into last; none if 0.
+    paid: AtomicUsize,
     step: Mutex<Option<Step>>,
     failing: Mutex<Option<Box<Failing>>>,
     errors: OnceLock<Box<ErrorCounts>>,
@@ -82,6 +84,7 @@ impl Info {
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             tries: AtomicU32::new(0),
+            paid: AtomicUsize::new(0),
             step: Mutex::new(None),
             failing: Mutex::new(None),
             errors: OnceLock::new(),
@@ -133,6 +136,10 @@ impl Info {
 
     pub(crate) const fn tries(&self) -> &AtomicU32 {
         &self.tries
+    }
+
+    pub(crate) const fn paid(&self) -> &AtomicUsize {
+        &self.paid
     }
 
     /// What to call the failure of this node, should it fail.

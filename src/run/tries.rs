@@ -8,7 +8,9 @@ impl Run {
     /// Nothing has been tried yet, unless this node is a try of its own.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
-            self.node().payload.tries().store(0, Ordering::Release);
+            let info = &self.node().payload;
+            info.tries().store(0, Ordering::Release);
+            info.paid().store(0, Ordering::Release);
         }
         if self.kind() == NodeKind::Run {
             // What an earlier call of it did is not done again.
@@ -39,6 +41,12 @@ impl Run {
         };
         let node = nodes.find(chosen).unwrap_or(self.node());
         node.payload.tries().load(Ordering::Acquire)
+    }
+
+    /// Whether the call has still to pay for its first attempt into this bucket,
+    /// which is named by where it is: of layers in layers one pays.
+    pub(crate) fn pays(&self, bucket: usize) -> bool {
+        self.call_info().paid().swap(bucket, Ordering::AcqRel) != bucket
     }
 
     /// How many tries the call has made.

@@ -58,6 +58,8 @@ struct Books<'a> {
     plan: &'a Plan,
     buckets: HashMap<Name, Bucket>,
     visits: HashMap<usize, Visit>,
+    /// Whose bucket the call paid into last.
+    paid: Option<Name>,
     ledger: Ledger,
 }
 
@@ -66,6 +68,7 @@ pub(crate) fn ledger(plan: &Plan, story: &Story) -> Ledger {
         plan,
         buckets: HashMap::new(),
         visits: HashMap::new(),
+        paid: None,
         ledger: Ledger::default(),
     };
     let mut now = Duration::ZERO;
@@ -157,16 +160,16 @@ impl Books<'_> {
         }
     }
 
-    /// Each first attempt pays in; what is paid out is never more than that and
-    /// the floor.
+    /// Each first attempt pays in, once for all layers that make it; what is paid
+    /// out is never more than that and the floor.
     fn pay(&mut self, name: &Name, first: bool, now: Duration) {
         let Budgeted { deposit, floor } = budgeted(self.plan);
         let bucket = self.buckets.entry(name.clone()).or_default();
-        if first {
+        if !first {
+            bucket.repeats += 1;
+        } else if self.paid.replace(name.clone()).as_ref() != Some(name) {
             bucket.first += 1;
             bucket.deposits = (bucket.deposits + deposit).min((10 * floor).max(10) * TOKEN);
-        } else {
-            bucket.repeats += 1;
         }
         let time = u64::try_from(now.as_nanos()).unwrap();
         let most = bucket.first * deposit + (floor + floor * time / SECOND) * TOKEN;

@@ -120,9 +120,9 @@ fn names_beyond_the_bound_share_one_bucket() {
     }
     let bucket = |name: &str| budget.bucket(Some(name)).unwrap();
 
-    assert!(Arc::ptr_eq(&bucket("late"), &bucket("later")));
-    assert!(!Arc::ptr_eq(&bucket("late"), &bucket("known 0")));
-    assert!(!Arc::ptr_eq(&bucket("late"), &budget.bucket(None).unwrap()));
+    assert!(Arc::ptr_eq(bucket("late"), bucket("later")));
+    assert!(!Arc::ptr_eq(bucket("late"), bucket("known 0")));
+    assert!(!Arc::ptr_eq(bucket("late"), budget.bucket(None).unwrap()));
 
     assert_eq!(granted(&budget, Some("late")), 0, "governed");
     budget.deposit(Some("late"));
@@ -147,7 +147,7 @@ fn threads_that_name_a_candidate_first_find_one_bucket() {
     });
 
     for (place, bucket) in found[0].iter().enumerate() {
-        assert!(found.iter().all(|found| Arc::ptr_eq(&found[place], bucket)));
+        assert!(found.iter().all(|found| Arc::ptr_eq(found[place], bucket)));
         let same = found[0].iter().filter(|other| Arc::ptr_eq(other, bucket));
         assert_eq!(same.count(), 1, "each has its own");
     }
@@ -157,9 +157,9 @@ fn threads_that_name_a_candidate_first_find_one_bucket() {
 fn a_name_too_long_to_keep_is_not_kept() {
     let budget = RetryBudget::new();
     let bucket = |length: usize| budget.bucket(Some(&"x".repeat(length))).unwrap();
-    assert!(Arc::ptr_eq(&bucket(NAME + 1), &bucket(NAME + 2)));
-    assert!(!Arc::ptr_eq(&bucket(NAME + 1), &bucket(NAME)));
-    assert!(Arc::ptr_eq(&bucket(NAME), &bucket(NAME)));
+    assert!(Arc::ptr_eq(bucket(NAME + 1), bucket(NAME + 2)));
+    assert!(!Arc::ptr_eq(bucket(NAME + 1), bucket(NAME)));
+    assert!(Arc::ptr_eq(bucket(NAME), bucket(NAME)));
 }
 
 #[test]

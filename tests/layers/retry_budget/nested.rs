@@ -2,8 +2,8 @@
 
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudget, RetryBudgetLayer, Run, TerminalReason, attempt::Tries, retry_budget::Count,
-    upstream::FailureClass,
+    Candidate, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    attempt::Tries, retry_budget::Count, upstream::FailureClass,
 };
 
 use crate::support::{
@@ -56,6 +56,52 @@ async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
     service.oneshot(prompt("m", true)).await.unwrap();
 
     assert_eq!(upstream.calls(), 4, "one and three repeats, not 25");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_pay_in_once_a_call() {
+    for (calls, expected) in [(1, 1), (2, 3), (3, 4), (4, 6)] {
+        let budget = quick().max_attempts_per_candidate(5).shared(0.5, 0);
+        let upstream = Several::new([failing(500)]);
+        let service = nested(budget.clone(), budget).service(upstream.clone());
+
+        for _ in 0..calls {
+            service.clone().oneshot(prompt("m", true)).await.unwrap();
+        }
+
+        assert_eq!(upstream.calls(), expected, "half of {calls} repeated");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
+    let budget = quick().shared(0.5, 0);
+    let upstream = Several::new([failing(500)]);
+    let service = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(budget.clone()))
+        .service(nested(budget.clone(), budget).service(upstream.clone()));
+
+    for _ in 0..2 {
+        service.clone().oneshot(prompt("a", true)).await.unwrap();
+    }
+
+    // Each candidate was paid for twice, and repeated once.
+    assert_eq!(upstream.models(), ["a", "b", "a", "a", "b", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_of_two_budgets_pay_into_both() {
+    let (outer, inner) = (quick().shared(0.0, 0), quick().shared(0.5, 0));
+    for (outer, inner) in [(outer.clone(), inner.clone()), (inner, outer)] {
+        let upstream = Several::new([failing(500)]);
+        let service = nested(outer, inner).service(upstream.clone());
+
+        for _ in 0..2 {
+            service.clone().oneshot(prompt("m", true)).await.unwrap();
+        }
+
+        assert_eq!(upstream.calls(), 3);
+    }
 }
 
 #[tokio::test(start_paused = true)]
