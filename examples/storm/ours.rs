@@ -1,0 +1,52 @@
+//! The layers of this crate, in the order of its README.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use http_body_util::Full;
+use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
+use tower_agent::{
+    Candidate, ClientDisconnectLayer, ModelFallbackLayer, PumpLayer, RetryBudget, RetryBudgetLayer,
+    RunLayer, RunRegistry, StepTimeoutLayer,
+};
+
+use crate::{
+    systems::{ATTEMPT, ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Shape, Stack, read},
+    upstream::Upstream,
+};
+
+pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+    let budget = RetryBudget::new()
+        .max_attempts_per_candidate(ATTEMPTS)
+        .delays(BACKOFF, MAX_BACKOFF)
+        .shared(RATIO, FLOOR)
+        // Limits of a run would end it, and lower the load: what is measured is
+        // what the shared budget does alone.
+        .per_error_key(None)
+        .per_run(None);
+    let candidates = shape.candidates.iter().copied().map(Candidate::new);
+    let stack = ServiceBuilder::new()
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(PumpLayer::new(32))
+        .layer(ClientDisconnectLayer::new())
+        .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()));
+    let repeats = RetryBudgetLayer::new(budget);
+    let attempt = StepTimeoutLayer::new(ATTEMPT).layer(upstream.clone());
+    let once = repeats.layer(attempt);
+    Ok(match shape.nested {
+        false => whole(stack.service(once)),
+        true => whole(stack.service(repeats.layer(once))),
+    })
+}
+
+/// The stack of a caller who reads answers to their end.
+fn whole<S, B>(stack: S) -> Stack
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError>,
+    S: Clone + Send + Sync + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    BoxCloneSyncService::new(stack.and_then(read))
+}

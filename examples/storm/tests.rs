@@ -1,0 +1,63 @@
+//! What the shared budget promises for an outage, to the repeat, however many
+//! runs meet it.
+
+use crate::{
+    ours, plain,
+    play::{Outcome, play},
+    systems::{NESTED, ONE, Shape, TWO, system},
+};
+
+fn ours(shape: Shape) -> Outcome {
+    play(&system("ours", shape, ours::start)).unwrap()
+}
+
+/// At every moment of the outage; and of what was granted nearly all was asked
+/// for, so that a budget of a little more would be seen.
+#[track_caller]
+fn assert_bounded(outcome: &Outcome) {
+    assert_eq!(outcome.broken, None, "{outcome:?}");
+    let repeats = outcome.first.all - outcome.first.traffic;
+    assert!(repeats <= outcome.granted, "{outcome:?}");
+    assert!(repeats * 100 >= outcome.granted * 95, "{outcome:?}");
+}
+
+#[test]
+fn an_outage_is_bounded_and_the_healthy_candidate_serves_everyone() {
+    let outcome = ours(TWO);
+
+    assert_bounded(&outcome);
+    assert!(outcome.served > 0);
+    assert_eq!((outcome.failed, outcome.failed_besides), (0, 0));
+    assert_eq!(outcome.second.all, outcome.second.traffic, "nothing failed");
+    assert_eq!(outcome.for_nobody, 0);
+}
+
+#[test]
+fn an_outage_of_the_only_candidate_is_bounded_and_handed_up() {
+    let outcome = ours(ONE);
+
+    assert_bounded(&outcome);
+    assert!(outcome.failed > outcome.served, "{outcome:?}");
+    assert_eq!(outcome.failed_besides, 0, "it is served again afterwards");
+    assert_eq!(outcome.for_nobody, 0);
+}
+
+#[test]
+fn retries_in_retries_are_bounded_as_one() {
+    let outcome = ours(NESTED);
+
+    assert_bounded(&outcome);
+    assert_eq!(outcome.failed_besides, 0);
+    assert_eq!(outcome.for_nobody, 0);
+}
+
+#[test]
+fn the_same_storm_comes_twice() {
+    let storm = || play(&system("plain", TWO, plain::start_in_line)).unwrap();
+
+    let outcome = storm();
+
+    assert_eq!(outcome, storm());
+    // What is dropped in line stops, whoever wrote it.
+    assert_eq!(outcome.for_nobody, 0);
+}
