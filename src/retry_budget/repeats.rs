@@ -30,8 +30,6 @@ pub struct Repeats {
     most: u32,
     /// How many more this layer may make after the current one.
     left: u32,
-    /// Whether a silent one was repeated.
-    silent: bool,
 }
 
 /// Boxed: what is in a future is moved once a layer.
@@ -54,7 +52,6 @@ impl Repeats {
             paid: false,
             most: 1,
             left: 0,
-            silent: false,
         }
     }
 
@@ -163,7 +160,8 @@ impl Chain for Repeats {
 
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         let same = failure.class.same();
-        if !failure.is_worth_repeating() || (same == Same::Once && self.silent) {
+        let is_used_up = || self.own.as_ref().is_some_and(Run::has_repeated_silence);
+        if !failure.is_worth_repeating() || (same == Same::Once && is_used_up()) {
             return Err(Denial::Class);
         }
         if failure.class == FailureClass::Overloaded && self.has_others() {
@@ -201,7 +199,9 @@ impl Chain for Repeats {
         }
         let grant = self.budget.withdraw(self.subject());
         let grant = grant.ok_or(Denial::Bucket)?.into_owned();
-        self.silent |= failure.class.same() == Same::Once;
+        if let (Same::Once, Some(own)) = (failure.class.same(), &self.own) {
+            own.repeat_silence();
+        }
         // Also for a try that the service then is not ready for.
         self.left = self.left.saturating_sub(1);
         Ok(Some(grant))

@@ -43,6 +43,8 @@ pub(crate) struct Info {
     followed: AtomicBool,
     /// What it did must not be done twice.
     effects: AtomicBool,
+    /// A silent attempt was repeated.
+    repeated_silence: AtomicBool,
     /// How many attempts of the run were silent in a row.
     silent: AtomicU32,
     identity: OnceLock<Box<Identity>>,
@@ -91,6 +93,7 @@ impl Info {
             server: OnceLock::new(),
             followed: AtomicBool::new(false),
             effects: AtomicBool::new(false),
+            repeated_silence: AtomicBool::new(false),
             silent: AtomicU32::new(0),
             identity: OnceLock::new(),
         }
@@ -178,6 +181,10 @@ impl Info {
 
     pub(crate) const fn effects(&self) -> &AtomicBool {
         &self.effects
+    }
+
+    pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
+        &self.repeated_silence
     }
 
     pub(crate) const fn silent(&self) -> &AtomicU32 {

@@ -11,6 +11,7 @@ impl Run {
             let info = &self.node().payload;
             info.tries().store(0, Ordering::Release);
             info.paid().store(0, Ordering::Release);
+            info.repeated_silence().store(false, Ordering::Release);
         }
         if self.kind() == NodeKind::Run {
             // What an earlier call of it did is not done again.
@@ -35,12 +36,30 @@ impl Run {
     /// How often the candidate of this node was tried in this call; without one,
     /// how many tries the call has made.
     pub(crate) fn tries_of_candidate(&self) -> u32 {
+        self.candidate_info().tries().load(Ordering::Acquire)
+    }
+
+    /// Whether a silent attempt of this candidate was repeated in this call.
+    pub(crate) fn has_repeated_silence(&self) -> bool {
+        self.candidate_info()
+            .repeated_silence()
+            .load(Ordering::Acquire)
+    }
+
+    /// A silent attempt is repeated.
+    pub(crate) fn repeat_silence(&self) {
+        self.candidate_info()
+            .repeated_silence()
+            .store(true, Ordering::Release);
+    }
+
+    /// The node that stands for one candidate in this call.
+    fn candidate_info(&self) -> &Info {
         let mut nodes = self.up_to_call();
         let chosen = |node: &&Node<Info>| {
             node.kind() != NodeKind::Attempt || node.payload.server().get().is_some()
         };
-        let node = nodes.find(chosen).unwrap_or(self.node());
-        node.payload.tries().load(Ordering::Acquire)
+        &nodes.find(chosen).unwrap_or(self.node()).payload
     }
 
     /// Whether the call has still to pay for its first attempt into this bucket,

@@ -2,12 +2,13 @@
 
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
-    attempt::Tries, retry_budget::Count, upstream::FailureClass,
+    Candidate, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
+    TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick,
+    ERROR, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt, quick,
+    reason_of, secs,
 };
 
 fn nested(
@@ -152,4 +153,27 @@ async fn nested_layers_count_every_attempt_once() {
 
     assert_eq!(upstream.calls(), 3);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nested_layers_repeat_a_silent_attempt_once() {
+    let budget = quick().max_attempts_per_candidate(5);
+    let upstream = Several::new([Script::before_head().never()]);
+    let service = nested(budget.clone(), budget.clone())
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream.clone());
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.calls(), 2);
+
+    // Another candidate, and another call, have a repeat of their own.
+    let service = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new(["m", "n"].map(Candidate::new)))
+        .layer(nested(budget.clone(), budget).into_inner())
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .service(upstream.clone());
+    service.oneshot(prompt("m", true)).await.unwrap_err();
+    assert_eq!(upstream.models()[2..], ["m", "m", "n", "n"]);
 }
