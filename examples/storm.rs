@@ -8,7 +8,8 @@
 //! middle. The first candidate refuses connections, answers 503 or hangs, each as
 //! often as the others; the second is well. In between stand, one at a time:
 //!
-//! - the layers of this crate, which share one `RetryBudget`;
+//! - the layers of this crate, which share one `RetryBudget`, once with
+//!   `Cooldowns`;
 //! - tower's `Retry` with a policy as in its documentation, with a `TpsBudget`
 //!   for each candidate and without, and a fallback of a few lines;
 //! - the layers of `tower-resilience`, with an `AimdBudget` for each candidate.

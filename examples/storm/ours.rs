@@ -6,8 +6,8 @@ use http_body::Body;
 use http_body_util::Full;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, ModelFallbackLayer, PumpLayer, RetryBudget, RetryBudgetLayer,
-    RunLayer, RunRegistry, StepTimeoutLayer,
+    Candidate, ClientDisconnectLayer, Cooldowns, ModelFallbackLayer, PumpLayer, RetryBudget,
+    RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer,
 };
 
 use crate::{
@@ -16,6 +16,19 @@ use crate::{
 };
 
 pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+    stack(upstream, shape, None)
+}
+
+/// A candidate that has failed is left alone for a while.
+pub(crate) fn start_cooled(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+    stack(upstream, shape, Some(Cooldowns::new()))
+}
+
+fn stack(
+    upstream: &Upstream,
+    shape: Shape,
+    cooldowns: Option<Cooldowns>,
+) -> Result<Stack, BoxError> {
     let budget = RetryBudget::new()
         .max_attempts_per_candidate(ATTEMPTS)
         .delays(BACKOFF, MAX_BACKOFF)
@@ -25,11 +38,15 @@ pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError
         .per_error_key(None)
         .per_run(None);
     let candidates = shape.candidates.iter().copied().map(Candidate::new);
+    let mut fallback = ModelFallbackLayer::new(candidates).budget(budget.clone());
+    if let Some(cooldowns) = cooldowns {
+        fallback = fallback.cooldowns(cooldowns);
+    }
     let stack = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(PumpLayer::new(32))
         .layer(ClientDisconnectLayer::new())
-        .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()));
+        .layer(fallback);
     let repeats = RetryBudgetLayer::new(budget);
     let attempt = StepTimeoutLayer::new(ATTEMPT).layer(upstream.clone());
     let once = repeats.layer(attempt);

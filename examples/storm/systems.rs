@@ -63,6 +63,7 @@ pub(crate) const NESTED: Shape = Shape {
 pub(crate) const PARTLY: Shape = Shape { one_in: 3, ..ONE };
 
 const OURS: &str = "tower-agent";
+const COOLED: &str = "tower-agent, cooldowns";
 const TOWER: &str = "tower, TpsBudget";
 const UNLIMITED: &str = "tower, no budget";
 const IN_LINE: &str = "tower, TpsBudget, no task per call";
@@ -73,6 +74,7 @@ pub(crate) const GROUPS: [Group; 4] = [
         "two candidates",
         &[
             system(OURS, TWO, ours::start),
+            system(COOLED, TWO, ours::start_cooled),
             system(TOWER, TWO, plain::start),
             system(IN_LINE, TWO, plain::start_in_line),
             system(UNLIMITED, TWO, plain::start_unlimited),
@@ -118,7 +120,7 @@ pub(crate) const fn system(
 
 impl System {
     pub(crate) fn is_ours(&self) -> bool {
-        self.name == OURS
+        [OURS, COOLED].contains(&self.name)
     }
 }
 

@@ -33,6 +33,18 @@ fn an_outage_is_bounded_and_the_healthy_candidate_serves_everyone() {
 }
 
 #[test]
+fn a_candidate_that_is_left_alone_is_asked_by_hardly_anybody() {
+    let outcome = play(&system("cooled", TWO, ours::start_cooled)).unwrap();
+
+    // Those that met the outage at once, and whoever came when a window ended.
+    assert!(outcome.first.traffic > 0, "{outcome:?}");
+    assert!(outcome.first.traffic * 5 < outcome.served, "{outcome:?}");
+    assert_eq!(outcome.broken, None, "{outcome:?}");
+    assert_eq!((outcome.failed, outcome.failed_besides), (0, 0));
+    assert_eq!(outcome.for_nobody, 0);
+}
+
+#[test]
 fn an_outage_of_the_only_candidate_is_bounded_and_handed_up() {
     let outcome = ours(ONE);
 
