@@ -51,17 +51,21 @@ impl Stream {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
+    let plain =
+        |encoding: &http::HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
+    names_events(headers) && headers.get(header::CONTENT_ENCODING).is_none_or(plain)
+}
+
+/// Whether the content type is that of a stream of events, readable or not.
+pub(crate) fn names_events(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
         return false;
     };
     let essence = b"text/event-stream";
     let value = content_type.as_bytes();
-    let named = value.len() >= essence.len()
+    value.len() >= essence.len()
         && value[..essence.len()].eq_ignore_ascii_case(essence)
         && value
             .get(essence.len())
-            .is_none_or(|b| matches!(b, b';' | b' ' | b'\t'));
-    let plain =
-        |encoding: &http::HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
-    named && headers.get(header::CONTENT_ENCODING).is_none_or(plain)
+            .is_none_or(|b| matches!(b, b';' | b' ' | b'\t'))
 }

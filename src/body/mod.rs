@@ -41,7 +41,7 @@ pub(crate) use self::{
     buffering::Buffering,
     complete::{Announced, has_body},
     entry::Entry,
-    judging::Stream,
+    judging::{Stream, names_events},
     policy::Policy,
     supervision::reason_of,
     tap::{Facts, Seen, Tap, dialect_of},

@@ -61,7 +61,7 @@ pub trait Policy {
     }
 
     /// The head of an answer is handed on.
-    fn head(&self, found: &Run, headers: &mut HeaderMap) {
+    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
         let _ = (found, headers);
     }
 

@@ -10,6 +10,7 @@ use crate::run::Scope;
 pub struct HardCeilingLayer {
     totals: Totals,
     scope: Scope,
+    caller_deadline: bool,
 }
 
 impl HardCeilingLayer {
@@ -39,6 +40,7 @@ impl HardCeilingLayer {
                 timeout: None,
             },
             scope: Scope::Found,
+            caller_deadline: false,
         }
     }
 
@@ -58,6 +60,18 @@ impl HardCeilingLayer {
         self
     }
 
+    /// Whether what the caller announced in its headers ends the call too: see
+    /// the [module](super#what-a-caller-announces). Not by default. It also
+    /// works in a layer without a ceiling.
+    ///
+    /// It only tightens, and ends the call, never its run, in any
+    /// [`scope`](Self::scope).
+    #[must_use]
+    pub const fn caller_deadline(mut self, honoured: bool) -> Self {
+        self.caller_deadline = honoured;
+        self
+    }
+
     /// Which node is measured, and ended. By default the one found.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
@@ -70,6 +84,6 @@ impl<S> Layer<S> for HardCeilingLayer {
     type Service = HardCeiling<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HardCeiling::new(inner, self.totals, self.scope)
+        HardCeiling::new(inner, self.totals, self.scope, self.caller_deadline)
     }
 }

@@ -1,9 +1,10 @@
 use std::time::Duration;
 
-use http::Request;
+use http::{HeaderMap, Request};
 
+use super::{announced::Announced, caller::Caller};
 use crate::{
-    body::{Policy, Tap},
+    body::{Policy, Seen, Tap},
     run::{Clock, Limits, Nanos, Run, Scope, TaskId},
 };
 
@@ -18,6 +19,8 @@ pub(crate) struct Totals {
 #[derive(Debug)]
 pub struct CeilingPolicy {
     scope: Scope,
+    /// Boxed: most calls have none, and this moves with every answer.
+    caller: Option<Box<Caller>>,
 }
 
 impl Totals {
@@ -39,7 +42,12 @@ impl Totals {
 
 impl CeilingPolicy {
     #[inline]
-    pub(super) fn new(totals: Totals, found: &Run, scope: Scope) -> Self {
+    pub(super) fn new(
+        totals: Totals,
+        announced: Option<Announced>,
+        found: &Run,
+        scope: Scope,
+    ) -> Self {
         let node = found.in_scope(scope);
         let limits = [
             (Clock::Ceiling, totals.ceiling),
@@ -51,7 +59,8 @@ impl CeilingPolicy {
                     .tighten(clock, node.opened().saturating_add(limit));
             }
         }
-        Self { scope }
+        let caller = announced.map(|announced| Box::new(Caller::new(announced, found)));
+        Self { scope, caller }
     }
 }
 
@@ -59,7 +68,44 @@ impl Policy for CeilingPolicy {
     const READS: bool = false;
     const TIMED: bool = true;
 
-    fn pending(&mut self, found: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Nanos> {
-        found.in_scope(self.scope).clocks.next()
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&Tap>,
+        now: Duration,
+        task: TaskId,
+    ) -> Option<Nanos> {
+        let next = found.in_scope(self.scope).clocks.next();
+        match &mut self.caller {
+            Some(caller) => caller.pending(now, task).into_iter().chain(next).min(),
+            None => next,
+        }
+    }
+
+    #[inline]
+    fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
+        if let Some(caller) = &mut self.caller {
+            caller.answered(headers);
+        }
+    }
+
+    #[inline]
+    fn frame(&mut self, _: &Run, _: Option<Seen>, _: Option<&Tap>) {
+        if let Some(caller) = &mut self.caller {
+            caller.frame();
+        }
+    }
+
+    fn failed(&mut self, _: &Run, _: Duration, task: TaskId) {
+        if let Some(caller) = &self.caller {
+            caller.failed(task);
+        }
+    }
+
+    #[inline]
+    fn release(&mut self, _: &Run) {
+        if let Some(mut caller) = self.caller.take() {
+            caller.release();
+        }
     }
 }

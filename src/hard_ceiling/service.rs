@@ -5,7 +5,11 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::policy::{CeilingPolicy, Totals};
+use super::{
+    announced::Announced,
+    caller,
+    policy::{CeilingPolicy, Totals},
+};
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
@@ -18,14 +22,16 @@ pub struct HardCeiling<S> {
     inner: S,
     totals: Totals,
     scope: Scope,
+    caller_deadline: bool,
 }
 
 impl<S> HardCeiling<S> {
-    pub(super) const fn new(inner: S, totals: Totals, scope: Scope) -> Self {
+    pub(super) const fn new(inner: S, totals: Totals, scope: Scope, caller_deadline: bool) -> Self {
         Self {
             inner,
             totals,
             scope,
+            caller_deadline,
         }
     }
 }
@@ -53,12 +59,23 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        if self.totals.is_empty() {
+        if self.totals.is_empty() && !self.caller_deadline {
             return SupervisedFuture::inert(self.inner.call(request));
         }
-        let entry = Entry::of(&mut request);
+        let mut entry = Entry::of(&mut request);
         let totals = self.totals.replaced_by(&request);
-        let policy = CeilingPolicy::new(totals, &entry.run, self.scope);
+        let announces = self.caller_deadline;
+        let announced = announces.then(|| Announced::by(request.headers()));
+        let announced = announced.flatten();
+        let mut scope = self.scope;
+        if announced.is_some() && caller::is_of_many(&entry.run) {
+            // What this caller announced ends this call; the rest is measured on
+            // the run, as it was found.
+            request = entry.run.attach(request);
+            entry = Entry::of(&mut request);
+            scope = Scope::Run;
+        }
+        let policy = CeilingPolicy::new(totals, announced, &entry.run, scope);
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::{NodeKind, TerminalReason, Terminated};
+use super::{NodeKind, TerminalReason, Terminated, core::Measure};
 
 /// What a person reads when something was cut: which limit, how long it ran,
 /// what it did last, what to try next.
@@ -21,16 +21,29 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         (TerminalReason::HardCeiling, Some(limit)) => {
             write!(f, "it reached its time limit of {limit} ({name})")?;
         }
-        (TerminalReason::CallerDeadline, Some(limit)) => {
-            write!(f, "it used up the {limit} it was given ({name})")?;
-        }
+        (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
+            Measure::Set => write!(f, "it used up the {limit} it was given ({name})")?,
+            Measure::Announced => {
+                write!(f, "its caller's own deadline of {limit} passed ({name})")?
+            }
+            Measure::Unheard => write!(
+                f,
+                "nothing came for {limit}, the longest its caller waits ({name})"
+            )?,
+        },
         (reason, _) => write!(f, "{} ({name})", cause(reason))?,
     }
     match &end.last_step {
         Some(step) => write!(f, ". Last step: {step}")?,
         None => f.write_str(". Last step: unknown")?,
     }
-    write!(f, ". {}.", advice(&end.reason))
+    let advice = match end.measure {
+        Measure::Set => advice(&end.reason),
+        Measure::Announced | Measure::Unheard => {
+            "Retry with a longer timeout of the client, or simplify the request"
+        }
+    };
+    write!(f, ". {advice}.")
 }
 
 const fn cause(reason: &TerminalReason) -> &'static str {

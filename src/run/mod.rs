@@ -74,7 +74,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    core::{Clock, Nanos, TaskId, nanos},
+    core::{Announcement, Clock, Nanos, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
     info::Failing,
     silence::Silence,

@@ -4,7 +4,7 @@ use crate::error::chain;
 
 use super::{
     NodeKind, Run, RunId, Step, TerminalReason,
-    core::Node,
+    core::{Measure, Node},
     info::Info,
     message::{self, Span},
 };
@@ -32,6 +32,7 @@ pub struct Terminated {
     pub also: Vec<TerminalReason>,
     pub(super) tree: u64,
     pub(super) origin: u64,
+    pub(super) measure: Measure,
     pub(super) source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -93,6 +94,7 @@ impl Terminated {
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
+            measure: end.map_or(Measure::Set, |end| end.measure),
             source: None,
         }
     }

@@ -14,7 +14,7 @@ pub struct RunPolicy;
 impl Policy for RunPolicy {
     const READS: bool = true;
 
-    fn head(&self, found: &Run, headers: &mut HeaderMap) {
+    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
         // An id is made of characters that a header may hold.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
             headers.insert(HeaderName::from_static("x-run-id"), id);

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Clock, End, Hook, Node, TaskId};
+use super::{Clock, End, Hook, Measure, Nanos, Node, Passed, TaskId};
 use crate::run::TerminalReason;
 
 impl<P: Hook> Node<P> {
@@ -24,33 +24,64 @@ impl<P: Hook> Node<P> {
             return true;
         }
         if self.end.get().is_none() {
-            let Some((reason, limit)) = self.passed(now, task) else {
+            let Some((reason, passed)) = self.passed(now, task) else {
                 return false;
             };
             // Losing means that it is over as well.
-            drop(self.end(reason, Some(limit), now));
+            drop(self.end(reason, Some(passed), now));
         }
         true
     }
 
     /// Which of this node's clocks has passed: ceiling, step, caller's.
-    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Duration)> {
-        let absolute = |clock| {
-            let at = self.clocks.get(clock)?;
-            (at <= now).then(|| at.saturating_sub(self.opened))
+    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Passed)> {
+        let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
+        let set = |at: Duration, measure| Passed {
+            limit: at.saturating_sub(self.opened),
+            measure,
         };
-        if let Some(limit) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
-            return Some((TerminalReason::HardCeiling, limit));
+        if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
+            return Some((TerminalReason::HardCeiling, set(at, Measure::Set)));
         }
-        if task != TaskId::NONE && !self.is_paused() {
-            let inner = self.lock();
-            let windows = inner.windows.iter().map(|(_, window)| window);
-            let passed = windows.filter_map(|w| Some((w.passed_at(&self.life, now, task)?, w)));
-            // The earliest wins, whichever layer came first.
-            if let Some((_, window)) = passed.min_by_key(|(at, _)| *at) {
-                return Some((TerminalReason::StepTimeout, window.length()));
+        let [silent, unheard] = self.windows(now, task);
+        if let Some((_, limit)) = silent {
+            let measure = Measure::Set;
+            return Some((TerminalReason::StepTimeout, Passed { limit, measure }));
+        }
+        let callers = [
+            absolute(Clock::Timeout).map(|at| (at, set(at, Measure::Set))),
+            absolute(Clock::Announced).map(|at| (at, set(at, Measure::Announced))),
+            unheard.map(|(at, limit)| {
+                let measure = Measure::Unheard;
+                (Duration::from_nanos(at), Passed { limit, measure })
+            }),
+        ];
+        // The earliest wins, and of a tie the program's.
+        let earliest = callers.into_iter().flatten().min_by_key(|(at, _)| *at);
+        earliest.map(|(_, passed)| (TerminalReason::CallerDeadline, passed))
+    }
+
+    /// When the earliest step window and the earliest of a caller's passed, and
+    /// how long they were, as far as `task` can know.
+    fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, Duration)>; 2] {
+        let mut earliest = [None, None];
+        if task == TaskId::NONE {
+            return earliest;
+        }
+        let paused = self.is_paused();
+        for (_, window) in &self.lock().windows {
+            let callers = window.is_callers();
+            let slot = &mut earliest[usize::from(callers)];
+            if paused && !callers {
+                continue;
+            }
+            if let Some(at) = window.passed_at(&self.life, now, task) {
+                // Whichever layer came first.
+                if slot.is_none_or(|(earlier, _)| at < earlier) {
+                    *slot = Some((at, window.length()));
+                }
             }
         }
-        absolute(Clock::Timeout).map(|limit| (TerminalReason::CallerDeadline, limit))
+        earliest
     }
 }

@@ -18,6 +18,16 @@ pub(crate) enum Clock {
     Timeout,
     /// An attempt's share of the time that is left, until its commit.
     Share,
+    /// What the caller of this very call announced.
+    Announced,
+}
+
+/// An announced deadline that has lowered the one before it, until it is taken
+/// back.
+#[derive(Debug)]
+pub(crate) struct Announcement {
+    at: Nanos,
+    before: Nanos,
 }
 
 /// The absolute deadlines of one node, in nanoseconds since the tree opened.
@@ -26,6 +36,7 @@ pub(crate) struct Clocks {
     ceiling: AtomicU64,
     timeout: AtomicU64,
     share: AtomicU64,
+    announced: AtomicU64,
 }
 
 impl Clocks {
@@ -34,6 +45,7 @@ impl Clocks {
             ceiling: AtomicU64::new(NEVER),
             timeout: AtomicU64::new(NEVER),
             share: AtomicU64::new(NEVER),
+            announced: AtomicU64::new(NEVER),
         }
     }
 
@@ -42,6 +54,7 @@ impl Clocks {
             Clock::Ceiling => &self.ceiling,
             Clock::Timeout => &self.timeout,
             Clock::Share => &self.share,
+            Clock::Announced => &self.announced,
         }
     }
 
@@ -60,6 +73,22 @@ impl Clocks {
         self.share.store(NEVER, Ordering::Release);
     }
 
+    /// Lowers [`Clock::Announced`] to `at` for a while; none if it stands there
+    /// or earlier already.
+    pub(crate) fn announce(&self, at: Duration) -> Option<Announcement> {
+        let at = nanos(at);
+        let before = self.announced.fetch_min(at, Ordering::AcqRel);
+        (at < before).then_some(Announcement { at, before })
+    }
+
+    /// Takes one [`announce`](Self::announce) back, unless a lower one of
+    /// somebody else stands in its place by now.
+    pub(crate) fn withdraw(&self, announcement: &Announcement) {
+        let Announcement { at, before } = *announcement;
+        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let _lower = self.announced.compare_exchange(at, before, stored, failed);
+    }
+
     pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
         duration(self.cell(clock).load(Ordering::Acquire))
     }
@@ -70,6 +99,7 @@ impl Clocks {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let next = ceiling.min(self.timeout.load(Ordering::Acquire));
         let next = next.min(self.share.load(Ordering::Acquire));
+        let next = next.min(self.announced.load(Ordering::Acquire));
         (next != NEVER).then_some(next)
     }
 }

@@ -2,6 +2,25 @@ use std::time::Duration;
 
 use crate::run::{NodeKind, TerminalReason};
 
+/// A limit that has passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Passed {
+    pub(crate) limit: Duration,
+    pub(crate) measure: Measure,
+}
+
+/// Whose limit, and of what: for the message to people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Measure {
+    /// What the program set.
+    #[default]
+    Set,
+    /// The time that the caller announced.
+    Announced,
+    /// The silence after which the caller gives up.
+    Unheard,
+}
+
 /// Why, where and when a node ended. Inherited unchanged by its descendants.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
@@ -15,4 +34,5 @@ pub(crate) struct End {
     pub(crate) lasted: Duration,
     /// The limit that fired, if it was one that is measured in time.
     pub(crate) limit: Option<Duration>,
+    pub(crate) measure: Measure,
 }

@@ -1,6 +1,6 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use super::{End, Node};
+use super::{End, Measure, Node, Passed};
 use crate::run::TerminalReason;
 
 /// How many losing reasons a node remembers.
@@ -31,10 +31,10 @@ impl<P: Hook> Node<P> {
     pub(crate) fn end(
         &self,
         reason: TerminalReason,
-        limit: Option<Duration>,
+        passed: Option<Passed>,
         now: Duration,
     ) -> Result<(), End> {
-        self.latch(reason, limit, now, false)
+        self.latch(reason, passed, now, false)
     }
 
     /// Like [`end`](Self::end), by the one who opened the node, after its work
@@ -45,13 +45,17 @@ impl<P: Hook> Node<P> {
 
     /// Takes over the end of the one call that this run was opened for.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
-        drop(self.latch(call.reason.clone(), call.limit, now, true));
+        let passed = call.limit.map(|limit| Passed {
+            limit,
+            measure: call.measure,
+        });
+        drop(self.latch(call.reason.clone(), passed, now, true));
     }
 
     fn latch(
         &self,
         reason: TerminalReason,
-        limit: Option<Duration>,
+        passed: Option<Passed>,
         now: Duration,
         settled: bool,
     ) -> Result<(), End> {
@@ -63,7 +67,8 @@ impl<P: Hook> Node<P> {
                 kind: self.kind,
                 at: now,
                 lasted: now.saturating_sub(self.opened),
-                limit,
+                limit: passed.map(|passed| passed.limit),
+                measure: passed.map_or(Measure::Set, |passed| passed.measure),
             },
         };
         let ours = winner.origin == self.number;

@@ -12,7 +12,8 @@
 //!    later is kept in `also`.
 //! 2. The end is stored in the whole subtree before any waker is called.
 //! 3. A child that is opened under an ended node is ended from its birth.
-//! 4. Deadlines only tighten.
+//! 4. Deadlines only tighten, but for those that are limits to the head or to
+//!    the commit: they lapse there.
 //! 5. A node's end never reaches an ancestor.
 //!
 //! # Locks
@@ -32,8 +33,8 @@ mod waiters;
 mod window;
 
 pub(crate) use self::{
-    clocks::{Clock, Nanos, nanos},
-    end::End,
+    clocks::{Announcement, Clock, Nanos, nanos},
+    end::{End, Measure, Passed},
     latch::Hook,
     node::Node,
     pauses::Paused,

@@ -7,11 +7,13 @@ use std::{
 use super::clocks::{Life, Nanos, nanos};
 use crate::run::ResetOn;
 
-/// One layer's step window on a node, shared by the layer, which says when it
+/// One layer's window of silence on a node, shared by the layer, which says when it
 /// waits, and the node, which answers whether it has passed.
 #[derive(Debug)]
 pub(crate) struct Window {
-    resets_on: ResetOn,
+    /// Which signs of life on the node reset it; none if it is a caller's, who
+    /// knows of no sign and no pause of ours.
+    resets_on: Option<ResetOn>,
     length: AtomicU64,
     /// Since when silence is counted: none while a frame is being handed on, a
     /// reader is slow, or there is a pause.
@@ -24,7 +26,17 @@ pub(crate) struct Window {
 }
 
 impl Window {
+    /// A step window.
     pub(crate) const fn new(resets_on: ResetOn) -> Self {
+        Self::of(Some(resets_on))
+    }
+
+    /// How long a caller waits for the next byte.
+    pub(crate) const fn callers() -> Self {
+        Self::of(None)
+    }
+
+    const fn of(resets_on: Option<ResetOn>) -> Self {
         Self {
             resets_on,
             length: AtomicU64::new(0),
@@ -58,6 +70,10 @@ impl Window {
         self.since.store(u64::MAX, Ordering::Release);
     }
 
+    pub(super) const fn is_callers(&self) -> bool {
+        self.resets_on.is_none()
+    }
+
     pub(super) fn length(&self) -> Duration {
         Duration::from_nanos(self.length.load(Ordering::Relaxed))
     }
@@ -72,7 +88,8 @@ impl Window {
             self.task[0].load(Ordering::Relaxed),
             self.task[1].load(Ordering::Relaxed),
         ) == task;
-        let silent_since = since.max(life.last(self.resets_on));
+        let last = self.resets_on.map_or(0, |resets_on| life.last(resets_on));
+        let silent_since = since.max(last);
         let length = self.length.load(Ordering::Relaxed);
         let at = silent_since.saturating_add(length);
         (ours && at <= nanos(now)).then_some(at)

@@ -14,7 +14,7 @@ pub(crate) use self::{
     },
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
     probe::Probe,
-    read::{ReadExt, poll_body, poll_once, reason_of, secs},
+    read::{Read, ReadExt, poll_body, poll_once, reason_of, secs},
     script::{Script, Upstream, UpstreamBody},
     several::Several,
 };

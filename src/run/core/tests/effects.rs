@@ -19,6 +19,7 @@ impl Model {
             ceiling: None,
             share: None,
             timeout: None,
+            announced: None,
             signs: Vec::new(),
             end,
             also: Vec::new(),
@@ -135,6 +136,7 @@ impl Model {
             Clock::Ceiling => &mut spec.ceiling,
             Clock::Timeout => &mut spec.timeout,
             Clock::Share => &mut spec.share,
+            Clock::Announced => &mut spec.announced,
         };
         *deadline = Some(deadline.map_or(at, |stored| stored.min(at)));
     }

@@ -44,7 +44,8 @@ pub(super) enum Event {
     /// Running from the start.
     AddWindow {
         node: u8,
-        resets_on: ResetOn,
+        /// None if it is a caller's.
+        resets_on: Option<ResetOn>,
         length: u8,
         task: u8,
     },
@@ -144,9 +145,14 @@ impl Event {
                 clock: Clock::Ceiling,
                 ahead,
             },
-            21..=22 => Self::Tighten {
+            21 => Self::Tighten {
                 node: a,
                 clock: Clock::Timeout,
+                ahead,
+            },
+            22 => Self::Tighten {
+                node: a,
+                clock: Clock::Announced,
                 ahead,
             },
             23 => Self::Tighten {
@@ -161,7 +167,7 @@ impl Event {
             },
             27..=31 => Self::AddWindow {
                 node: a,
-                resets_on: sign,
+                resets_on: (what % 64 != 31).then_some(sign),
                 length: 1 + c % 5,
                 task: c / 5,
             },

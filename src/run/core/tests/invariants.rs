@@ -1,5 +1,5 @@
 use super::{journal::Entry, *};
-use crate::run::core::Clock;
+use crate::run::core::{Clock, Measure, Passed};
 
 #[test]
 fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
@@ -8,7 +8,11 @@ fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
         .end(TerminalReason::Shutdown, None, ms(1))
         .unwrap();
 
-    let loser = tree.root.end(TerminalReason::Aborted, Some(ms(2)), ms(2));
+    let late = Passed {
+        limit: ms(2),
+        measure: Measure::Set,
+    };
+    let loser = tree.root.end(TerminalReason::Aborted, Some(late), ms(2));
     let settled = tree.root.settle(TerminalReason::Completed, ms(3));
 
     for end in [loser.unwrap_err(), settled.unwrap_err()] {
@@ -179,4 +183,32 @@ fn the_last_to_leave_an_ended_node_is_heard_of() {
     assert_eq!((tree.root.active(), tree.journal.woken()), (1, vec![]));
     call.leave();
     assert_eq!((tree.root.active(), tree.journal.woken()), (0, vec![0]));
+}
+
+#[test]
+fn what_was_announced_lapses_to_what_stood_there_before() {
+    let tree = Sapling::new();
+    let clocks = &tree.root.clocks;
+
+    let outer = clocks.announce(ms(50)).unwrap();
+    assert!(clocks.announce(ms(50)).is_none(), "it stands there already");
+    assert!(
+        clocks.announce(ms(60)).is_none(),
+        "a later one raises nothing"
+    );
+    let inner = clocks.announce(ms(20)).unwrap();
+    assert_eq!(tree.root.next_deadline(), Some(at(20)));
+
+    clocks.withdraw(&inner);
+    assert_eq!(tree.root.next_deadline(), Some(at(50)));
+    clocks.withdraw(&inner);
+    assert_eq!(tree.root.next_deadline(), Some(at(50)), "taken back once");
+    clocks.withdraw(&outer);
+    assert_eq!(tree.root.next_deadline(), None);
+
+    let outer = clocks.announce(ms(50)).unwrap();
+    let inner = clocks.announce(ms(20)).unwrap();
+    clocks.withdraw(&outer);
+    assert_eq!(tree.root.next_deadline(), Some(at(20)), "it is another's");
+    clocks.withdraw(&inner);
 }

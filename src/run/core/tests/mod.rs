@@ -69,6 +69,12 @@ fn window(node: &Node<Log>, resets_on: ResetOn) -> Arc<Window> {
     window
 }
 
+fn callers_window(node: &Node<Log>) -> Arc<Window> {
+    let window = Arc::new(Window::callers());
+    node.add_window(&window);
+    window
+}
+
 fn run(window: &Window, since: Duration, length: Duration, task: TaskId) {
     window.run(nanos(since), nanos(length), task);
 }

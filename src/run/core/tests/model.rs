@@ -26,6 +26,7 @@ pub(super) struct Spec {
     pub(super) ceiling: Option<Duration>,
     pub(super) share: Option<Duration>,
     pub(super) timeout: Option<Duration>,
+    pub(super) announced: Option<Duration>,
     pub(super) signs: Vec<(ResetOn, Duration)>,
     pub(super) end: Option<Ended>,
     pub(super) also: Vec<TerminalReason>,
@@ -53,11 +54,12 @@ pub(super) struct Wait {
     pub(super) below: bool,
 }
 
-/// A step window: since when, how long, and which task may call it passed.
+/// A window of silence: since when, how long, and which task may call it passed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Quiet {
     pub(super) node: usize,
-    pub(super) resets_on: ResetOn,
+    /// None if it is a caller's.
+    pub(super) resets_on: Option<ResetOn>,
     pub(super) running: Option<(Duration, Duration)>,
     pub(super) task: Option<usize>,
 }
@@ -120,7 +122,7 @@ impl Model {
 
     pub(super) fn next_deadline(&self, node: usize) -> Option<Duration> {
         let path = self.path(node).map(|node| &self.nodes[node]);
-        let clocks = |node: &Spec| [node.ceiling, node.timeout, node.share];
+        let clocks = |node: &Spec| [node.ceiling, node.timeout, node.share, node.announced];
         path.flat_map(clocks).flatten().min()
     }
 
@@ -148,24 +150,46 @@ impl Model {
         if let Some(at) = spec.share.filter(|at| self.now >= *at) {
             return Some((TerminalReason::HardCeiling, limit(at)));
         }
-        if task.is_some() && !self.is_paused(node) {
-            let windows = self.windows.iter().flatten();
-            let ours = windows.filter(|w| w.node == node && w.task == task);
-            let deadlines = ours.filter_map(|window| {
-                let (since, length) = window.running?;
-                let since = since.max(self.last(node, window.resets_on));
-                Some((since + length, length))
-            });
-            let passed: Vec<_> = deadlines.filter(|(at, _)| self.now >= *at).collect();
-            // The earliest wins.
-            if let Some(first) = passed.iter().map(|(at, _)| *at).min() {
-                let first = passed.iter().filter(|(at, _)| *at == first);
-                let limits = first.map(|(_, length)| *length).collect();
-                return Some((TerminalReason::StepTimeout, limits));
-            }
+        let silent = match self.is_paused(node) {
+            true => None,
+            false => self.silent(node, task, false),
+        };
+        if let Some((_, limits)) = silent {
+            return Some((TerminalReason::StepTimeout, limits));
         }
-        let at = spec.timeout.filter(|at| self.now >= *at)?;
-        Some((TerminalReason::CallerDeadline, limit(at)))
+        let clocks = [spec.timeout, spec.announced].into_iter().flatten();
+        let clocks = clocks.filter(|at| self.now >= *at);
+        let callers = clocks.map(|at| (at, limit(at)));
+        let callers: Vec<_> = callers.chain(self.silent(node, task, true)).collect();
+        // The earliest wins.
+        let first = callers.iter().map(|(at, _)| *at).min()?;
+        let first = callers.into_iter().filter(|(at, _)| *at == first);
+        let limits = first.flat_map(|(_, limits)| limits).collect();
+        Some((TerminalReason::CallerDeadline, limits))
+    }
+
+    /// When the earliest of the step windows, or of the callers', passed, and
+    /// the lengths of those that passed then.
+    fn silent(
+        &self,
+        node: usize,
+        task: Option<usize>,
+        callers: bool,
+    ) -> Option<(Duration, Vec<Duration>)> {
+        task?;
+        let windows = self.windows.iter().flatten();
+        let ours = windows
+            .filter(|w| w.node == node && w.task == task && w.resets_on.is_none() == callers);
+        let deadlines = ours.filter_map(|window| {
+            let (since, length) = window.running?;
+            let last = window.resets_on.map(|resets_on| self.last(node, resets_on));
+            Some((since.max(last.unwrap_or_default()) + length, length))
+        });
+        let passed: Vec<_> = deadlines.filter(|(at, _)| self.now >= *at).collect();
+        // The earliest wins.
+        let first = passed.iter().map(|(at, _)| *at).min()?;
+        let lengths = passed.iter().filter(|(at, _)| *at == first);
+        Some((first, lengths.map(|(_, length)| *length).collect()))
     }
 
     pub(super) fn wakers(&self, wanted: impl Fn(&Wait) -> bool) -> u64 {

@@ -1,9 +1,9 @@
 use super::*;
-use crate::run::core::Clock;
+use crate::run::core::{Clock, Measure};
 
 #[test]
 fn a_deadline_has_passed_when_it_is_now_and_not_before() {
-    for clock in [Clock::Ceiling, Clock::Timeout] {
+    for clock in [Clock::Ceiling, Clock::Timeout, Clock::Announced] {
         let tree = Sapling::new();
         tree.root.clocks.tighten(clock, ms(100));
 
@@ -97,6 +97,65 @@ fn on_one_node_ceiling_then_step_then_callers_deadline() {
 
         assert_eq!(end.reason, first);
     }
+}
+
+#[test]
+fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins() {
+    let cases = [
+        (30, 40, 40, Measure::Set),
+        (40, 30, 40, Measure::Announced),
+        (40, 40, 30, Measure::Unheard),
+        (30, 30, 30, Measure::Set),
+    ];
+    for ours in [
+        None,
+        Some(TerminalReason::HardCeiling),
+        Some(TerminalReason::StepTimeout),
+    ] {
+        for (timeout, announced, silence, measure) in cases {
+            let tree = Sapling::new();
+            let waker = tree.journal.waker(0);
+            let task = TaskId::of(&waker);
+            tree.root.clocks.tighten(Clock::Timeout, ms(timeout));
+            tree.root.clocks.tighten(Clock::Announced, ms(announced));
+            run(&callers_window(&tree.root), ms(0), ms(silence), task);
+            match ours {
+                Some(TerminalReason::HardCeiling) => {
+                    tree.root.clocks.tighten(Clock::Ceiling, ms(50));
+                }
+                Some(_) => run(&window(&tree.root, ResetOn::Content), ms(0), ms(50), task),
+                None => {}
+            }
+
+            let end = tree.root.check(ms(50), task).unwrap_err();
+
+            match &ours {
+                Some(reason) => assert_eq!((&end.reason, end.measure), (reason, Measure::Set)),
+                None => {
+                    assert_eq!(end.reason, TerminalReason::CallerDeadline);
+                    assert_eq!((end.limit, end.measure), (Some(ms(30)), measure));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_callers_window_knows_of_no_pause_and_of_no_sign_of_life_but_its_own() {
+    let tree = Sapling::new();
+    let waker = tree.journal.waker(0);
+    let task = TaskId::of(&waker);
+    run(&callers_window(&tree.root), ms(0), ms(10), task);
+
+    tree.root.pause(ms(0));
+    tree.root.record(ResetOn::Step, ms(9));
+
+    assert!(
+        tree.root.check(ms(10), TaskId::NONE).is_ok(),
+        "of another task"
+    );
+    let end = tree.root.check(ms(10), task).unwrap_err();
+    assert_eq!(end.reason, TerminalReason::CallerDeadline);
 }
 
 #[test]

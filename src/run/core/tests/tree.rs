@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    Journal, Log,
+    Journal, Log, callers_window,
     compare::{Compared, answer, same},
     event::{Event, TASKS, WAKERS},
     model::{Calls, Model, Quiet},
@@ -173,7 +173,10 @@ impl Tree {
                     running: Some((now, length)),
                     task: Some(task),
                 }));
-                let window = window(&node, resets_on);
+                let window = match resets_on {
+                    Some(resets_on) => window(&node, resets_on),
+                    None => callers_window(&node),
+                };
                 run(&window, now, length, TaskId::of(&self.wakers[task]));
                 self.windows.push(window);
             }

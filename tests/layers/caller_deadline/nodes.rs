@@ -1,0 +1,162 @@
+//! Which node ends.
+
+use tower::ServiceBuilder;
+use tower_agent::{NodeKind, Run, RunId, RunLayer, RunRegistry, Scope, Terminated};
+
+use super::*;
+use crate::support::{DONE, call_of, chat, request_of};
+
+#[tokio::test(start_paused = true)]
+async fn it_ends_the_call_and_never_the_run() {
+    for scope in [Scope::Found, Scope::Run] {
+        for (name, value) in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
+            let run = Run::open();
+            tokio::time::sleep(secs(100)).await;
+            let (request, call) = call_of(&run);
+            let outcome = play(
+                layer().scope(scope),
+                Script::before_head().never(),
+                with(request, &[(name, value)]),
+            )
+            .await;
+            outcome.ended_by_the_caller_after(secs(5));
+            let end = outcome.answer.unwrap_err();
+            assert_eq!(Terminated::find(&*end).unwrap().kind, NodeKind::Call);
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::CallerDeadline));
+            assert_eq!(run.terminal_reason(), None);
+
+            let (request, call) = call_of(&run);
+            let script = Script::sse().wait(4.0).data(DONE);
+            let outcome = play(
+                layer().scope(scope),
+                script,
+                with(request, &[(name, value)]),
+            )
+            .await;
+            outcome.came_whole_after(secs(4));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+            assert_eq!(run.terminal_reason(), None);
+            assert_eq!(
+                run.snapshot().time_left,
+                None,
+                "nothing is left of it on the run"
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_stands_in_the_request_itself_goes_on() {
+    for scope in [Scope::Found, Scope::Run] {
+        let run = Run::open();
+        let sub = run.child();
+        for node in [&run, &sub] {
+            let request = with(request_of(node), &[(NODE, "5")]);
+
+            let outcome = play(layer().scope(scope), Script::before_head().never(), request).await;
+
+            outcome.ended_by_the_caller_after(secs(5));
+            assert_eq!(node.terminal_reason(), None);
+            assert_eq!(node.in_flight(), 0);
+        }
+        // Its ceiling is measured as before.
+        let ceiling = HardCeilingLayer::new(secs(30))
+            .scope(scope)
+            .caller_deadline(true);
+        let request = with(request_of(&run), &[(NODE, "300")]);
+        let outcome = play(ceiling, Script::before_head().never(), request).await;
+        assert_eq!(outcome.reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(outcome.after, secs(20));
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_calls_of_one_run_at_once_wait_each_for_themselves() {
+    let run = Run::open();
+    let (long, short) = tokio::join!(
+        play(
+            layer(),
+            Script::sse().wait(20.0).data(DONE),
+            with(run.attach(request()), &[(GRPC, "30S")])
+        ),
+        play(
+            layer(),
+            Script::sse().never(),
+            with(run.attach(request()), &[(GRPC, "5S")])
+        ),
+    );
+
+    short.ended_by_the_caller_after(secs(5));
+    long.came_whole_after(secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_a_layer_further_in_names_does_not_end_by_it() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = Script::before_head()
+        .wait(20.0)
+        .head("text/event-stream")
+        .data(DONE)
+        .upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(RunLayer::new(registry.clone()))
+        .service(upstream);
+    let request = with(announcing(NODE, "5"), &[("x-run-id", "r")]);
+
+    let answer = service.oneshot(request).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    let id: RunId = "r".parse().unwrap();
+    let [run] = &registry.find(&id)[..] else {
+        panic!("the run is not there");
+    };
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn twice_in_one_stack_is_as_once() {
+    for (name, value, expected) in [
+        (NODE, "5", None),
+        (PYTHON, "5", Some(9)),
+        (GRPC, "8S", Some(8)),
+    ] {
+        let script = Script::before_head().wait(3.0).head("text/event-stream");
+        let script = script.wait(1.0).data(chat("a")).wait(16.0).data(DONE);
+        let (upstream, _) = script.upstream();
+        let service = ServiceBuilder::new()
+            .layer(layer())
+            .layer(layer())
+            .service(upstream);
+        let start = Instant::now();
+
+        let answer = service.oneshot(announcing(name, value)).await.unwrap();
+        let read = answer.into_body().read().await;
+
+        let cut = expected.map(|_| TerminalReason::CallerDeadline);
+        assert_eq!(read.reason(), cut, "{name}");
+        assert_eq!(start.elapsed(), secs(expected.unwrap_or(20)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_on_the_call_once_it_was_answered_or_dropped() {
+    let run = Run::open();
+    for (name, value) in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
+        let (upstream, _) = Script::before_head().never().upstream();
+        let (request, call) = call_of(&run);
+        let mut future = Box::pin(
+            layer()
+                .layer(upstream)
+                .oneshot(with(request, &[(name, value)])),
+        );
+        assert!(crate::support::poll_once(&mut future).is_pending());
+        assert_eq!(call.snapshot().time_left, Some(secs(5)));
+
+        drop(future);
+
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+        assert_eq!(run.in_flight(), 0);
+    }
+}

@@ -1,0 +1,185 @@
+//! The silence after which a caller gives up.
+
+use tower::ServiceBuilder;
+use tower_agent::{StepTimeoutLayer, Terminated};
+
+use super::*;
+use crate::support::{DONE, PING, chat};
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_ends_one_window_after_its_last_byte() {
+    let script = Script::before_head().wait(4.0).head("text/event-stream");
+    let script = script.wait(3.0).data(chat("a")).wait(4.999).data(chat("b"));
+
+    let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
+
+    outcome.ended_by_the_caller_after(Duration::from_millis(4000 + 3000 + 4999 + 5000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_no_total() {
+    for content_type in ["text/event-stream", "application/json"] {
+        let script = Script::of(content_type).repeat(100, 4.0, PING).data(DONE);
+
+        let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
+
+        outcome.came_whole_after(secs(400));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_falls_silent_after_its_head_ends_too() {
+    let script = Script::json().wait(1.0).data("{");
+
+    let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
+
+    outcome.ended_by_the_caller_after(secs(6));
+}
+
+#[tokio::test(start_paused = true)]
+async fn keep_alives_of_the_upstream_are_bytes() {
+    let script = Script::sse().repeat(10, 4.0, PING);
+
+    let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
+
+    outcome.ended_by_the_caller_after(secs(45));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_number_under_both_names_is_one_read_timeout() {
+    let script = Script::json().repeat(10, 4.0, "a").data("}");
+    let headers = [(NODE, "5.0"), (PYTHON, "5")];
+
+    let outcome = play(layer(), script, with(request(), &headers)).await;
+
+    outcome.came_whole_after(secs(40));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_reader_is_not_punished() {
+    let (upstream, _) = Script::sse()
+        .data(chat("a"))
+        .data(chat("b"))
+        .never()
+        .upstream();
+    let service = layer().layer(upstream);
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    let mut body = answer.into_body();
+
+    for text in ["a", "b"] {
+        tokio::time::sleep(secs(60)).await;
+        assert_eq!(body.token().await, chat(text));
+    }
+    tokio::time::sleep(secs(60)).await;
+    let waiting = Instant::now();
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert_eq!(waiting.elapsed(), secs(5));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_and_a_heartbeat_are_no_bytes_to_the_caller() {
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let service = layer().layer(upstream);
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    let (start, run) = (Instant::now(), probe.run());
+    let _pause = run.pause();
+    let beats = crate::support::later(4, move || run.heartbeat());
+
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert_eq!(start.elapsed(), secs(5));
+    beats.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_or_the_end_in_the_very_instant_wins() {
+    let script = Script::sse().data(chat("a")).wait(5.0).data(DONE).wait(5.0);
+
+    let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
+
+    outcome.came_whole_after(secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_in_the_very_instant_is_the_deadlines() {
+    let script = Script::sse().data(chat("a")).wait(5.0).fail("reset");
+
+    let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
+
+    outcome.ended_by_the_caller_after(secs(5));
+    let error = outcome.answer.unwrap().end.unwrap_err();
+    let end = Terminated::find(&*error).unwrap();
+    assert_eq!(std::error::Error::source(end).unwrap().to_string(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ceiling_and_step_come_before_it() {
+    let cases = [
+        (5, 9, TerminalReason::HardCeiling),
+        (9, 5, TerminalReason::StepTimeout),
+        (5, 5, TerminalReason::HardCeiling),
+        (9, 9, TerminalReason::CallerDeadline),
+    ];
+    for (ceiling, step, expected) in cases {
+        // To the head, after it, and a total.
+        for (header, script) in [
+            ((NODE, "5"), Script::before_head().never()),
+            ((PYTHON, "5"), Script::sse().never()),
+            ((GRPC, "5S"), Script::sse().never()),
+        ] {
+            let (upstream, _) = script.upstream();
+            let service = ServiceBuilder::new()
+                .layer(HardCeilingLayer::new(secs(ceiling)).caller_deadline(true))
+                .layer(StepTimeoutLayer::new(secs(step)))
+                .service(upstream);
+            let start = Instant::now();
+
+            let reason = match service.oneshot(with(request(), &[header])).await {
+                Ok(answer) => answer.into_body().read().await.reason(),
+                Err(error) => reason_of(&error),
+            };
+
+            assert_eq!(reason.as_ref(), Some(&expected), "{header:?}");
+            assert_eq!(start.elapsed(), secs(5));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_message_says_whose_limit_it_was() {
+    let message = async |script: Script, request| {
+        let outcome = play(layer().timeout(Some(secs(90))), script, request).await;
+        let error = match outcome.answer {
+            Ok(read) => read.end.unwrap_err(),
+            Err(error) => error,
+        };
+        let end = Terminated::find(&*error).unwrap();
+        (end.limit, end.message())
+    };
+
+    let (limit, head) = message(Script::before_head().never(), announcing(NODE, "5")).await;
+    assert_eq!(limit, Some(secs(5)));
+    assert!(
+        head.contains("its caller's own deadline of 5s passed (timeout)"),
+        "{head}"
+    );
+    let quiet = Script::sse()
+        .data(chat("a"))
+        .wait(3.0)
+        .data(chat("b"))
+        .never();
+    let (limit, silent) = message(quiet, announcing(PYTHON, "7")).await;
+    assert_eq!(limit, Some(secs(7)));
+    assert!(
+        silent.contains("nothing came for 7s, the longest its caller waits"),
+        "{silent}"
+    );
+    let (_, ours) = message(Script::sse().never(), announcing(GRPC, "99S")).await;
+    assert!(
+        ours.contains("it used up the 1m 30s it was given (timeout)"),
+        "{ours}"
+    );
+}

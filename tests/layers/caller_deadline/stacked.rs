@@ -1,0 +1,175 @@
+//! Around layers that try again, and under one that answers.
+
+use http::Request;
+use serde_json::Value;
+use tower::ServiceBuilder;
+use tower_agent::{
+    Candidate, ModelFallbackLayer, PumpLayer, RetryBudgetLayer, Run, TerminalResponseLayer,
+};
+
+use super::*;
+use crate::support::{
+    DONE, PRELUDE, Several, attached, chat, failing, later, messages, prompt, quick,
+};
+
+#[tokio::test(start_paused = true)]
+async fn candidates_share_the_time_that_the_caller_gives() {
+    for (name, value) in [(NODE, "30"), (PYTHON, "30"), (GRPC, "30S")] {
+        for script in [
+            Script::before_head().never(),
+            Script::sse().data(PRELUDE).never(),
+        ] {
+            let upstream = Several::new([script]);
+            let service = ServiceBuilder::new()
+                .layer(layer())
+                .layer(ModelFallbackLayer::new(["a", "b", "c"].map(Candidate::new)).budget(quick()))
+                .service(upstream.clone());
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("a", true));
+            let start = Instant::now();
+
+            let error = service
+                .oneshot(with(request, &[(name, value)]))
+                .await
+                .unwrap_err();
+
+            assert_eq!(reason_of(&error), Some(TerminalReason::CallerDeadline));
+            assert_eq!(call.terminal_reason(), Some(TerminalReason::CallerDeadline));
+            assert_eq!(upstream.times(start), [secs(0), secs(10), secs(20)]);
+            assert_eq!(start.elapsed(), secs(30));
+            assert_eq!(run.terminal_reason(), None);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_try_begins_for_which_the_caller_does_not_wait() {
+    // Shorter than the shortest try by a millisecond.
+    let late = Script::before_head().wait(4.901).fail("reset");
+    for (name, value) in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
+        let upstream = Several::new([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
+        let service = ServiceBuilder::new()
+            .layer(layer())
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream.clone());
+        let request = with(prompt("a", true), &[(name, value)]);
+
+        service.clone().oneshot(request).await.unwrap_err();
+        assert_eq!(upstream.calls(), 1, "{name}");
+
+        let request = with(prompt("a", true), &[(name, "6")]);
+        if name != GRPC {
+            let upstream = Several::new([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
+            let service = ServiceBuilder::new()
+                .layer(layer())
+                .layer(RetryBudgetLayer::new(quick()))
+                .service(upstream.clone());
+            service.oneshot(request).await.unwrap();
+            assert_eq!(upstream.calls(), 2, "{name}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_within_a_try_starts_no_other() {
+    let upstream = Several::new([Script::before_head().wait(5.0).fail("reset"), failing(500)]);
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+
+    let error = service
+        .oneshot(with(prompt("a", true), &[(NODE, "5")]))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::CallerDeadline));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn inside_of_a_retry_it_is_the_calls_deadline_all_the_same() {
+    let upstream = Several::new([
+        Script::before_head().wait(3.0).fail("reset"),
+        Script::before_head().never(),
+    ]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(layer())
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let error = service
+        .oneshot(with(prompt("a", true), &[(NODE, "5")]))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::CallerDeadline));
+    assert_eq!(start.elapsed(), secs(5));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_504_in_each_dialect() {
+    let responses = || Request::post("/v1/responses").body(()).unwrap();
+    for (request, anthropic) in [(request(), false), (responses(), false), (messages(), true)] {
+        for header in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
+            let (upstream, _) = Script::before_head().never().upstream();
+            let service = ServiceBuilder::new()
+                .layer(TerminalResponseLayer::new())
+                .layer(layer())
+                .service(upstream);
+
+            let answer = service
+                .oneshot(with(request.clone(), &[header]))
+                .await
+                .unwrap();
+
+            assert_eq!(answer.status(), 504);
+            assert_eq!(answer.headers()["x-terminal-reason"], "timeout");
+            assert_eq!(answer.headers()["x-should-retry"], "false");
+            let text = answer.into_body().read().await.whole();
+            let body: Value = serde_json::from_str(&text).unwrap();
+            assert_eq!(body["error"]["type"], "timeout");
+            assert_eq!(body["type"] == "error", anthropic);
+            let message = body["error"]["message"].as_str().unwrap();
+            assert!(message.contains("deadline of 5s"), "{message}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_falls_silent_ends_with_the_frame() {
+    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(layer())
+        .service(upstream);
+
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    let text = answer.into_body().read().await.whole();
+
+    let (_, frame) = text.split_once("event: error").unwrap();
+    assert!(frame.contains("\"code\":\"timeout\""), "{frame}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn inside_of_a_pump_a_reader_that_stays_away_is_not_punished_and_silence_is_still_heard() {
+    let script = Script::sse().repeat(10, 4.0, chat("a")).never();
+    let (upstream, probe) = script.upstream();
+    let service = ServiceBuilder::new()
+        .layer(PumpLayer::new(2))
+        .layer(layer())
+        .service(upstream);
+    let start = Instant::now();
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    later(100, || ()).await.unwrap();
+
+    let back = Instant::now();
+    let read = answer.into_body().read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+    assert_eq!(read.frames, 10);
+    assert!(back.elapsed() < secs(40), "{:?}", back.elapsed());
+    assert_eq!(probe.dropped().at, start + start.elapsed());
+}
