@@ -51,8 +51,9 @@ impl Body for Tokens {
     }
 }
 
-/// Allocations while `FRAMES` frames go through both clocks, once warm.
-fn per_frames(content_type: &'static str, pending: bool) -> u64 {
+/// Allocations while `FRAMES` frames go through both clocks, once warm, for a
+/// caller who waits for each so many seconds.
+fn per_frames(content_type: &'static str, pending: bool, read_timeout: &'static str) -> u64 {
     let rt = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -60,7 +61,7 @@ fn per_frames(content_type: &'static str, pending: bool) -> u64 {
     let _entered = rt.enter();
     let mut service = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
-        .layer(HardCeilingLayer::new(LIMIT))
+        .layer(HardCeilingLayer::new(LIMIT).caller_deadline(true))
         .layer(StepTimeoutLayer::new(LIMIT))
         .service(service_fn(move |_: Request<()>| async move {
             let waited = false;
@@ -71,7 +72,9 @@ fn per_frames(content_type: &'static str, pending: bool) -> u64 {
                 .insert(header::CONTENT_TYPE, content_type);
             Ok::<_, Infallible>(answer)
         }));
-    let request = Request::post("/v1/chat/completions").body(()).unwrap();
+    let request = Request::post("/v1/chat/completions");
+    let request = request.header("x-stainless-read-timeout", read_timeout);
+    let request = request.body(()).unwrap();
     let body = rt.block_on(service.call(request)).unwrap().into_body();
     let mut body = pin!(body);
     let mut cx = Context::from_waker(Waker::noop());
@@ -93,8 +96,11 @@ fn per_frames(content_type: &'static str, pending: bool) -> u64 {
 fn a_frame_allocates_nothing() {
     for content_type in ["application/octet-stream", "text/event-stream"] {
         for pending in [false, true] {
-            let allocations = per_frames(content_type, pending);
-            assert_eq!(allocations, 0, "{content_type}, pending: {pending}");
+            for read_timeout in ["0", "600"] {
+                let allocations = per_frames(content_type, pending, read_timeout);
+                let case = format!("{content_type}, pending: {pending}, {read_timeout}");
+                assert_eq!(allocations, 0, "{case}");
+            }
         }
     }
 }

@@ -57,9 +57,10 @@
 //!   here. Their timer runs from `fetch` until it has the head. It is stopped
 //!   there also for a JSON answer, whose head mostly comes with its body; one
 //!   that trickles after an early head is cut here though the SDK would wait.
-//! - The SDKs for Python send `x-stainless-read-timeout` with every request
-//!   (600 by default): the time in which their HTTP client wants to read
-//!   something, before the head and between any two pieces of the body.
+//! - The SDKs for Python send `x-stainless-read-timeout` with every request,
+//!   600 by default: the time in which their HTTP client wants to read
+//!   something, before the head and between any two pieces of the body. One
+//!   that waits for ever sends none.
 //!   Anthropic's repeats it as `x-stainless-timeout`, or sends `None` or
 //!   `NOT_GIVEN` there; the same number under both names is taken for the read
 //!   timeout that it is.

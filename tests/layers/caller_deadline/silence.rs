@@ -4,7 +4,7 @@ use tower::ServiceBuilder;
 use tower_agent::{StepTimeoutLayer, Terminated};
 
 use super::*;
-use crate::support::{DONE, PING, chat};
+use crate::support::{DONE, PING, chat, poll_body};
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_ends_one_window_after_its_last_byte() {
@@ -113,6 +113,38 @@ async fn an_error_in_the_very_instant_is_the_deadlines() {
     let error = outcome.answer.unwrap().end.unwrap_err();
     let end = Terminated::find(&*error).unwrap();
     assert_eq!(std::error::Error::source(end).unwrap().to_string(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_readers_own_time_is_the_error() {
+    let script = Script::sse().wait(1.0).data(chat("a")).fail("reset");
+    let (upstream, _) = script.upstream();
+    let service = layer().layer(upstream);
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    let mut body = answer.into_body();
+    body.token().await;
+    tokio::time::sleep(secs(60)).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), None);
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_goes_on_when_the_answer_moves_to_another_task() {
+    let script = Script::sse().data(chat("a")).wait(5.0).fail("reset");
+    let (upstream, _) = script.upstream();
+    let service = layer().layer(upstream);
+    let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
+    let mut body = answer.into_body();
+    body.token().await;
+    assert!(poll_body(&mut body).is_pending());
+    tokio::time::advance(secs(5)).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
 }
 
 #[tokio::test(start_paused = true)]

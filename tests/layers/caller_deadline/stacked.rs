@@ -110,6 +110,24 @@ async fn inside_of_a_retry_it_is_the_calls_deadline_all_the_same() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_silence_of_a_try_is_forgotten_with_it() {
+    let cut = |seconds| Script::sse().data(PRELUDE).wait(seconds).fail("reset");
+    let upstream = Several::new([cut(4.0), cut(3.0)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(layer())
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let request = with(prompt("a", true), &[(PYTHON, "5")]);
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), None);
+    assert_eq!(start.elapsed(), secs(7));
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_is_504_in_each_dialect() {
     let responses = || Request::post("/v1/responses").body(()).unwrap();
     for (request, anthropic) in [(request(), false), (responses(), false), (messages(), true)] {
