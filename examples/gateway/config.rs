@@ -32,6 +32,8 @@ pub(crate) struct Config {
     pub(crate) run: RunLimits,
     /// Limits of one attempt.
     pub(crate) attempt: AttemptLimits,
+    /// Whether a call ends when its caller would give up, as its headers say.
+    pub(crate) caller_deadline: bool,
     /// How many frames the pump holds for a slow reader.
     pub(crate) pump_frames: NonZeroUsize,
     /// What a caller of the control routes must present, if anything.

@@ -33,6 +33,7 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
         .layer(
             ceiling(run.max_turn_time)
                 .timeout(run.timeout)
+                .caller_deadline(config.caller_deadline)
                 .scope(Scope::Run),
         )
         .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))

@@ -8,6 +8,7 @@
 )]
 
 mod answers;
+mod caller_deadline;
 mod command_line;
 mod configuration;
 mod control;

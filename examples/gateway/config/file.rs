@@ -90,7 +90,7 @@ pub(super) struct Disconnect {
     pub(super) policy: Option<Spanned<Policy>>,
     pub(super) pump_frames: Option<Spanned<Value>>,
     drain_limit: Later,
-    caller_deadline: Later,
+    pub(super) caller_deadline: Option<bool>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -122,7 +122,7 @@ pub(super) struct Candidate {
 
 impl File {
     /// The keys that this version knows but does not serve.
-    pub(super) fn later(&self) -> [(&'static str, &Later); 7] {
+    pub(super) fn later(&self) -> [(&'static str, &Later); 6] {
         [
             ("[auth]", &self.auth),
             ("[stop]", &self.stop),
@@ -130,10 +130,6 @@ impl File {
             ("run.max_turns", &self.run.max_turns),
             ("run.idle", &self.run.idle),
             ("disconnect.drain_limit", &self.disconnect.drain_limit),
-            (
-                "disconnect.caller_deadline",
-                &self.disconnect.caller_deadline,
-            ),
         ]
     }
 }

@@ -63,6 +63,8 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
                 .or(preset.attempt.max_time),
             hold: Limit::read("attempt.hold", file.attempt.hold)?.or(preset.attempt.hold),
         },
+        // No number, so no preset turns it on.
+        caller_deadline: file.disconnect.caller_deadline.unwrap_or(false),
         pump_frames: pump_frames(file.disconnect)?,
         control_token: file
             .control

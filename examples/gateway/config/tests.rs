@@ -70,6 +70,7 @@ fn a_full_file_is_read() {
         max_retry_after = "20s"
         [disconnect]
         policy = "cancel"
+        caller_deadline = true
         pump_frames = 8
         [control]
         token_env = "KEY"
@@ -111,6 +112,7 @@ fn a_full_file_is_read() {
         max_retry_after: Duration::from_secs(20),
     };
     assert_eq!(config.retry, retry);
+    assert!(config.caller_deadline);
     assert_eq!(config.pump_frames.get(), 8);
     assert_eq!(config.control_token.unwrap().expose(), "sk-secret");
     assert_eq!(config.candidates[0].name, "main");
@@ -123,6 +125,23 @@ fn a_full_file_is_read() {
     );
     assert_eq!(config.candidates[0].context_window.unwrap().get(), 200_000);
     assert!(config.candidates[0].trusted);
+}
+
+#[test]
+fn a_callers_deadline_counts_only_if_the_file_says_so() {
+    for more in [
+        "",
+        "preset = \"recommended\"",
+        "[disconnect]\ncaller_deadline = false",
+    ] {
+        assert!(!with_candidate(more).unwrap().caller_deadline, "{more}");
+    }
+
+    let word = message(with_candidate("[disconnect]\ncaller_deadline = \"yes\""));
+    assert!(
+        word.starts_with("gateway.toml:2:19: invalid type: string \"yes\", expected a boolean"),
+        "{word}"
+    );
 }
 
 #[test]
@@ -219,10 +238,6 @@ fn keys_of_later_versions_are_not_unknown() {
         (
             "[disconnect]\ndrain_limit = \"1s\"",
             "disconnect.drain_limit",
-        ),
-        (
-            "[disconnect]\ncaller_deadline = true",
-            "disconnect.caller_deadline",
         ),
     ];
     for (text, key) in keys {

@@ -1,0 +1,95 @@
+//! Callers that say how long they wait.
+
+use std::time::{Duration, Instant};
+
+use super::support::{
+    Config, Gateway, PATIENCE, Upstream, chat, error_event, eventually, run, within,
+};
+
+const CHAT: &str = "/v1/chat/completions";
+
+/// A gateway that honours them, in front of two candidates of one upstream.
+async fn gateway(upstream: &Upstream) -> Gateway {
+    let config = "[disconnect]\ncaller_deadline = true\n";
+    Gateway::with(&Config::candidates(upstream.addr, config, &["m", "n"]), &[]).await
+}
+
+#[test]
+fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
+    run(async {
+        for (name, value) in [
+            ("x-stainless-timeout", "0.6"),
+            ("x-stainless-read-timeout", "0.6"),
+            ("grpc-timeout", "600m"),
+        ] {
+            let upstream = Upstream::start().await;
+            let gateway = gateway(&upstream).await;
+            let start = Instant::now();
+
+            let asked = gateway.post(CHAT, chat("silent")).header(name, value);
+            let answer = within(asked.send()).await.unwrap();
+
+            let took = start.elapsed();
+            assert!(
+                took >= Duration::from_millis(600) && took < PATIENCE / 2,
+                "{took:?}"
+            );
+            assert_eq!(answer.status(), 504, "{name}");
+            assert_eq!(answer.headers()["x-terminal-reason"], "timeout");
+            let text = answer.text().await.unwrap();
+            assert!(text.contains("deadline of 600ms passed"), "{text}");
+            eventually(async || (upstream.open() == 0).then_some(())).await;
+        }
+    });
+}
+
+#[test]
+fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_frame() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = gateway(&upstream).await;
+        let asked = gateway.post(CHAT, chat("stall"));
+
+        let asked = asked.header("x-stainless-read-timeout", "0.6");
+        let answer = within(asked.send()).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        let text = within(answer.text()).await.unwrap();
+
+        let (_, frame) = error_event(&text);
+        assert_eq!(frame["code"], "timeout");
+        let message = frame["message"].as_str().unwrap();
+        assert!(message.contains("nothing came for 600ms"), "{message}");
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+    });
+}
+
+#[test]
+fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = gateway(&upstream).await;
+        let asked = |word| gateway.post(CHAT, chat(word)).header("x-run-id", "r");
+
+        let late = asked("silent").header("x-stainless-timeout", "0.4");
+        assert_eq!(within(late.send()).await.unwrap().status(), 504);
+        let next = within(asked("ok").send()).await.unwrap();
+
+        assert_eq!(next.status(), 200);
+    });
+}
+
+#[test]
+fn nobody_is_held_to_it_unless_the_configuration_says_so() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::of(upstream.addr, "[attempt]\nmax_time = \"800ms\"\n");
+        let gateway = Gateway::with(&config, &[]).await;
+
+        let asked = gateway
+            .post(CHAT, chat("silent"))
+            .header("x-stainless-timeout", "0.1");
+        let answer = within(asked.send()).await.unwrap();
+
+        assert_eq!(answer.headers()["x-terminal-reason"], "max_turn_time");
+    });
+}
