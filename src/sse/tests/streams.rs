@@ -143,7 +143,8 @@ fn reference(stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
                 data.extend_from_slice(value);
                 data.push(b'\n');
             }
-            b"event" => name = value.to_vec(),
+            // Lines without an end run into one another, and long names are cut.
+            b"event" => name = value[..value.len().min(256)].to_vec(),
             _ => {}
         }
     }
