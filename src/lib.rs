@@ -134,8 +134,8 @@ pub use self::{
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
-        InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId, RunRegistry,
-        RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,
+        CallSummary, InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId,
+        RunRegistry, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

@@ -125,7 +125,7 @@ fn stopped(judged: &Judged) -> Option<Failure> {
     Failure::of_stop(&judged.stop_reason()?)
 }
 
-fn is_encoded(headers: &HeaderMap) -> bool {
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let encoding = headers.get(header::CONTENT_ENCODING);
     encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }

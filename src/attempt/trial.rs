@@ -13,12 +13,13 @@ use pin_project_lite::pin_project;
 
 use super::{
     AttemptPolicy,
-    goal::{Goal, Progress},
+    goal::{Goal, Progress, is_encoded},
     held::Held,
 };
 use crate::{
     BoxError,
     body::{SupervisedBody, SupervisedFuture},
+    sse::Usage,
     upstream::{Failure, Judgement},
 };
 
@@ -221,7 +222,11 @@ where
                 let Parts {
                     status, headers, ..
                 } = &self.parts;
-                judgement.of_answer(*status, headers, &self.held.whole(), wall_clock(headers))
+                let whole = self.held.whole();
+                if status.is_success() && !is_encoded(headers) {
+                    self.body.tell(Usage::of_answer(&whole));
+                }
+                judgement.of_answer(*status, headers, &whole, wall_clock(headers))
             }
             Progress::Going | Progress::Committed => None,
         };

@@ -11,7 +11,7 @@ use super::{
     Policy, Tap,
     supervision::{Stop, Supervision},
 };
-use crate::{BoxError, run::Turn};
+use crate::{BoxError, run::Turn, sse::Usage};
 
 pin_project! {
     /// The response body of a layer that acts on a node; `P` is the layer's.
@@ -63,6 +63,13 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
         Self {
             inner: Some(inner),
             supervision: Some(supervision),
+        }
+    }
+
+    /// The answer, which somebody holds whole, said this of itself.
+    pub(crate) fn tell(&self, usage: Option<Usage>) {
+        if let Some(supervision) = &self.supervision {
+            supervision.found.tell(usage, None);
         }
     }
 

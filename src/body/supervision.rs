@@ -212,6 +212,7 @@ impl<P: Policy> Supervision<P> {
 
     /// The error to hand on for one that came from below, and for the node.
     pub(super) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
+        self.tell();
         let now = self.found.now();
         if !self.is_over() {
             // Clocks that passed at the same time come before the inner error.
@@ -249,6 +250,7 @@ impl<P: Policy> Supervision<P> {
     /// The inner body ended, or was dropped complete.
     #[inline]
     pub(super) fn completed(&mut self) {
+        self.tell();
         if self.owns {
             let reason = self.verdict();
             if reason == TerminalReason::Completed {
@@ -279,6 +281,7 @@ impl<P: Policy> Supervision<P> {
     /// Gives back what is registered; call after the inner one was dropped.
     #[inline]
     pub(super) fn finish(&mut self) {
+        self.tell();
         self.release();
         if self.owns {
             let ended = P::DEFERS && self.ended;
@@ -287,6 +290,14 @@ impl<P: Policy> Supervision<P> {
             } else {
                 TerminalReason::Aborted
             });
+        }
+    }
+
+    /// Before the node is settled: whoever is told of its end is told of this
+    /// too.
+    fn tell(&mut self) {
+        if let Reading::Tap(tap) = &mut self.reading {
+            tap.tell(&self.found);
         }
     }
 

@@ -81,6 +81,8 @@ pub struct Tap {
     failed: Option<FailureClass>,
     /// The strongest sign since it was last noted on the node.
     unnoted: Option<ResetOn>,
+    /// The node knows what the answer said of itself.
+    told: bool,
 }
 
 #[derive(Debug)]
@@ -148,6 +150,7 @@ impl Tap {
             announced,
             failed: failed(answer),
             unnoted: None,
+            told: false,
         }
     }
 
@@ -180,6 +183,17 @@ impl Tap {
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
         if let Some(sign) = self.unnoted.take() {
             run.node().record(sign, now);
+        }
+    }
+
+    /// The answer is over: what it said of itself goes to the node, from the
+    /// layer that judges it, once.
+    pub(crate) fn tell(&mut self, run: &Run) {
+        if let Mode::Judging(stream) = &self.mode {
+            if !std::mem::replace(&mut self.told, true) {
+                let judged = stream.judged();
+                run.tell(judged.usage(), judged.stop_reason().as_ref());
+            }
         }
     }
 

@@ -1,4 +1,4 @@
-use std::fmt;
+use std::{any::Any, fmt};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header::InvalidHeaderValue};
@@ -7,7 +7,12 @@ use super::{
     CandidateDialect, InvalidBaseUrl, Operation, base_url::BaseUrl, credential::ApiKey,
     patch::Prompt,
 };
-use crate::{Limits, body::ReplayBody, run::Run, terminal_response::InvalidRequest};
+use crate::{
+    Limits,
+    body::ReplayBody,
+    run::{Run, Server},
+    terminal_response::InvalidRequest,
+};
 
 /// One model at one upstream, which a request may be sent to.
 ///
@@ -48,6 +53,16 @@ pub struct Candidate {
     limits: Option<Limits>,
     pub(super) trusted: bool,
     pub(super) forward_credentials: bool,
+}
+
+impl Server for Candidate {
+    fn label(&self) -> &str {
+        Self::label(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
 }
 
 impl Candidate {

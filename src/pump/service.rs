@@ -12,13 +12,13 @@ use tracing::Instrument;
 
 use super::{
     channel::{AbortOnDrop, Outcome, Reader, Waiting},
-    task::{Writer, pump},
+    task::{Working, Writer, pump},
 };
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
     client_disconnect::DropPolicy,
-    run::{Run, Scope},
+    run::{Run, Scope, TaskGuard},
 };
 
 /// The service of a [`PumpLayer`](super::PumpLayer).
@@ -79,6 +79,7 @@ where
     let (head, waiting) = oneshot::channel();
     let (frames, reader) = mpsc::channel(capacity);
     let outcome = Outcome::default();
+    let working = TaskGuard::new(run.clone());
     let writer = Writer {
         run,
         head,
@@ -89,7 +90,7 @@ where
         clippy::disallowed_methods,
         reason = "the pump is the layer that spawns"
     )]
-    let task = tokio::spawn(pump(call, writer).in_current_span());
+    let task = tokio::spawn(Working::new(pump(call, writer), working).in_current_span());
     Waiting {
         head: waiting,
         reader: Some(Reader {

@@ -1,18 +1,20 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
 use http_body_util::BodyExt;
+use pin_project_lite::pin_project;
 use tokio::sync::{mpsc, oneshot};
 
 use super::channel::{Head, Hint, Outcome, Piece};
 use crate::{
     BoxError,
-    run::{Drive, Run, Terminated, poll_until_end},
+    run::{Drive, Run, TaskGuard, Terminated, poll_until_end},
 };
 
 /// The writer's end of a pump.
@@ -44,6 +46,30 @@ impl Waits {
 impl Drop for Waits {
     fn drop(&mut self) {
         self.drive.release(&self.run);
+    }
+}
+
+pin_project! {
+    /// Work on a node in a task of its own.
+    pub(super) struct Working<F> {
+        #[pin]
+        work: F,
+        // Last: the node is left once the work is gone.
+        guard: TaskGuard,
+    }
+}
+
+impl<F> Working<F> {
+    pub(super) const fn new(work: F, guard: TaskGuard) -> Self {
+        Self { work, guard }
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Working<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.project().work.poll(cx)
     }
 }
 

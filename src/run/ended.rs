@@ -46,7 +46,7 @@ impl Future for Settled {
     type Output = TerminalReason;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
-        self.0.poll(cx, |run| run.in_flight() == 0)
+        self.0.poll(cx, |run| run.node().is_idle())
     }
 }
 

@@ -103,7 +103,8 @@ impl Run {
     }
 
     /// Resolves with the reason when the node has ended and no call, attempt
-    /// or tool at or below it is still being dropped.
+    /// or tool at or below it is still being dropped, nor the task of a pump;
+    /// [`on_end`](crate::RunLayer::on_end) was told by then.
     ///
     /// # Cancel safety
     ///

@@ -1,6 +1,5 @@
-use std::any::Any;
 use std::sync::{
-    Arc, Mutex, OnceLock, PoisonError, Weak,
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
     atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
 };
 
@@ -9,6 +8,9 @@ use tokio::time::Instant;
 use super::{
     NodeKind, ReasonClass, RunId, Step, TerminalReason,
     core::{End, Hook, Node},
+    summary::{CallSummary, Hooks},
+    told::Told,
+    tries::Server,
 };
 use crate::retry_budget::{ErrorCounts, ErrorKey, Verdict};
 
@@ -38,7 +40,7 @@ pub(crate) struct Info {
     failing: Mutex<Option<Box<Failing>>>,
     errors: OnceLock<Box<ErrorCounts>>,
     /// Whom an attempt goes to; what it is, those know who put it there.
-    server: OnceLock<Arc<dyn Any + Send + Sync>>,
+    server: OnceLock<Arc<dyn Server>>,
     /// Whether there is another to go to.
     followed: AtomicBool,
     /// What it did must not be done twice.
@@ -47,6 +49,10 @@ pub(crate) struct Info {
     repeated_silence: AtomicBool,
     /// How many attempts of the run were silent in a row.
     silent: AtomicU32,
+    /// Whom the last attempt of a call went to.
+    asked: Mutex<Option<Arc<dyn Server>>>,
+    told: Mutex<Told>,
+    hooks: OnceLock<Box<Hooks>>,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -95,6 +101,9 @@ impl Info {
             effects: AtomicBool::new(false),
             repeated_silence: AtomicBool::new(false),
             silent: AtomicU32::new(0),
+            asked: Mutex::new(None),
+            told: Mutex::default(),
+            hooks: OnceLock::new(),
             identity: OnceLock::new(),
         }
     }
@@ -191,8 +200,20 @@ impl Info {
         &self.silent
     }
 
-    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Any + Send + Sync>> {
+    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Server>> {
         &self.server
+    }
+
+    pub(super) const fn asked(&self) -> &Mutex<Option<Arc<dyn Server>>> {
+        &self.asked
+    }
+
+    pub(super) fn lock_told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks {
+        self.hooks.get_or_init(Box::default)
     }
 
     pub(crate) fn identify(&self, identity: Identity) -> bool {
@@ -245,6 +266,12 @@ impl Hook for Info {
         let identity = self.identity();
         if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
             registration.ended(node);
+        }
+    }
+
+    fn settled(&self, node: &Node<Self>) {
+        if let Some(hooks) = self.hooks.get() {
+            CallSummary::tell(node, hooks);
         }
     }
 }

@@ -55,7 +55,10 @@ mod settle;
 mod silence;
 mod snapshot;
 mod step;
+mod summary;
+mod task;
 mod terminated;
+mod told;
 mod tool;
 mod tries;
 
@@ -69,6 +72,7 @@ pub use self::{
     registry::{Owner, RunEvent, RunEvents, RunRegistry},
     snapshot::{Progress, RunSnapshot},
     step::{Step, StepKind},
+    summary::CallSummary,
     terminated::Terminated,
     tool::{Call, Tool, ToolError, Watch},
 };
@@ -78,4 +82,7 @@ pub(crate) use self::{
     drive::{Drive, Turn, poll_until_end},
     info::Failing,
     silence::Silence,
+    summary::OnEnd,
+    task::TaskGuard,
+    tries::Server,
 };

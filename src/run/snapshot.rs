@@ -1,6 +1,7 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use super::{NodeKind, ResetOn, Run, RunId, Step, TerminalReason, core::Node, info::Info};
+use crate::sse::Usage;
 
 /// What is known of a node at one instant; serialises to JSON as it stands.
 #[non_exhaustive]
@@ -28,6 +29,9 @@ pub struct RunSnapshot {
     /// Time left until the earliest absolute deadline.
     #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
     pub time_left: Option<Duration>,
+    /// The tokens of all answers at or below the node that are over, if an
+    /// upstream said.
+    pub usage: Option<Usage>,
     /// Reasons that came too late.
     pub also: Vec<TerminalReason>,
 }
@@ -86,6 +90,7 @@ impl RunSnapshot {
                     .next_deadline()
                     .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             },
+            usage: node.usage(),
             also: terminated
                 .map(|terminated| terminated.also)
                 .unwrap_or_default(),
@@ -93,7 +98,10 @@ impl RunSnapshot {
     }
 }
 
-fn millis<S: serde::Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn millis<S: serde::Serializer>(
+    span: &Duration,
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
     serializer.serialize_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX))
 }
 

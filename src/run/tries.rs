@@ -1,8 +1,19 @@
 //! The tries of a call: how many there were, and whom each went to.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    any::Any,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
 
 use super::{NodeKind, Run, TerminalReason, core::Node, info::Info};
+
+/// Whom an attempt goes to.
+pub(crate) trait Server: Any + Send + Sync + std::fmt::Debug {
+    fn label(&self) -> &str;
+
+    /// What it is, for those who know.
+    fn as_any(&self) -> &dyn Any;
+}
 
 impl Run {
     /// Nothing has been tried yet, unless this node is a try of its own.
@@ -74,9 +85,11 @@ impl Run {
     }
 
     /// Says whom this attempt goes to, and whether there are others.
-    pub(crate) fn serve_by<T: Send + Sync + 'static>(&self, server: Arc<T>, followed: bool) {
+    pub(crate) fn serve_by<T: Server>(&self, server: Arc<T>, followed: bool) {
         let info = &self.node().payload;
         info.followed().store(followed, Ordering::Release);
+        let asked = self.call_info().asked();
+        *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.clone());
         // An attempt goes to one; a second word is not heard.
         let _ = info.server().set(server);
         // It is the first try of it.
@@ -131,11 +144,11 @@ impl Run {
     }
 
     /// Whom this attempt goes to, as the nearest layer said that chose it.
-    pub(crate) fn served_by<T: Send + Sync + 'static>(&self) -> Option<&T> {
+    pub(crate) fn served_by<T: Server>(&self) -> Option<&T> {
         let nodes = self.up_to_call();
         let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
         let mut servers = attempts.filter_map(|node| node.payload.server().get());
-        servers.find_map(|server| server.downcast_ref())
+        servers.find_map(|server| server.as_any().downcast_ref())
     }
 
     /// This node and those above it, to the nearest that is no attempt.
@@ -149,7 +162,7 @@ impl Run {
         })
     }
 
-    fn call_info(&self) -> &Info {
+    pub(super) fn call_info(&self) -> &Info {
         let call = self.up_to_call().last();
         &call.unwrap_or(self.node()).payload
     }
@@ -159,5 +172,18 @@ impl Run {
         if let Some(call) = self.up_to_call().last() {
             drop(call.end(reason, None, self.now()));
         }
+    }
+}
+
+impl Info {
+    /// How many tries this call has made.
+    pub(super) fn tried(&self) -> u32 {
+        self.tries().load(Ordering::Acquire)
+    }
+
+    /// Whom the last try of this call went to.
+    pub(super) fn last_asked(&self) -> Option<Arc<str>> {
+        let asked = self.asked().lock().unwrap_or_else(PoisonError::into_inner);
+        asked.as_ref().map(|server| server.label().into())
     }
 }

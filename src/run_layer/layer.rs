@@ -7,7 +7,7 @@ use super::{
     RunService,
     source::{OwnerSource, Source},
 };
-use crate::run::{Owner, RunRegistry};
+use crate::run::{CallSummary, OnEnd, Owner, RunRegistry};
 
 /// Finds or opens a request's run: see the [module](super).
 #[derive(Clone, Debug)]
@@ -17,6 +17,7 @@ pub struct RunLayer {
     pub(super) session: Source,
     pub(super) owner: OwnerSource,
     pub(super) idle: Duration,
+    pub(super) on_end: Option<OnEnd>,
 }
 
 impl RunLayer {
@@ -30,6 +31,7 @@ impl RunLayer {
             session: Source::Header(HeaderName::from_static("x-session-id")),
             owner: OwnerSource::Credential,
             idle: RunRegistry::IDLE,
+            on_end: None,
         }
     }
 
@@ -80,6 +82,32 @@ impl RunLayer {
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
+        self
+    }
+
+    /// Tells `hook` what each call came to: once per call, however it ended,
+    /// when all that was done for it has been dropped, so that what its
+    /// attempts cost is known. A second one replaces the first.
+    ///
+    /// A call that was answered at once, because its run is over, is told of
+    /// too. A request that is refused for its id is no call.
+    ///
+    /// It is called where the last of the call is dropped, outside of any lock:
+    /// on the server's task, or on that of a [`PumpLayer`](crate::PumpLayer). It
+    /// should be quick. If it panics, the call is not disturbed, and
+    /// `on_end panicked` is logged.
+    ///
+    /// ```
+    /// use tower_agent::{RunLayer, RunRegistry};
+    ///
+    /// let layer = RunLayer::new(RunRegistry::new()).on_end(|call| {
+    ///     let tokens = call.usage.map_or(0, |usage| usage.output_tokens);
+    ///     println!("{}: {} after {tokens} tokens", call.run, call.reason);
+    /// });
+    /// ```
+    #[must_use]
+    pub fn on_end(mut self, hook: impl Fn(&CallSummary) + Send + Sync + 'static) -> Self {
+        self.on_end = Some(OnEnd::new(hook));
         self
     }
 }

@@ -17,6 +17,11 @@
 //! reason, by [`Run::end`](crate::Run::end), or as completed after
 //! [`idle`](RunLayer::idle) with nothing in flight.
 //!
+//! # What a call came to
+//!
+//! [`on_end`](RunLayer::on_end) is told once per call, with the tokens of all
+//! its attempts.
+//!
 //! # Order
 //!
 //! Outermost but for [`TerminalResponseLayer`](crate::TerminalResponseLayer).

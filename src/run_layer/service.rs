@@ -146,6 +146,9 @@ where
         };
         let found = request.extensions().get::<Run>().cloned();
         let (call, owns) = self.layer.enter(named, found);
+        if let Some(hook) = &self.layer.on_end {
+            call.on_end(hook);
+        }
         request.extensions_mut().insert(call.clone());
         let entry = Entry::new(call, owns);
         SupervisedFuture::new(entry, RunPolicy, request, |request| {

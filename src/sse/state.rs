@@ -1,16 +1,49 @@
-use super::StreamFailure;
+use memchr::memmem;
+
+use super::{StreamFailure, json::Scanner};
 
 /// Bytes kept of a text that upstream sent.
 pub(super) const MAX_TEXT: usize = 1024;
 
 /// Tokens that upstream says it used, in its own way of counting.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct Usage {
     /// Tokens of the prompt. Anthropic counts cached ones apart; they are not in here.
     pub input_tokens: u64,
     /// Tokens of the answer.
     pub output_tokens: u64,
+}
+
+impl Usage {
+    /// What a whole answer that is no stream says at its top: `usage`, with the
+    /// names of any of the dialects.
+    pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
+        // What says nothing of it is not parsed.
+        memmem::find(body, b"\"usage\"")?;
+        let (mut input, mut output) = (None, None);
+        let read = Scanner::document(body, |json, key| match key {
+            b"usage" => {
+                (input, output) = (None, None);
+                json.object(|json, key| {
+                    match key {
+                        b"input_tokens" | b"prompt_tokens" => input = json.integer()?,
+                        b"output_tokens" | b"completion_tokens" => output = json.integer()?,
+                        _ => json.skip()?,
+                    }
+                    Ok(())
+                })
+                .map(drop)
+            }
+            _ => json.skip(),
+        });
+        read.ok()?;
+        input.or(output)?;
+        Some(Self {
+            input_tokens: input.unwrap_or(0),
+            output_tokens: output.unwrap_or(0),
+        })
+    }
 }
 
 /// What a [`Grammar`](super::Grammar) remembers of one stream, from event to event.

@@ -11,6 +11,13 @@ pub(crate) trait Hook: Sized {
     /// The end is stored in `node`; nobody has been woken yet. Called without
     /// a lock, at most once per node.
     fn ended(&self, node: &Node<Self>, end: &End);
+
+    /// The node has ended, and nobody works at or below it any more. Called
+    /// without a lock, before whoever waits for it is woken; more than once if
+    /// several leave at the same time.
+    fn settled(&self, node: &Node<Self>) {
+        let _ = node;
+    }
 }
 
 impl<P: Hook> Node<P> {

@@ -33,8 +33,10 @@ pub(crate) struct Node<P> {
     pub(super) pauses: Pauses,
     /// How often drivers here were called because something ended.
     heard: AtomicU64,
-    /// Nodes at or below this one that somebody is working on.
+    /// How many work on nodes at or below this one.
     active: AtomicUsize,
+    /// How many of those are tasks, and no work of their own.
+    tasks: AtomicUsize,
     inner: Mutex<Inner<P>>,
     pub(crate) payload: P,
 }
@@ -105,6 +107,7 @@ impl<P: Hook> Node<P> {
             pauses: Pauses::default(),
             heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
+            tasks: AtomicUsize::new(0),
             inner: Mutex::new(Inner {
                 children: Children::new(),
                 waiters: Waiters::default(),
@@ -169,9 +172,31 @@ impl<P: Hook> Node<P> {
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            if node.end.get().is_some() && node.is_idle() {
+                node.payload.settled(node);
+            }
+        }
         for waker in wakers {
             waker.wake();
         }
+    }
+
+    /// A task of its own works on this node as well, as part of what was
+    /// entered.
+    pub(crate) fn enter_task(&self) {
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            node.tasks.fetch_add(1, Ordering::AcqRel);
+        }
+        self.enter();
+    }
+
+    /// Takes one [`enter_task`](Self::enter_task) back.
+    pub(crate) fn leave_task(&self) {
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            node.tasks.fetch_sub(1, Ordering::AcqRel);
+        }
+        self.leave();
     }
 
     /// Changes whenever this node or one below it ends.
@@ -191,8 +216,15 @@ impl<P: Hook> Node<P> {
         self.number == number || self.ancestors().any(|node| node.number == number)
     }
 
+    /// How many pieces of work there are at or below this node.
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Acquire)
+        let tasks = self.tasks.load(Ordering::Acquire);
+        self.active.load(Ordering::Acquire).saturating_sub(tasks)
+    }
+
+    /// Whether nobody works at or below this node, no task either.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.active.load(Ordering::Acquire) == 0
     }
 
     pub(crate) const fn kind(&self) -> NodeKind {

@@ -181,7 +181,7 @@ impl Entries {
 impl Entry {
     /// When it will have been idle for `limit`; `None` while it is busy.
     fn idle_since(&self, limit: Duration) -> Option<Instant> {
-        if self.run.in_flight() > 0 {
+        if !self.run.node().is_idle() {
             return None;
         }
         let node = self.run.node();

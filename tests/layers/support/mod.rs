@@ -6,6 +6,7 @@ mod probe;
 mod read;
 mod script;
 mod several;
+mod told;
 
 pub(crate) use self::{
     answers::{
@@ -17,6 +18,7 @@ pub(crate) use self::{
     read::{Read, ReadExt, poll_body, poll_once, reason_of, secs},
     script::{Script, Upstream, UpstreamBody},
     several::Several,
+    told::Told,
 };
 
 use bytes::Bytes;
