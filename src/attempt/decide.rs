@@ -28,12 +28,13 @@ pub(super) struct Leave {
     pub(super) grant: Option<Grant<'static>>,
 }
 
-/// The first question: whether anybody wants another try.
+/// The first question: whether anybody wants another try. Nobody does whose
+/// caller is gone, though the try that is under way may go on.
 ///
 /// The clocks, not only what is stored: an attempt whose deadline coincides
 /// with its run's would otherwise be tried again for a run that is over.
 pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
-    own.node().check(now, task).is_ok()
+    own.node().check(now, task).is_ok() && !own.node().is_closing()
 }
 
 /// The one place where another try is allowed, whether it is a repeat or

@@ -134,6 +134,16 @@ impl<S, C> Pilot<S, C> {
         Some(Turned::Done(Err(self.over(None))))
     }
 
+    /// The same between two tries, where nothing is under way that could go on
+    /// for a caller who is gone.
+    pub(super) fn idle<B: Body>(&mut self) -> Option<Turned<B>> {
+        let node = self.own.node();
+        if node.own_end().is_none() && !node.is_closing() {
+            return None;
+        }
+        Some(Turned::Done(Err(self.over(None))))
+    }
+
     /// The error of a node that is over; `error` is the last try's.
     pub(super) fn over(&mut self, error: Option<BoxError>) -> BoxError {
         let ended = self.own.to_terminated();
@@ -206,7 +216,7 @@ impl<S, C: Chain> Pilot<S, C> {
         S::Error: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
-        if let Some(ended) = self.ended() {
+        if let Some(ended) = self.idle() {
             return Poll::Ready(ended);
         }
         let attempt = admitted.as_ref().and_then(Admitted::attempt).cloned();

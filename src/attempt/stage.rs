@@ -108,7 +108,7 @@ where
     {
         match self.project() {
             StageProj::Upload { body, head, pause } => {
-                if let Some(ended) = pilot.ended() {
+                if let Some(ended) = pilot.idle() {
                     return Poll::Ready(ended);
                 }
                 let Poll::Ready(body) = body.poll(cx) else {
@@ -134,7 +134,7 @@ where
                 Poll::Pending => Poll::Pending,
             },
             StageProj::Waiting { at, grant, .. } => {
-                if let Some(ended) = pilot.ended() {
+                if let Some(ended) = pilot.idle() {
                     return Poll::Ready(ended);
                 }
                 if nanos(pilot.own().at(turn.now())) < *at {

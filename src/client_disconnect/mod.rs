@@ -33,7 +33,8 @@
 //!
 //! Outside of retry and fallback layers. With a
 //! [`PumpLayer`](crate::PumpLayer) further out the pump sees the drop, and this
-//! layer adds nothing; it does no harm.
+//! layer adds nothing; it does no harm. Outside of one that
+//! [drains](crate::PumpLayer::drain) it sees the drop first, and cancels.
 //!
 //! # Cancel safety
 //!

@@ -15,7 +15,7 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::BoxError;
+use crate::{BoxError, run::Run};
 
 /// The task of a pump ended without a word: the inner service panicked, or the
 /// runtime is shutting down.
@@ -62,13 +62,26 @@ impl Outcome {
     }
 }
 
-/// Aborts the task when the reader is dropped.
+/// Aborts the task when the reader is dropped, unless it is to read on.
 #[derive(Debug)]
-pub(super) struct AbortOnDrop(pub(super) AbortHandle);
+pub(super) struct AbortOnDrop {
+    task: AbortHandle,
+    /// The node, if the task drains.
+    drains: Option<Run>,
+}
+
+impl AbortOnDrop {
+    pub(super) const fn new(task: AbortHandle, drains: Option<Run>) -> Self {
+        Self { task, drains }
+    }
+}
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        self.0.abort();
+        let reads_on = |run: &Run| run.node().is_draining() && run.node().own_end().is_none();
+        if !self.drains.as_ref().is_some_and(reads_on) {
+            self.task.abort();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 use std::{
     future::Future,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -12,13 +13,13 @@ use tracing::Instrument;
 
 use super::{
     channel::{AbortOnDrop, Outcome, Reader, Waiting},
+    policy::{PumpPolicy, Reads},
     task::{Working, Writer, pump},
 };
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
-    client_disconnect::DropPolicy,
-    run::{Run, Scope, TaskGuard},
+    run::{Run, TaskGuard},
 };
 
 /// The service of a [`PumpLayer`](super::PumpLayer).
@@ -26,19 +27,24 @@ use crate::{
 pub struct Pump<S> {
     inner: S,
     frames: usize,
+    drain: Option<Duration>,
 }
 
 impl<S> Pump<S> {
-    pub(super) const fn new(inner: S, frames: usize) -> Self {
-        Self { inner, frames }
+    pub(super) const fn new(inner: S, frames: usize, drain: Option<Duration>) -> Self {
+        Self {
+            inner,
+            frames,
+            drain,
+        }
     }
 }
 
 /// The response future of [`Pump`]: the reader's end of its task.
-pub type PumpFuture = SupervisedFuture<Waiting, DropPolicy>;
+pub type PumpFuture = SupervisedFuture<Waiting, PumpPolicy>;
 
 /// The response body of [`Pump`]: the reader's end of its task.
-pub type PumpBody = SupervisedBody<Reader, DropPolicy>;
+pub type PumpBody = SupervisedBody<Reader, PumpPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
@@ -59,17 +65,26 @@ where
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Entry::of(&mut request);
         // What the task waits for is the end of the found node. What the drop
-        // ends is that node too.
-        let policy = DropPolicy::new(Scope::Found);
+        // ends, or closes, is that node too.
+        let policy = PumpPolicy::new(self.drain);
         let run = entry.run.clone();
-        let frames = self.frames;
+        let (frames, drains) = (self.frames, self.drain.is_some());
         SupervisedFuture::new(entry, policy, request, |request| {
-            start(self.inner.call(request), run, frames)
+            if !drains {
+                return start(self.inner.call(request), run, frames, drains);
+            }
+            let within = Entry {
+                run: run.clone(),
+                owns: false,
+            };
+            let inner = &mut self.inner;
+            let call = SupervisedFuture::new(within, Reads, request, |request| inner.call(request));
+            start(call, run, frames, drains)
         })
     }
 }
 
-fn start<F, B, E>(call: F, run: Run, capacity: usize) -> Waiting
+fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> Waiting
 where
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,
     E: Into<BoxError> + 'static,
@@ -80,8 +95,10 @@ where
     let (frames, reader) = mpsc::channel(capacity);
     let outcome = Outcome::default();
     let working = TaskGuard::new(run.clone());
+    let reading = drains.then(|| run.clone());
     let writer = Writer {
         run,
+        drains,
         head,
         frames,
         outcome: outcome.clone(),
@@ -98,7 +115,7 @@ where
             outcome,
             size: SizeHint::default(),
             ended: false,
-            _task: AbortOnDrop(task.abort_handle()),
+            _task: AbortOnDrop::new(task.abort_handle(), reading),
         }),
     }
 }

@@ -9,7 +9,10 @@ use http::Response;
 use http_body::Body;
 use http_body_util::BodyExt;
 use pin_project_lite::pin_project;
-use tokio::sync::{mpsc, oneshot};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::yield_now,
+};
 
 use super::channel::{Head, Hint, Outcome, Piece};
 use crate::{
@@ -17,9 +20,15 @@ use crate::{
     run::{Drive, Run, TaskGuard, Terminated, poll_until_end},
 };
 
+/// How many frames are thrown away in a turn. No reader holds them up, and one
+/// that is always ready must not starve the clocks.
+const TURN: u8 = 16;
+
 /// The writer's end of a pump.
 pub(super) struct Writer {
     pub(super) run: Run,
+    /// Whether it reads on when the reader has left.
+    pub(super) drains: bool,
     pub(super) head: oneshot::Sender<Head>,
     pub(super) frames: mpsc::Sender<Piece>,
     pub(super) outcome: Outcome,
@@ -40,6 +49,13 @@ impl Waits {
                 .map_err(drop::<Terminated>)
         });
         waited.await.ok()
+    }
+}
+
+impl Waits {
+    /// Whether the caller's leaving is not the end of it.
+    fn reads_on(&self, drains: bool) -> bool {
+        drains && self.run.node().is_draining()
     }
 }
 
@@ -76,7 +92,8 @@ impl<F: Future<Output = ()>> Future for Working<F> {
 /// Drives one call from its start to the end of its body.
 ///
 /// Returning early, because the node is over or the reader is gone, drops the
-/// call or the body.
+/// call or the body. If the reader left a call that drains, it reads on, and
+/// what it reads is thrown away.
 pub(super) async fn pump<F, B, E>(call: F, writer: Writer)
 where
     F: Future<Output = Result<Response<B>, E>>,
@@ -86,6 +103,7 @@ where
 {
     let Writer {
         run,
+        drains,
         head,
         frames,
         outcome,
@@ -94,6 +112,10 @@ where
         run,
         drive: Drive::default(),
     };
+    if waits.run.node().is_closing() {
+        // Left before anything began: there is nothing to learn.
+        return;
+    }
     let answer = {
         let call = async { call.await.map_err(Into::<BoxError>::into) };
         waits.until_end(pin!(call)).await
@@ -112,16 +134,21 @@ where
         size: body.size_hint(),
         ended,
     };
-    if head.send(Ok(Response::from_parts(parts, hint))).is_err() {
+    let told = head.send(Ok(Response::from_parts(parts, hint))).is_ok();
+    if !told && !waits.reads_on(drains) {
         return;
     }
     {
         let mut body = pin!(body);
+        let mut thrown_away = 0_u8;
         while !ended {
             // Room first: no frame is taken that could not be handed over.
-            let Some(Ok(room)) = waits.until_end(pin!(frames.reserve())).await else {
+            let Some(room) = waits.until_end(pin!(frames.reserve())).await else {
                 return;
             };
+            if room.is_err() && !waits.reads_on(drains) {
+                return;
+            }
             let frame = match waits.until_end(pin!(body.frame())).await {
                 Some(Some(Ok(frame))) => frame,
                 Some(Some(Err(error))) => {
@@ -132,7 +159,14 @@ where
                 None => return,
             };
             ended = body.is_end_stream();
-            room.send(Piece { frame, last: ended });
+            if let Ok(room) = room {
+                room.send(Piece { frame, last: ended });
+                continue;
+            }
+            thrown_away = (thrown_away + 1) % TURN;
+            if thrown_away == 0 && waits.until_end(pin!(yield_now())).await.is_none() {
+                return;
+            }
         }
     }
     outcome.set(Ok(()));

@@ -82,14 +82,18 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// If this node is over, from now or from before.
+    /// If this node is over, from now or from before, or if its caller is gone
+    /// and only what is under way goes on.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
     pub fn check(&self) -> Result<(), Terminated> {
         let checked = self.0.check(self.now(), TaskId::NONE);
-        checked.map_err(|_| self.to_terminated())
+        if checked.is_err() || self.0.is_closing() {
+            return Err(self.to_terminated());
+        }
+        Ok(())
     }
 
     /// Resolves with the reason when the node ends.
@@ -213,10 +217,13 @@ impl Run {
     }
 
     /// Opens a piece of work below this node, which has to be settled, unless
-    /// the node is over, by the clocks.
+    /// the node is over, by the clocks, or closing.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
         let now = self.now();
         self.0.check(now, TaskId::NONE).ok()?;
+        if self.0.is_closing() {
+            return None;
+        }
         let info = self.0.payload.for_child();
         let child = Self(self.0.child(kind, fastrand::u64(..), info, now));
         child.0.enter();

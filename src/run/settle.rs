@@ -8,11 +8,13 @@ impl Run {
     /// else was, and taken over by a run that was opened for this one call. A
     /// run that was given a name since it was opened goes on.
     pub(crate) fn settle(&self, reason: TerminalReason) {
-        if self.kind() == NodeKind::Run && !self.node().payload.is_single() {
-            self.node().leave();
+        let now = self.now();
+        let shared = self.kind() == NodeKind::Run && !self.node().payload.is_single();
+        // The caller is gone, and who works on goes on: the last one ends it.
+        if shared || self.node().is_draining() {
+            self.node().leave(now);
             return;
         }
-        let now = self.now();
         // Whoever judged the answer knows more than its status tells.
         let judged = |failing: Failing| failing.reason;
         let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
@@ -42,7 +44,7 @@ impl Run {
                 }
             }
         }
-        self.node().leave();
+        self.node().leave(now);
         if self.kind() == NodeKind::Call {
             self.count_failure();
         }

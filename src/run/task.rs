@@ -14,6 +14,6 @@ impl TaskGuard {
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
-        self.0.node().leave_task();
+        self.0.node().leave_task(self.0.now());
     }
 }

@@ -85,7 +85,7 @@ impl Terminated {
         let mut path = std::iter::once(node).chain(node.ancestors());
         let ended = path.find(|node| node.number() == origin);
         Self {
-            reason: end.map_or(TerminalReason::Aborted, |end| end.reason.clone()),
+            reason: end.map_or_else(|| unended(node), |end| end.reason.clone()),
             run: node.run_id(),
             kind: end.map_or_else(|| node.kind(), |end| end.kind),
             elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
@@ -112,6 +112,16 @@ impl Terminated {
     /// Whether it comes from the same tree.
     pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
         self.tree == run.node().payload.tree
+    }
+}
+
+/// What a node that is not over is refused for.
+fn unended(node: &Node<Info>) -> TerminalReason {
+    if node.is_closing() {
+        // What it will end as, at the latest.
+        TerminalReason::ClientDisconnect
+    } else {
+        TerminalReason::Aborted
     }
 }
 

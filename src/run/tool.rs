@@ -194,7 +194,9 @@ impl<F> Watch<F> {
                 self.as_mut().finish(terminated.reason.clone());
                 // Its own window is an error of it, the end of the run none.
                 let watch = self.project();
-                if terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node) {
+                let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
+                // Nor is that its caller had left before it began.
+                if own && !watch.node.node().is_closing() {
                     let key = || ErrorKey::new(watch.name, terminated.reason.as_str());
                     watch.node.run().fail(key);
                 }

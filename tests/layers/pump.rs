@@ -1,3 +1,5 @@
+mod drain;
+
 use std::{
     sync::{Arc, Mutex},
     time::Duration,

@@ -28,25 +28,28 @@ impl<P: Hook> Node<P> {
                 return false;
             };
             // Losing means that it is over as well.
-            drop(self.end(reason, Some(passed), now));
+            drop(self.end(reason, passed, now));
         }
         true
     }
 
-    /// Which of this node's clocks has passed: ceiling, step, caller's.
-    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Passed)> {
+    /// Which of this node's clocks has passed: ceiling, step, caller's, and last
+    /// the one of a caller who is gone.
+    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<Passed>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| Passed {
             limit: at.saturating_sub(self.opened),
             measure,
         };
         if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
-            return Some((TerminalReason::HardCeiling, set(at, Measure::Set)));
+            let passed = set(at, Measure::Set);
+            return Some((TerminalReason::HardCeiling, Some(passed)));
         }
         let [silent, unheard] = self.windows(now, task);
         if let Some((_, limit)) = silent {
             let measure = Measure::Set;
-            return Some((TerminalReason::StepTimeout, Passed { limit, measure }));
+            let passed = Passed { limit, measure };
+            return Some((TerminalReason::StepTimeout, Some(passed)));
         }
         let callers = [
             absolute(Clock::Timeout).map(|at| (at, set(at, Measure::Set))),
@@ -58,7 +61,11 @@ impl<P: Hook> Node<P> {
         ];
         // The earliest wins, and of a tie the program's.
         let earliest = callers.into_iter().flatten().min_by_key(|(at, _)| *at);
-        earliest.map(|(_, passed)| (TerminalReason::CallerDeadline, passed))
+        if let Some((_, passed)) = earliest {
+            return Some((TerminalReason::CallerDeadline, Some(passed)));
+        }
+        // It was given to learn something, not to the caller.
+        absolute(Clock::Drain).map(|_| (TerminalReason::ClientDisconnect, None))
     }
 
     /// When the earliest step window and the earliest of a caller's passed, and

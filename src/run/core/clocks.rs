@@ -20,6 +20,8 @@ pub(crate) enum Clock {
     Share,
     /// What the caller of this very call announced.
     Announced,
+    /// Until when a node that is closing goes on.
+    Drain,
 }
 
 /// An announced deadline that has lowered the one before it, until it is taken
@@ -37,6 +39,7 @@ pub(crate) struct Clocks {
     timeout: AtomicU64,
     share: AtomicU64,
     announced: AtomicU64,
+    drain: AtomicU64,
 }
 
 impl Clocks {
@@ -46,6 +49,7 @@ impl Clocks {
             timeout: AtomicU64::new(NEVER),
             share: AtomicU64::new(NEVER),
             announced: AtomicU64::new(NEVER),
+            drain: AtomicU64::new(NEVER),
         }
     }
 
@@ -55,6 +59,7 @@ impl Clocks {
             Clock::Timeout => &self.timeout,
             Clock::Share => &self.share,
             Clock::Announced => &self.announced,
+            Clock::Drain => &self.drain,
         }
     }
 
@@ -89,6 +94,16 @@ impl Clocks {
         let _lower = self.announced.compare_exchange(at, before, stored, failed);
     }
 
+    /// Ends at `at`, or when nobody works on it any more. In one order with the
+    /// count of those who do: one of the two sees the other.
+    pub(super) fn drain(&self, at: Duration) {
+        self.drain.fetch_min(nanos(at), Ordering::SeqCst);
+    }
+
+    pub(super) fn is_draining(&self) -> bool {
+        self.drain.load(Ordering::SeqCst) != NEVER
+    }
+
     pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
         duration(self.cell(clock).load(Ordering::Acquire))
     }
@@ -100,6 +115,7 @@ impl Clocks {
         let next = ceiling.min(self.timeout.load(Ordering::Acquire));
         let next = next.min(self.share.load(Ordering::Acquire));
         let next = next.min(self.announced.load(Ordering::Acquire));
+        let next = next.min(self.drain.load(Ordering::Acquire));
         (next != NEVER).then_some(next)
     }
 }

@@ -15,6 +15,8 @@
 //! 4. Deadlines only tighten, but for those that are limits to the head or to
 //!    the commit: they lapse there.
 //! 5. A node's end never reaches an ancestor.
+//! 6. Below a node that is closing nothing is opened alive; it ends with the
+//!    last one who works on it.
 //!
 //! # Locks
 //!
@@ -25,6 +27,7 @@
 mod check;
 mod children;
 mod clocks;
+mod closing;
 mod end;
 mod latch;
 mod node;

@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -37,6 +37,8 @@ pub(crate) struct Node<P> {
     active: AtomicUsize,
     /// How many of those are tasks, and no work of their own.
     tasks: AtomicUsize,
+    /// Nothing may start here any more.
+    pub(super) closing: AtomicBool,
     inner: Mutex<Inner<P>>,
     pub(crate) payload: P,
 }
@@ -63,7 +65,8 @@ impl<P: Hook> Node<P> {
         Arc::new(Self::new(kind, number, payload, Duration::ZERO, None))
     }
 
-    /// Opens a child, which is ended already if this node or an ancestor is.
+    /// Opens a child, which is ended already if this node or an ancestor is, or
+    /// is closing.
     pub(crate) fn child(
         self: &Arc<Self>,
         kind: NodeKind,
@@ -84,6 +87,8 @@ impl<P: Hook> Node<P> {
         // An end that came before the insertion did not see the child.
         if let Some(end) = self.nearest_end() {
             child.inherit(end);
+        } else if self.is_closing() {
+            child.stillborn();
         }
         child
     }
@@ -108,6 +113,7 @@ impl<P: Hook> Node<P> {
             heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
+            closing: AtomicBool::new(false),
             inner: Mutex::new(Inner {
                 children: Children::new(),
                 waiters: Waiters::default(),
@@ -163,12 +169,19 @@ impl<P: Hook> Node<P> {
         }
     }
 
-    /// Takes one [`enter`](Self::enter) back.
-    pub(crate) fn leave(&self) {
+    /// Takes one [`enter`](Self::enter) back. The last one to leave a node that
+    /// is closing ends it.
+    pub(crate) fn leave(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in std::iter::once(self).chain(self.ancestors()) {
-            let last = node.active.fetch_sub(1, Ordering::AcqRel) == 1;
-            if last && node.end.get().is_some() {
+            // In one order with the clock of the closing.
+            if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
+                continue;
+            }
+            if node.is_draining() {
+                node.drained(now);
+            }
+            if node.end.get().is_some() {
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
@@ -192,11 +205,11 @@ impl<P: Hook> Node<P> {
     }
 
     /// Takes one [`enter_task`](Self::enter_task) back.
-    pub(crate) fn leave_task(&self) {
+    pub(crate) fn leave_task(&self, now: Duration) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.tasks.fetch_sub(1, Ordering::AcqRel);
         }
-        self.leave();
+        self.leave(now);
     }
 
     /// Changes whenever this node or one below it ends.
@@ -224,7 +237,7 @@ impl<P: Hook> Node<P> {
 
     /// Whether nobody works at or below this node, no task either.
     pub(crate) fn is_idle(&self) -> bool {
-        self.active.load(Ordering::Acquire) == 0
+        self.active.load(Ordering::SeqCst) == 0
     }
 
     pub(crate) const fn kind(&self) -> NodeKind {

@@ -32,6 +32,9 @@ impl Tree {
             same("also", &node.also(), &spec.also)?;
         }
         same("paused", node.is_paused(), model.is_paused(id))?;
+        if node.own_end().is_none() {
+            same("closing", node.is_closing(), spec.closing)?;
+        }
         same("active", node.active(), model.active(id))?;
         for sign in [ResetOn::Step, ResetOn::Content, ResetOn::AnyByte] {
             same("last", node.last(sign), nanos(model.last(id, sign)))?;

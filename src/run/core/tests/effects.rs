@@ -8,6 +8,8 @@ use crate::run::{NodeKind, ResetOn, TerminalReason, core::Clock};
 impl Model {
     pub(super) fn open(&mut self, parent: Option<usize>, kind: NodeKind) {
         let end = parent.and_then(|parent| self.nearest_end(parent).cloned());
+        let refused = end.is_none() && parent.is_some_and(|parent| self.nodes[parent].closing);
+        let end = end.or_else(|| refused.then(|| self.stillborn(self.nodes.len(), kind, self.now)));
         let born_ended = end.is_some();
         let node = self.nodes.len();
         let above = parent.map_or(0, |parent| self.nodes[parent].path);
@@ -20,6 +22,8 @@ impl Model {
             share: None,
             timeout: None,
             announced: None,
+            drain: None,
+            closing: refused,
             signs: Vec::new(),
             end,
             also: Vec::new(),
@@ -67,6 +71,53 @@ impl Model {
         let end = self.nearest_end(other).cloned();
         if let (Some(end), None) = (end, &self.nodes[node].end) {
             self.spread(node, &end, false);
+        } else if self.nodes[other].closing && self.nearest_end(node).is_none() {
+            let Spec { kind, opened, .. } = self.nodes[node];
+            let end = self.stillborn(node, kind, opened);
+            self.nodes[node].closing = true;
+            self.spread(node, &end, false);
+        }
+    }
+
+    /// How a node ends that comes below one that is closing.
+    fn stillborn(&self, node: usize, kind: NodeKind, at: Duration) -> Ended {
+        Ended {
+            reason: TerminalReason::ClientDisconnect,
+            origin: node,
+            kind,
+            at,
+            lasted: Duration::ZERO,
+            limits: Vec::new(),
+        }
+    }
+
+    /// Nothing is opened at or below `node`, nor below what follows one of
+    /// those; it ends with the last one who works on it.
+    pub(super) fn close(&mut self, node: usize, until: Duration) {
+        if self.nearest_end(node).is_some() {
+            return;
+        }
+        let drain = &mut self.nodes[node].drain;
+        *drain = Some(drain.map_or(until, |stored| stored.min(until)));
+        let mut reached: Vec<_> = self.below(node).collect();
+        for _ in 0..self.follows.len() {
+            for &(from, to) in &self.follows {
+                if reached.contains(&to) && !reached.contains(&from) {
+                    reached.extend(self.below(from));
+                }
+            }
+        }
+        for node in reached {
+            let wakers = self.wakers(|w| w.node == node);
+            // What is over has heard of that.
+            self.calls.may_wake |= wakers;
+            let spec = &mut self.nodes[node];
+            if !std::mem::replace(&mut spec.closing, true) && spec.end.is_none() {
+                self.calls.must_wake |= wakers;
+            }
+        }
+        if self.active(node) == 0 {
+            self.end(node, TerminalReason::ClientDisconnect, Vec::new(), false);
         }
     }
 
@@ -137,6 +188,7 @@ impl Model {
             Clock::Timeout => &mut spec.timeout,
             Clock::Share => &mut spec.share,
             Clock::Announced => &mut spec.announced,
+            Clock::Drain => &mut spec.drain,
         };
         *deadline = Some(deadline.map_or(at, |stored| stored.min(at)));
     }
@@ -174,7 +226,11 @@ impl Model {
     pub(super) fn leave(&mut self, node: usize) {
         self.nodes[node].work -= 1;
         for node in self.path(node).collect::<Vec<_>>() {
-            if self.active(node) == 0 && self.nodes[node].end.is_some() {
+            let left = self.active(node) == 0;
+            if left && self.nodes[node].drain.is_some() && self.nodes[node].end.is_none() {
+                self.end(node, TerminalReason::ClientDisconnect, Vec::new(), false);
+            }
+            if left && self.nodes[node].end.is_some() {
                 self.calls.must_wake |= self.wakers(|w| w.node == node && !w.below);
                 self.calls.may_wake |= self.wakers(|w| w.node == node);
             }

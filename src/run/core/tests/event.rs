@@ -86,6 +86,10 @@ pub(super) enum Event {
     Leave {
         node: u8,
     },
+    Close {
+        node: u8,
+        ahead: u8,
+    },
     Wait {
         node: u8,
         waker: u8,
@@ -136,7 +140,12 @@ impl Event {
         let reason = reasons[usize::from(b) % reasons.len()].clone();
         let ahead = i8::try_from(b % 12).unwrap_or(0) - 1;
         match what % 64 {
-            0..=10 => Self::Open { under: a, kind },
+            0..=8 => Self::Open { under: a, kind },
+            9 => Self::Enter { node: a },
+            10 => Self::Close {
+                node: a,
+                ahead: 1 + b % 6,
+            },
             11..=13 => Self::End { node: a, reason },
             14 => Self::Settle { node: a, reason },
             15..=16 => Self::Follow { node: a, other: b },

@@ -179,9 +179,9 @@ fn the_last_to_leave_an_ended_node_is_heard_of() {
     tree.root.end(TerminalReason::Aborted, None, ms(1)).unwrap();
     assert_eq!(tree.journal.woken(), [0]);
 
-    attempt.leave();
+    attempt.leave(ms(1));
     assert_eq!((tree.root.active(), tree.journal.woken()), (1, vec![]));
-    call.leave();
+    call.leave(ms(1));
     assert_eq!((tree.root.active(), tree.journal.woken()), (0, vec![0]));
 }
 

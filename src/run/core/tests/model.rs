@@ -27,6 +27,10 @@ pub(super) struct Spec {
     pub(super) share: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) announced: Option<Duration>,
+    /// Until when it goes on, if it was closed.
+    pub(super) drain: Option<Duration>,
+    /// Whether nothing may be opened below it.
+    pub(super) closing: bool,
     pub(super) signs: Vec<(ResetOn, Duration)>,
     pub(super) end: Option<Ended>,
     pub(super) also: Vec<TerminalReason>,
@@ -122,7 +126,15 @@ impl Model {
 
     pub(super) fn next_deadline(&self, node: usize) -> Option<Duration> {
         let path = self.path(node).map(|node| &self.nodes[node]);
-        let clocks = |node: &Spec| [node.ceiling, node.timeout, node.share, node.announced];
+        let clocks = |node: &Spec| {
+            [
+                node.ceiling,
+                node.timeout,
+                node.share,
+                node.announced,
+                node.drain,
+            ]
+        };
         path.flat_map(clocks).flatten().min()
     }
 
@@ -162,10 +174,13 @@ impl Model {
         let callers = clocks.map(|at| (at, limit(at)));
         let callers: Vec<_> = callers.chain(self.silent(node, task, true)).collect();
         // The earliest wins.
-        let first = callers.iter().map(|(at, _)| *at).min()?;
-        let first = callers.into_iter().filter(|(at, _)| *at == first);
-        let limits = first.flat_map(|(_, limits)| limits).collect();
-        Some((TerminalReason::CallerDeadline, limits))
+        if let Some(first) = callers.iter().map(|(at, _)| *at).min() {
+            let first = callers.into_iter().filter(|(at, _)| *at == first);
+            let limits = first.flat_map(|(_, limits)| limits).collect();
+            return Some((TerminalReason::CallerDeadline, limits));
+        }
+        spec.drain.filter(|at| self.now >= *at)?;
+        Some((TerminalReason::ClientDisconnect, Vec::new()))
     }
 
     /// When the earliest of the step windows, or of the callers', passed, and

@@ -72,8 +72,11 @@ impl Tree {
             node.resume(self.model.now);
         }
         while self.model.nodes[id].work > 0 {
+            // The last one may end it, and what was called before did not know.
+            self.compare()?;
+            self.model.calls = Calls::default();
             self.model.leave(id);
-            node.leave();
+            node.leave(self.model.now);
         }
         self.compare()?;
         self.model.calls = Calls::default();

@@ -155,8 +155,14 @@ impl Tree {
                 let (id, node) = self.pick(node);
                 if self.model.nodes[id].work > 0 {
                     self.model.leave(id);
-                    node.leave();
+                    node.leave(now);
                 }
+            }
+            Event::Close { node, ahead } => {
+                let (id, node) = self.pick(node);
+                let until = now + ms(STEP * u64::from(ahead));
+                self.model.close(id, until);
+                node.close(until, now);
             }
             Event::AddWindow {
                 node,

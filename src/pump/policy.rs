@@ -1,0 +1,41 @@
+use std::time::Duration;
+
+use crate::{
+    body::Policy,
+    client_disconnect::DropPolicy,
+    run::{Run, Scope},
+};
+
+/// Turns a drop into a reason, at once or after a drain.
+#[derive(Debug)]
+pub struct PumpPolicy {
+    drain: Option<Duration>,
+}
+
+impl PumpPolicy {
+    pub(super) const fn new(drain: Option<Duration>) -> Self {
+        Self { drain }
+    }
+}
+
+impl Policy for PumpPolicy {
+    const READS: bool = true;
+
+    fn dropped(&mut self, found: &Run) {
+        let Some(limit) = self.drain else {
+            return DropPolicy::new(Scope::Found).dropped(found);
+        };
+        let now = found.now();
+        found.node().close(now.saturating_add(limit), now);
+    }
+}
+
+/// Reads along inside of the task: of a call whose reader has left nobody
+/// further out learns anything.
+#[derive(Debug)]
+pub(super) struct Reads;
+
+impl Policy for Reads {
+    const READS: bool = true;
+    const TELLS: bool = false;
+}
