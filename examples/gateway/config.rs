@@ -13,6 +13,7 @@ use std::time::Duration;
 use http::Uri;
 use serde::Deserialize;
 
+mod disconnect;
 mod error;
 mod fallback;
 mod file;
@@ -36,6 +37,8 @@ pub(crate) struct Config {
     pub(crate) caller_deadline: bool,
     /// How many frames the pump holds for a slow reader.
     pub(crate) pump_frames: NonZeroUsize,
+    /// How long an answer is read for whose caller has left; `None` cancels it.
+    pub(crate) drain: Option<Duration>,
     /// What a caller of the control routes must present, if anything.
     pub(crate) control_token: Option<Secret>,
     /// How often what failed is tried again.

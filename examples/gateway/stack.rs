@@ -4,8 +4,8 @@ use axum::body::Body;
 use http::{Request, Response};
 use tower::{ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RetryBudget, RetryBudgetLayer,
-    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
+    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RetryBudget,
+    RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
     adapter::reqwest::ReqwestService,
 };
 
@@ -27,8 +27,8 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
     let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(registry))
-        .layer(PumpLayer::new(config.pump_frames.get()))
+        .layer(RunLayer::new(registry).on_end(log))
+        .layer(PumpLayer::new(config.pump_frames.get()).drain(config.drain))
         .layer(ClientDisconnectLayer::new())
         .layer(
             ceiling(run.max_turn_time)
@@ -46,6 +46,20 @@ pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway,
     Ok(BoxCloneSyncService::new(
         stack.map_response(|answer| answer.map(Body::new)),
     ))
+}
+
+/// One line a call, for whoever pays.
+fn log(call: &CallSummary) {
+    tracing::info!(
+        run = %call.run,
+        reason = %call.reason,
+        candidate = call.candidate.as_deref(),
+        attempts = call.attempts,
+        input_tokens = call.usage.map(|usage| usage.input_tokens),
+        output_tokens = call.usage.map(|usage| usage.output_tokens),
+        elapsed = ?call.elapsed,
+        "call ended"
+    );
 }
 
 const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {

@@ -13,6 +13,7 @@ mod command_line;
 mod configuration;
 mod control;
 mod disconnects;
+mod drains;
 mod fallback;
 mod forwarding;
 mod shutdown;

@@ -89,7 +89,7 @@ pub(super) struct Fallback {
 pub(super) struct Disconnect {
     pub(super) policy: Option<Spanned<Policy>>,
     pub(super) pump_frames: Option<Spanned<Value>>,
-    drain_limit: Later,
+    pub(super) drain_limit: Time,
     pub(super) caller_deadline: Option<bool>,
 }
 
@@ -122,14 +122,13 @@ pub(super) struct Candidate {
 
 impl File {
     /// The keys that this version knows but does not serve.
-    pub(super) fn later(&self) -> [(&'static str, &Later); 6] {
+    pub(super) fn later(&self) -> [(&'static str, &Later); 5] {
         [
             ("[auth]", &self.auth),
             ("[stop]", &self.stop),
             ("[agents]", &self.agents),
             ("run.max_turns", &self.run.max_turns),
             ("run.idle", &self.run.idle),
-            ("disconnect.drain_limit", &self.disconnect.drain_limit),
         ]
     }
 }

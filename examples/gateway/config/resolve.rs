@@ -6,9 +6,10 @@ use std::time::Duration;
 use http::{HeaderValue, Uri};
 use toml::Spanned;
 
+use super::disconnect::drain;
 use super::error::Problem;
 use super::fallback::{fallback, idle_breaker};
-use super::file::{self, File, Policy};
+use super::file::{self, File};
 use super::limit::Limit;
 use super::retry::retry;
 use super::{AttemptLimits, Candidate, Config, RunLimits, Secret};
@@ -65,7 +66,8 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
         },
         // No number, so no preset turns it on.
         caller_deadline: file.disconnect.caller_deadline.unwrap_or(false),
-        pump_frames: pump_frames(file.disconnect)?,
+        pump_frames: pump_frames(file.disconnect.pump_frames)?,
+        drain: drain(file.disconnect.policy.as_ref(), file.disconnect.drain_limit)?,
         control_token: file
             .control
             .token_env
@@ -103,16 +105,8 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
     })
 }
 
-fn pump_frames(disconnect: file::Disconnect) -> Result<NonZeroUsize, Problem> {
-    if let Some(policy) = disconnect
-        .policy
-        .filter(|policy| *policy.get_ref() == Policy::Drain)
-    {
-        let message =
-            "disconnect.policy = \"drain\" is not available in this version yet: use \"cancel\"";
-        return Err(Problem::new(message).at(policy.span()));
-    }
-    let Some(frames) = disconnect.pump_frames else {
+fn pump_frames(frames: file::Number) -> Result<NonZeroUsize, Problem> {
+    let Some(frames) = frames else {
         return Ok(DEFAULT_PUMP_FRAMES);
     };
     frames

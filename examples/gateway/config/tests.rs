@@ -235,10 +235,6 @@ fn keys_of_later_versions_are_not_unknown() {
         ("[agents.coder]\nmax_turns = 50", "[agents]"),
         ("[run]\nmax_turns = 30", "run.max_turns"),
         ("[run]\nidle = \"30m\"", "run.idle"),
-        (
-            "[disconnect]\ndrain_limit = \"1s\"",
-            "disconnect.drain_limit",
-        ),
     ];
     for (text, key) in keys {
         let message = message(with_candidate(text));
@@ -426,7 +422,6 @@ fn other_wrong_values_are_refused() {
     let negative = message(with_candidate("[disconnect]\npump_frames = -1"));
     let text = message(with_candidate("[disconnect]\npump_frames = \"8\""));
     let no_table = message(parse("disconnect = 3"));
-    let drain = message(with_candidate("[disconnect]\npolicy = \"drain\""));
     let policy = message(with_candidate("[disconnect]\npolicy = \"wait\""));
     let dialect = message(parse(&format!("{CANDIDATE}dialect = \"gemini\"\n")));
     let syntax = message(parse("[run\n"));
@@ -452,10 +447,6 @@ fn other_wrong_values_are_refused() {
         "{no_table}"
     );
     assert!(
-        drain.contains("disconnect.policy = \"drain\" is not available in this version yet"),
-        "{drain}"
-    );
-    assert!(
         policy.starts_with("gateway.toml:2:10: unknown variant `wait`"),
         "{policy}"
     );
@@ -472,4 +463,38 @@ fn a_file_that_cannot_be_read_keeps_the_cause() {
 
     assert_eq!(error.to_string(), "no/such/gateway.toml: cannot be read");
     assert!(error.source().is_some());
+}
+
+#[test]
+fn a_call_whose_caller_left_is_cancelled_unless_it_is_to_drain() {
+    let drain = |text: &str| {
+        with_candidate(&format!("[disconnect]\n{text}"))
+            .unwrap()
+            .drain
+    };
+    assert_eq!(with_candidate("").unwrap().drain, None);
+    assert_eq!(drain("policy = \"cancel\""), None);
+    assert_eq!(drain("policy = \"drain\""), Some(Duration::from_secs(30)));
+    let limited = drain("drain_limit = \"1500ms\"\npolicy = \"drain\"");
+    assert_eq!(limited, Some(Duration::from_millis(1500)));
+}
+
+#[test]
+fn a_drain_limit_that_means_nothing_is_refused() {
+    let wrong = |text: &str| message(with_candidate(&format!("[disconnect]\n{text}")));
+    assert_eq!(
+        wrong("drain_limit = \"1s\""),
+        "gateway.toml:2:15: disconnect.drain_limit is of no use without \
+         disconnect.policy = \"drain\""
+    );
+    assert_eq!(
+        wrong("policy = \"drain\"\ndrain_limit = \"0s\""),
+        "gateway.toml:3:15: disconnect.drain_limit is zero: to drain nothing, write \
+         disconnect.policy = \"cancel\""
+    );
+    let number = wrong("policy = \"drain\"\ndrain_limit = 5");
+    assert!(
+        number.contains("disconnect.drain_limit = 5 is not a duration"),
+        "{number}"
+    );
 }

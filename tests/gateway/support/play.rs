@@ -1,6 +1,9 @@
 //! What the upstream of this process does with a request.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use axum::{
     body::Body,
@@ -17,6 +20,12 @@ use super::upstream::{Open, Seen, Upstream};
 
 /// One delta of a chat stream.
 const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t\"}}]}\n\n";
+
+/// What ends a stream that says what it cost.
+const REST: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
+
+/// Long enough for a client to leave.
+const LATER: Duration = Duration::from_millis(700);
 
 /// What is sent before the first content.
 const PRELUDE: &str =
@@ -47,6 +56,13 @@ pub(super) async fn answer(State(upstream): State<Upstream>, request: Request<Bo
         "prelude" => sse(PRELUDE, End::Silence, open),
         // One token, then nothing.
         "stall" => sse(TOKEN, End::Silence, open),
+        // A token, and later the rest, with what it cost.
+        "slow" => sse(TOKEN, End::Later(REST), open),
+        "slow-503" => {
+            tokio::time::sleep(LATER).await;
+            drop(open);
+            status(503, None)
+        }
         "cut-prelude" => sse(PRELUDE, End::Clean, open),
         "error-event" => {
             let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\",\"code\":null}}\n\n";
@@ -91,6 +107,7 @@ const SSE: (&str, &str) = ("content-type", "text/event-stream");
 enum End {
     Clean,
     Silence,
+    Later(&'static str),
 }
 
 fn sse(text: &'static str, end: End, open: Open) -> Response {
@@ -98,6 +115,11 @@ fn sse(text: &'static str, end: End, open: Open) -> Response {
     let rest = match end {
         End::Clean => stream::empty().boxed(),
         End::Silence => stream::pending().boxed(),
+        End::Later(text) => stream::once(async move {
+            tokio::time::sleep(LATER).await;
+            Ok(Bytes::from_static(text.as_bytes()))
+        })
+        .boxed(),
     };
     let frames = first.chain(rest).map(move |frame| {
         let _ = &open;

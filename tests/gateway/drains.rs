@@ -1,0 +1,135 @@
+//! Clients that leave a gateway that reads on, to learn what they cost.
+
+use serde_json::{Value, json};
+
+use super::support::{Config, Gateway, Upstream, eventually, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
+
+fn asks(model: &str) -> String {
+    json!({"model": model, "stream": true, "messages": []}).to_string()
+}
+
+async fn start(limit: &str, models: &[&str]) -> (Upstream, Gateway) {
+    let upstream = Upstream::start().await;
+    let drain = format!("[disconnect]\npolicy = \"drain\"\ndrain_limit = \"{limit}\"\n[retry]");
+    let config = Config::candidates(upstream.addr, &drain, models);
+    let gateway = Gateway::with(&config, &[]).await;
+    (upstream, gateway)
+}
+
+/// A client that leaves after the first token.
+async fn leaves_mid_stream(gateway: &Gateway, model: &str) {
+    let call = gateway.post(CHAT, asks(model)).send();
+    let mut stream = within(call).await.unwrap();
+    assert!(within(stream.chunk()).await.unwrap().is_some());
+}
+
+/// The only run, once it looks like this.
+async fn only(gateway: &Gateway, like: impl Fn(&Value) -> bool) -> Value {
+    eventually(async || {
+        let runs = gateway.json("/runs").await;
+        Some(runs["runs"][0].clone()).filter(&like)
+    })
+    .await
+}
+
+/// The call is gone, and its attempts work on.
+fn drains(run: &Value) -> bool {
+    run["reason"].is_null() && run["in_flight"] == 2
+}
+
+fn is_over(run: &Value) -> bool {
+    !run["reason"].is_null() && run["in_flight"] == 0
+}
+
+/// The lines that tell what calls came to.
+fn ended(gateway: &Gateway) -> Vec<String> {
+    let log = gateway.log();
+    let lines = log.lines().filter(|line| line.contains("call ended"));
+    lines.map(str::to_owned).collect()
+}
+
+#[test]
+fn a_stream_is_read_to_its_end_and_what_it_cost_is_told_once() {
+    run(async {
+        let (upstream, gateway) = start("30s", &["slow", "ok"]).await;
+        leaves_mid_stream(&gateway, "slow").await;
+        only(&gateway, drains).await;
+        let run = only(&gateway, is_over).await;
+
+        assert_eq!(run["reason"], "client_disconnect");
+        assert_eq!(run["usage"], json!({"input_tokens": 7, "output_tokens": 2}));
+        assert_eq!(upstream.models(), ["slow"]);
+        let told = eventually(async || Some(ended(&gateway)).filter(|it| !it.is_empty())).await;
+        assert_eq!(told.len(), 1);
+        let parts = [
+            "client_disconnect",
+            "candidate=\"slow\"",
+            "input_tokens=7",
+            "output_tokens=2",
+        ];
+        for part in parts {
+            assert!(told[0].contains(part), "{part}: {}", told[0]);
+        }
+    });
+}
+
+#[test]
+fn an_attempt_that_fails_while_it_drains_is_the_last() {
+    run(async {
+        let (upstream, gateway) = start("30s", &["slow-503", "ok"]).await;
+        let call = tokio::spawn(gateway.post(CHAT, asks("slow-503")).send());
+        eventually(async || (upstream.open() == 1).then_some(())).await;
+        call.abort();
+        only(&gateway, drains).await;
+        let run = only(&gateway, is_over).await;
+
+        assert_eq!(run["reason"], "client_disconnect");
+        // Of one that was repeated or moved the call would be longer than its run.
+        eventually(async || (ended(&gateway).len() == 1).then_some(())).await;
+        assert_eq!(upstream.models(), ["slow-503"]);
+    });
+}
+
+#[test]
+fn at_the_limit_the_upstream_is_released() {
+    run(async {
+        let (upstream, gateway) = start("600ms", &["stall", "ok"]).await;
+        leaves_mid_stream(&gateway, "stall").await;
+        only(&gateway, drains).await;
+        assert_eq!(upstream.open(), 1);
+        let run = only(&gateway, is_over).await;
+
+        assert_eq!(run["reason"], "client_disconnect");
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+        assert_eq!(upstream.models(), ["stall"]);
+    });
+}
+
+#[test]
+fn an_operator_ends_a_drain() {
+    run(async {
+        let (upstream, gateway) = start("10m", &["stall"]).await;
+        leaves_mid_stream(&gateway, "stall").await;
+        let run = only(&gateway, drains).await;
+
+        assert!(gateway.abort(run["run"].as_str().unwrap()).await);
+
+        eventually(async || (upstream.open() == 0).then_some(())).await;
+        assert_eq!(only(&gateway, is_over).await["reason"], "aborted");
+    });
+}
+
+#[test]
+fn a_client_that_leaves_in_a_backoff_is_not_waited_for() {
+    run(async {
+        let (upstream, gateway) = start("10m", &["429", "ok"]).await;
+        let call = tokio::spawn(gateway.post(CHAT, asks("429")).send());
+        eventually(async || (upstream.count() == 1 && upstream.open() == 0).then_some(())).await;
+        call.abort();
+
+        assert_eq!(only(&gateway, is_over).await["reason"], "client_disconnect");
+        assert_eq!(upstream.models(), ["429"]);
+    });
+}
