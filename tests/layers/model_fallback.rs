@@ -1,26 +1,86 @@
 //! Other models, and everything after which there must be none.
 
+mod cooldowns;
 mod limits;
 mod nested;
 mod order;
 mod terminal;
 mod which;
 
-use http::StatusCode;
-use tower::{Layer, ServiceExt};
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response, StatusCode, header::AUTHORIZATION};
+use http_body::Body;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
+use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, Run, TerminalReason,
+    BoxError, Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer,
+    TerminalReason,
     upstream::{Failure, FailureClass},
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt,
-    run_on, tries,
+    ERROR, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt, quick,
+    run_on, secs, tries,
 };
 
 /// A layer with candidates of these names, at the upstream that there is.
 fn models<const N: usize>(names: [&str; N]) -> ModelFallbackLayer {
     ModelFallbackLayer::new(names.map(Candidate::new))
+}
+
+type Boxed =
+    BoxCloneService<Request<Full<Bytes>>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
+
+fn boxed<S, B>(service: S) -> Boxed
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError>,
+    S: Clone + Send + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error = BoxError> + Send + 'static,
+{
+    let boxed = |answer: Response<B>| answer.map(BodyExt::boxed_unsync);
+    service.map_response(boxed).boxed_clone()
+}
+
+/// The layer alone, and with repeats of each candidate inside. An attempt may be
+/// silent for ten seconds. They must not differ.
+fn both(layer: &ModelFallbackLayer) -> [(Boxed, Several); 2] {
+    let upstreams = [(); 2].map(|()| Several::new([healthy()]));
+    let [one, two] = upstreams.clone();
+    let step = StepTimeoutLayer::new(secs(10));
+    let repeats = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+    let alone = layer.layer(step.layer(one));
+    let nested = layer.layer(repeats.layer(step.layer(two)));
+    let [one, two] = upstreams;
+    [(boxed(alone), one), (boxed(nested), two)]
+}
+
+/// Whom one call asks, whose answer is read to its end if there is one.
+async fn asks<S, B>(service: &S, upstream: &Several, request: Request<Full<Bytes>>) -> Vec<String>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError> + Clone,
+    B: Body<Data = Bytes> + Unpin + Send,
+    B::Error: Into<BoxError> + Send,
+{
+    let before = upstream.calls();
+    if let Ok(answer) = service.clone().oneshot(request).await {
+        // How it ends, other tests ask.
+        drop(answer.into_body().read().await);
+    }
+    upstream.models().split_off(before)
+}
+
+/// A request on the account of this caller.
+fn from(caller: &'static str, model: &str) -> Request<Full<Bytes>> {
+    let mut request = prompt(model, true);
+    let account = HeaderValue::from_static(caller);
+    request.headers_mut().insert(AUTHORIZATION, account);
+    request
+}
+
+/// A candidate that calls on an account of its own.
+fn of_account(name: &str, id: &str) -> Candidate {
+    Candidate::new(name).credential(id)
 }
 
 fn failed(class: FailureClass) -> Option<TerminalReason> {

@@ -110,6 +110,13 @@ impl Script {
         self.step(Step::Data(Bytes::copy_from_slice(text.as_ref())))
     }
 
+    /// The whole of it comes later.
+    pub(crate) fn delayed(mut self, seconds: u64) -> Self {
+        let wait = Step::Wait(Duration::from_secs(seconds));
+        self.steps.push_front(wait);
+        self
+    }
+
     /// The same frame over and over, `gap` before each.
     pub(crate) fn repeat(self, times: usize, gap: f64, text: impl AsRef<[u8]>) -> Self {
         (0..times).fold(self, |script, _| script.wait(gap).data(text.as_ref()))

@@ -1,6 +1,7 @@
 //! An upstream that is called more than once.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
@@ -21,6 +22,7 @@ use super::{Probe, Script, UpstreamBody, script::UpstreamFuture};
 #[derive(Clone, Debug)]
 pub(crate) struct Several {
     scripts: Arc<[Script]>,
+    of_models: Arc<Mutex<BTreeMap<String, Script>>>,
     seen: Arc<Mutex<Vec<Seen>>>,
     probe: Probe,
     ready: Arc<Mutex<Vec<Option<BoxError>>>>,
@@ -42,6 +44,7 @@ impl Several {
     pub(crate) fn new(scripts: impl IntoIterator<Item = Script>) -> Self {
         Self {
             scripts: scripts.into_iter().collect(),
+            of_models: Arc::default(),
             seen: Arc::default(),
             probe: Probe::default(),
             ready: Arc::default(),
@@ -56,6 +59,12 @@ impl Several {
         answers.reverse();
         *self.ready.lock().unwrap() = answers;
         self
+    }
+
+    /// From now on this model plays a script of its own, whoever was before.
+    pub(crate) fn play(&self, model: &str, script: Script) {
+        let mut of_models = self.of_models.lock().unwrap();
+        of_models.insert(model.to_owned(), script);
     }
 
     pub(crate) fn seen(&self) -> Vec<Seen> {
@@ -77,10 +86,7 @@ impl Several {
 
     /// The model that each call asked for.
     pub(crate) fn models(&self) -> Vec<String> {
-        let model = |seen: &Seen| {
-            let body: serde_json::Value = serde_json::from_str(&seen.body).unwrap();
-            body["model"].as_str().unwrap().to_owned()
-        };
+        let model = |seen: &Seen| model_of(&seen.body).unwrap();
         self.seen().iter().map(model).collect()
     }
 
@@ -119,16 +125,27 @@ impl Service<Request<ReplayBody>> for Several {
         let (head, body) = request.into_parts();
         // It never waits.
         let body = futures_util::FutureExt::now_or_never(body.collect()).unwrap();
+        let body = String::from_utf8(body.unwrap().to_bytes().to_vec()).unwrap();
         let mut seen = self.seen.lock().unwrap();
-        let script = self.scripts[seen.len().min(self.scripts.len() - 1)].clone();
+        let own = model_of(&body).and_then(|it| self.of_models.lock().unwrap().get(&it).cloned());
+        let script = own.unwrap_or_else(|| {
+            let last = self.scripts.len() - 1;
+            self.scripts[seen.len().min(last)].clone()
+        });
         seen.push(Seen {
             at: Instant::now(),
             uri: head.uri.clone(),
             headers: head.headers.clone(),
-            body: String::from_utf8(body.unwrap().to_bytes().to_vec()).unwrap(),
+            body,
             run: head.extensions.get::<Run>().unwrap().clone(),
         });
         let mut upstream = script.of_probe(self.probe.clone());
         upstream.call(Request::from_parts(head, ()))
     }
+}
+
+/// The model that a JSON request asks for.
+fn model_of(body: &str) -> Option<String> {
+    let body: serde_json::Value = serde_json::from_str(body).ok()?;
+    Some(body["model"].as_str()?.to_owned())
 }

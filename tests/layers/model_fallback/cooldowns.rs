@@ -1,0 +1,35 @@
+//! Candidates that are left alone for a while after they failed.
+
+mod committed;
+mod neutral;
+mod probes;
+mod windows;
+
+use std::time::Duration;
+
+use tower::Layer;
+use tower_agent::{Candidate, Cooldowns, ModelFallbackLayer, model_fallback::ModelFallback};
+
+use super::{asks, from, models, of_account};
+use crate::support::{Several, healthy, secs};
+
+const INSTANT: Duration = Duration::from_nanos(1);
+
+fn minutes(minutes: u64) -> Duration {
+    secs(60 * minutes)
+}
+
+/// Cooldowns whose windows are exact: nobody looks before their end.
+fn unprobed() -> Cooldowns {
+    Cooldowns::new().probe(secs(30), Duration::ZERO)
+}
+
+/// Candidates around an upstream that serves, unless a model is told otherwise.
+fn cooled<const N: usize>(
+    cooldowns: &Cooldowns,
+    candidates: [Candidate; N],
+) -> (ModelFallback<Several>, Several) {
+    let upstream = Several::new([healthy()]);
+    let layer = ModelFallbackLayer::new(candidates).cooldowns(cooldowns.clone());
+    (layer.layer(upstream.clone()), upstream)
+}
