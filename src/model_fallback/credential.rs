@@ -56,6 +56,11 @@ impl Candidate {
         self.api_key.is_some() || ACCOUNT.iter().any(|name| self.headers.contains_key(name))
     }
 
+    /// Whether callers' accounts are kept from it.
+    pub(super) const fn is_sent_no_account(&self) -> bool {
+        self.base_url.is_some() && !self.forward_credentials
+    }
+
     /// Whether a refused or exhausted credential of one is that of the other.
     pub(crate) fn same_credential(&self, other: &Self) -> bool {
         match (&self.credential, &other.credential) {

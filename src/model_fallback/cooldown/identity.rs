@@ -20,7 +20,7 @@ pub(crate) struct Cooled {
 struct Identity {
     model: u64,
     provider: u64,
-    /// None if it calls on the caller's account.
+    /// None if it is sent the caller's.
     account: Option<u64>,
 }
 
@@ -47,7 +47,8 @@ impl Identity {
         let base_url = candidate.base_url.as_ref().map(ToString::to_string);
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
-            None if candidate.has_own_account() => {
+            // Callers' accounts stay here: to its upstream, all are one.
+            None if candidate.has_own_account() || candidate.is_sent_no_account() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))
             }

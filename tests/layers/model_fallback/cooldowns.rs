@@ -3,6 +3,7 @@
 mod committed;
 mod neutral;
 mod probes;
+mod whose;
 mod windows;
 
 use std::time::Duration;

@@ -1,0 +1,145 @@
+//! What a failure is about: the model, the account, or the host.
+
+use http::Uri;
+use tower_agent::{Candidate, Cooldowns};
+
+use super::{asks, cooled, from, of_account};
+use crate::support::{Script, coded, failing, prompt};
+
+fn at(name: &str, uri: &'static str) -> Candidate {
+    let candidate = Candidate::new(name);
+    candidate.base_url(Uri::from_static(uri)).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rate_limit_or_a_missing_model_leaves_the_accounts_other_models() {
+    for script in [failing(429), coded(404, "model_not_found"), failing(500)] {
+        let candidates = ["a", "b", "c"].map(|name| of_account(name, "one"));
+        let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+        upstream.play("a", script);
+        let ask = |model| asks(&service, &upstream, prompt(model, true));
+
+        assert_eq!(ask("a").await, ["a", "b"]);
+        assert_eq!(ask("a").await, ["b"]);
+        assert_eq!(ask("c").await, ["c"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_or_empty_account_takes_all_its_models_along_and_no_other() {
+    for script in [
+        failing(401),
+        failing(402),
+        coded(429, "insufficient_quota"),
+        coded(400, "insufficient_quota"),
+    ] {
+        let candidates = [
+            of_account("a", "one"),
+            of_account("b", "one"),
+            of_account("c", "two"),
+        ];
+        let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+        upstream.play("a", script);
+        let ask = |model| asks(&service, &upstream, prompt(model, true));
+
+        assert_eq!(ask("a").await, ["a", "c"]);
+        assert_eq!(ask("b").await, ["c"]);
+        assert_eq!(ask("c").await, ["c"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn accounts_are_told_apart_by_upstream_and_key_if_they_have_no_id() {
+    let keyed = |name: &str, uri, key| at(name, uri).api_key(key).unwrap();
+    let candidates = [
+        keyed("a", "http://one.test/v1", "k1"),
+        keyed("b", "http://one.test/v2", "k1"),
+        keyed("c", "http://one.test/v1", "k2"),
+        keyed("d", "http://two.test/v1", "k1"),
+    ];
+    let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+    upstream.play("a", failing(401));
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+
+    assert_eq!(ask("a").await, ["a", "c"]);
+
+    assert_eq!(ask("b").await, ["c"]);
+    assert_eq!(ask("c").await, ["c"]);
+    assert_eq!(ask("d").await, ["d"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_region_takes_the_host_along() {
+    let keyed = |name: &str, uri| at(name, uri).api_key(name).unwrap();
+    let candidates = [
+        keyed("a", "http://one.test/v1"),
+        keyed("b", "http://one.test/v2"),
+        keyed("c", "http://two.test/v1"),
+    ];
+    let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+    upstream.play("a", coded(403, "unsupported_country_region_territory"));
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+
+    assert_eq!(ask("a").await, ["a", "c"]);
+    assert_eq!(ask("b").await, ["c"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_befalls_one_callers_account_is_no_other_callers() {
+    for (script, model) in [
+        (failing(401), "a"),
+        (failing(402), "a"),
+        (failing(429), "b"),
+        (coded(404, "model_not_found"), "b"),
+    ] {
+        let (service, upstream) = cooled(&Cooldowns::new(), ["a", "b"].map(Candidate::new));
+        upstream.play("a", script);
+        let ask = |caller| asks(&service, &upstream, from(caller, "a"));
+        // Another model of the same account serves only if the account may.
+        let (first, again) = match model {
+            "a" => (vec!["a"], vec![]),
+            _ => (vec!["a", "b"], vec!["b"]),
+        };
+
+        assert_eq!(ask("one").await, first);
+        assert_eq!(ask("one").await, again);
+        assert_eq!(ask("two").await, first);
+        assert_eq!(ask("two").await, again);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_everybodys() {
+    let (service, upstream) = cooled(&Cooldowns::new(), ["a", "b"].map(Candidate::new));
+    upstream.play("a", Script::before_head().fail("reset"));
+    let ask = |caller| asks(&service, &upstream, from(caller, "a"));
+
+    assert_eq!(ask("one").await, ["a", "b"]);
+    assert_eq!(ask("two").await, ["b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_callers_accounts_are_not_sent_there_is_one_account() {
+    for script in [failing(401), failing(429)] {
+        let candidates = [at("a", "http://one.test/v1"), at("b", "http://two.test/v1")];
+        let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+        upstream.play("a", script);
+        let ask = |caller| asks(&service, &upstream, from(caller, "a"));
+
+        assert_eq!(ask("one").await, ["a", "b"]);
+        assert_eq!(ask("two").await, ["b"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_they_are_forwarded_each_is_its_own() {
+    let candidates = [at("a", "http://one.test/v1"), at("b", "http://two.test/v1")];
+    let forwarded = candidates.map(|it| it.forward_credentials(true));
+    let (service, upstream) = cooled(&Cooldowns::new(), forwarded);
+    upstream.play("a", failing(401));
+    let ask = |caller| asks(&service, &upstream, from(caller, "a"));
+
+    assert_eq!(ask("one").await, ["a", "b"]);
+    assert_eq!(ask("one").await, ["b"]);
+    assert_eq!(ask("two").await, ["a", "b"]);
+}
