@@ -15,20 +15,26 @@ impl Fallbacks {
         self.choices.candidates.get(self.route.at(stop)?)
     }
 
-    /// The stops from this one on whose candidates understand the request.
-    pub(super) fn stops(&self, from: usize) -> impl Iterator<Item = usize> {
+    /// The stops whose candidates understand the request.
+    pub(super) fn stops(&self) -> impl Iterator<Item = usize> {
         let operation = self.original().and_then(Original::operation);
         let speaks = move |stop: &usize| {
             let candidate = self.candidate(*stop);
             candidate.is_some_and(|candidate| candidate.speaks(operation))
         };
-        self.route.stops(from).filter(speaks)
+        self.route.stops().filter(speaks)
+    }
+
+    /// The same for all who may be asked at all: of a body that names its model
+    /// itself, the first alone.
+    fn open_to(&self) -> impl Iterator<Item = usize> {
+        let most = if self.is_patchable() { usize::MAX } else { 1 };
+        self.stops().take(most)
     }
 
     /// The stops behind the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
-        let is_patchable = self.is_patchable();
-        self.stops(self.current + 1).filter(move |_| is_patchable)
+        self.open_to().filter(|stop| *stop > self.current)
     }
 
     /// The same, without those that are left alone.
@@ -39,13 +45,7 @@ impl Fallbacks {
 
     /// Goes to the first who is not left alone.
     pub(super) fn set_out(&mut self, first: usize) -> Result<(), CoolingDown> {
-        let mut stops = self.stops(first);
-        let open = if self.is_patchable() {
-            stops.find(|stop| self.claim(*stop))
-        } else {
-            stops.next().filter(|stop| self.claim(*stop))
-        };
-        drop(stops);
+        let open = self.open_to().find(|stop| self.claim(*stop));
         let Some(open) = open else {
             let cooling = self.cooling();
             tracing::warn!(
@@ -91,7 +91,7 @@ impl Fallbacks {
 
     /// All that could serve and are left alone.
     pub(super) fn cooling(&self) -> CoolingDown {
-        let cooling = self.stops(0).filter_map(|stop| {
+        let cooling = self.open_to().filter_map(|stop| {
             let State::Cooling { left, class } = self.state(stop) else {
                 return None;
             };

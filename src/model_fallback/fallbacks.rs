@@ -126,7 +126,7 @@ impl Chain for Fallbacks {
         self.asked = Asked::Original(Box::new(Original::read(request)?));
         self.own = Some(own.clone());
         self.plan(own, listed);
-        let first = self.stops(0).next();
+        let first = self.stops().next();
         let first = first.ok_or_else(|| self.unspoken())?;
         self.set_out(first).map_err(Into::into)
     }

@@ -35,10 +35,10 @@ impl Route {
         }
     }
 
-    /// The stops behind this one, the first with 0.
-    pub(super) fn stops(&self, from: usize) -> Range<usize> {
+    /// All stops, the first with 0.
+    pub(super) fn stops(&self) -> Range<usize> {
         let listed = self.listed.as_ref().map_or(self.all, Vec::len);
-        from..self.front.len() + listed
+        0..self.front.len() + listed
     }
 
     /// Who stands at a stop; nobody if it was passed before.
@@ -63,7 +63,7 @@ mod tests {
     use super::Route;
 
     fn order(route: &Route) -> Vec<usize> {
-        let stops = route.stops(0);
+        let stops = route.stops();
         stops.filter_map(|stop| route.at(stop)).collect()
     }
 

@@ -1,5 +1,6 @@
 //! Candidates that are left alone for a while after they failed.
 
+mod alone;
 mod committed;
 mod neutral;
 mod probes;

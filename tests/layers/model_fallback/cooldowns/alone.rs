@@ -1,0 +1,205 @@
+//! Nobody is left to ask.
+
+use http::{Request, StatusCode, Uri};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::time::advance;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, CandidateDialect, Cooldowns, Run, RunLayer, RunRegistry, TerminalReason,
+    TerminalResponseLayer, model_fallback::CoolingDown, upstream::FailureClass,
+};
+
+use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
+use crate::support::{ReadExt, Several, attached, failing, healthy, prompt, saying, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
+    let (service, upstream) = cooled(&unprobed(), [Candidate::new("a")]);
+    upstream.play("a", failing(500));
+    assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["a"]);
+    advance(secs(10)).await;
+    let run = Run::open();
+    let (request, call) = attached(&run, prompt("a", true));
+
+    let error = service.clone().oneshot(request).await.unwrap_err();
+
+    let error = error.downcast::<CoolingDown>().unwrap();
+    assert_eq!(error.soonest(), secs(20));
+    let [cooling] = &error.candidates[..] else {
+        panic!()
+    };
+    assert_eq!(cooling.candidate, "a");
+    assert_eq!(
+        (cooling.left, cooling.class),
+        (secs(20), FailureClass::Server)
+    );
+    assert_eq!(
+        error.to_string(),
+        "every candidate is left alone after a failure: a for 20 s more (server)"
+    );
+    assert_eq!(upstream.calls(), 1);
+    let reason = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(call.terminal_reason(), Some(reason));
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(run.in_flight(), 0);
+
+    advance(secs(20) - INSTANT).await;
+    assert!(service.clone().oneshot(prompt("a", true)).await.is_err());
+    advance(INSTANT).await;
+    upstream.play("a", healthy());
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_the_one_that_is_back_first_counts() {
+    let candidates = [
+        of_account("a", "one"),
+        of_account("b", "two"),
+        of_account("c", "three"),
+    ];
+    let (service, upstream) = cooled(&unprobed(), candidates);
+    for (model, status) in [("a", 401), ("b", 500), ("c", 402)] {
+        upstream.play(model, failing(status));
+    }
+    assert_eq!(
+        asks(&service, &upstream, prompt("a", true)).await,
+        ["a", "b", "c"]
+    );
+
+    let error = service
+        .clone()
+        .oneshot(prompt("b", true))
+        .await
+        .unwrap_err();
+
+    let error = error.downcast::<CoolingDown>().unwrap();
+    let told = error
+        .candidates
+        .iter()
+        .map(|it| (&*it.candidate, it.left, it.class));
+    let told: Vec<_> = told.collect();
+    let expected = [
+        ("b", secs(30), FailureClass::Server),
+        ("a", minutes(10), FailureClass::Auth),
+        ("c", minutes(300), FailureClass::Quota),
+    ];
+    assert_eq!(told, expected);
+    assert_eq!(error.soonest(), secs(30));
+    assert_eq!(upstream.calls(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_another_dialect_is_nobody() {
+    let candidates = [
+        Candidate::new("a"),
+        Candidate::new("claude").dialect(CandidateDialect::Anthropic),
+    ];
+    let (service, upstream) = cooled(&unprobed(), candidates);
+    upstream.play("a", failing(500));
+    assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["a"]);
+
+    let error = service.oneshot(prompt("claude", true)).await.unwrap_err();
+
+    let error = error.downcast::<CoolingDown>().unwrap();
+    let [cooling] = &error.candidates[..] else {
+        panic!()
+    };
+    assert_eq!(cooling.candidate, "a");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_may_go_to_the_first_alone_and_says_when_that_is_back() {
+    let candidates = [of_account("a", "one"), of_account("b", "two")];
+    let (service, upstream) = cooled(&unprobed(), candidates);
+    upstream.play("a", failing(401));
+    upstream.play("b", failing(500));
+    assert_eq!(
+        asks(&service, &upstream, prompt("a", true)).await,
+        ["a", "b"]
+    );
+    let form = || {
+        Request::post("/v1/images/edits")
+            .header("content-type", "multipart/form-data; boundary=b")
+            .body(Full::from("--b--\r\n"))
+            .unwrap()
+    };
+    for _ in 0..2 {
+        let error = service.clone().oneshot(form()).await.unwrap_err();
+
+        let error = error.downcast::<CoolingDown>().unwrap();
+        assert_eq!(error.candidates.len(), 1, "{error}");
+        assert_eq!(error.candidates[0].candidate, "a");
+        assert!(error.soonest() > minutes(9));
+        assert_eq!(upstream.calls(), 2);
+        // The other one is back: it is no help.
+        advance(secs(30)).await;
+    }
+}
+
+fn asked_at(uri: &'static str) -> Request<Full<bytes::Bytes>> {
+    let mut request = prompt("a", false);
+    *request.uri_mut() = Uri::from_static(uri);
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
+    for uri in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
+        let upstream = Several::new([healthy()]);
+        upstream.play("a", failing(500));
+        let service = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new())
+            .layer(RunLayer::new(RunRegistry::new()))
+            .layer(models(["a"]).cooldowns(unprobed()))
+            .service(upstream.clone());
+        let first = service.clone().oneshot(asked_at(uri)).await.unwrap();
+        assert_eq!(first.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        // Seconds are told, never too few.
+        advance(secs(10) + INSTANT).await;
+
+        let answer = service.clone().oneshot(asked_at(uri)).await.unwrap();
+
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let headers = answer.headers().clone();
+        assert_eq!(headers["retry-after"], "20");
+        assert_eq!(headers["content-type"], "application/json");
+        assert!(headers.contains_key("x-run-id"));
+        assert!(!headers.contains_key("x-terminal-reason"));
+        assert!(!headers.contains_key("x-should-retry"));
+        let body: Value = serde_json::from_str(&answer.into_body().read().await.whole()).unwrap();
+        let message = "No model was asked: every candidate is left alone after a failure: \
+                       a for 20 s more (server).";
+        let code = "cooling_down";
+        let expected = if uri == "/v1/messages" {
+            json!({"type": "error", "error": {"type": code, "message": message}})
+        } else {
+            json!({"error": {"message": message, "type": code, "code": code, "param": null}})
+        };
+        assert_eq!(body, expected);
+        assert_eq!(upstream.calls(), 1);
+
+        advance(secs(20) - INSTANT).await;
+        upstream.play("a", saying(200, "{}"));
+        let answer = service.oneshot(asked_at(uri)).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        answer.into_body().read().await.whole();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_outside_ask_nobody_either() {
+    let upstream = Several::new([failing(500)]);
+    let layer = models(["a"]).cooldowns(Cooldowns::new());
+    let budget = crate::support::quick().max_attempts_per_candidate(3);
+    let repeats = tower_agent::RetryBudgetLayer::new(budget);
+    let service = repeats.layer(layer.layer(upstream.clone()));
+
+    let first = service.clone().oneshot(prompt("a", true)).await;
+    let second = service.oneshot(prompt("a", true)).await;
+
+    assert!(first.is_err() || first.unwrap().status() == 500);
+    assert!(second.unwrap_err().is::<CoolingDown>());
+    assert_eq!(upstream.calls(), 1);
+}
