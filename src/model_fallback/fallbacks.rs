@@ -103,7 +103,9 @@ impl Fallbacks {
     fn unspoken(&self) -> BoxError {
         match self.original() {
             Some(original) if original.operation().is_some() => {
-                unspoken(original, &self.choices.candidates).into()
+                let stops = self.route.stops();
+                let asked: Vec<_> = stops.filter_map(|stop| self.candidate(stop)).collect();
+                unspoken(original, &asked).into()
             }
             Some(original) => original.unknown().into(),
             None => "a request was not read".into(),
@@ -289,7 +291,7 @@ impl Chain for Fallbacks {
     }
 }
 
-fn unspoken(original: &Original, candidates: &[Arc<Candidate>]) -> InvalidRequest {
+fn unspoken(original: &Original, candidates: &[&Arc<Candidate>]) -> InvalidRequest {
     let asked = original
         .operation()
         .map_or("any", |operation| CandidateDialect::of(operation).name());

@@ -2,6 +2,7 @@
 
 mod cooldowns;
 mod limits;
+mod listed;
 mod nested;
 mod order;
 mod terminal;
