@@ -87,6 +87,8 @@ impl Fallbacks {
             _ => all.find(is_named),
         };
         let sessions = self.choices.sessions.as_ref();
+        // A form names its model itself, to us unknown.
+        let sessions = sessions.filter(|_| original.patchable());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
         let mut route = Route::new(candidates.len(), listed);

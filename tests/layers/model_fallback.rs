@@ -5,6 +5,7 @@ mod limits;
 mod listed;
 mod nested;
 mod order;
+mod sticky;
 mod terminal;
 mod which;
 
