@@ -17,23 +17,26 @@ impl<S, C: Chain> Pilot<S, C> {
         spent: &Spent<B>,
         attempt: &Run,
     ) -> Result<(), Denial> {
-        if attempt.failing().is_some() {
-            // A layer further in has listened.
-            return Ok(());
-        }
+        // A layer further in has listened, if any.
+        let is_counted = attempt.failing().is_some();
         let is_silent = match spent {
             Spent::Error(error) => judge::is_silence(error, &self.own),
             Spent::Answer(_) => false,
         };
         if !is_silent {
-            self.own.forget_silence();
+            if !is_counted {
+                self.own.forget_silence();
+            }
             return Ok(());
         }
+        let silent = match is_counted {
+            true => self.own.silence(),
+            false => self.own.count_silence(),
+        };
         let Some((limit, then)) = self.chain.budget().settings().idle_breaker else {
             return Ok(());
         };
-        let is_open = self.own.count_silence() >= limit;
-        if is_open && (then == IdleBreaker::End || !C::MOVES) {
+        if silent >= limit && (then == IdleBreaker::End || !C::MOVES) {
             return Err(Denial::Idle);
         }
         Ok(())

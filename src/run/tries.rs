@@ -134,6 +134,11 @@ impl Run {
         silent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
+    /// How many were silent in a row.
+    pub(crate) fn silence(&self) -> u32 {
+        self.nearest().payload.silent().load(Ordering::Acquire)
+    }
+
     /// An attempt of the run was not.
     pub(crate) fn forget_silence(&self) {
         let silent = self.nearest().payload.silent();

@@ -1,6 +1,7 @@
 //! Other models, and everything after which there must be none.
 
 mod cooldowns;
+mod idle;
 mod limits;
 mod listed;
 mod nested;

@@ -2,6 +2,7 @@
 
 mod answers;
 mod events;
+mod heard;
 mod probe;
 mod read;
 mod script;
@@ -14,6 +15,7 @@ pub(crate) use self::{
         supervised, tries,
     },
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
+    heard::Heard,
     probe::Probe,
     read::{Read, ReadExt, poll_body, poll_once, reason_of, secs},
     script::{Script, Upstream, UpstreamBody},
