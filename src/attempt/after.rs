@@ -1,7 +1,7 @@
 //! What is done with a try that came to something.
 
 use bytes::Bytes;
-use http::Response;
+use http::{Response, response::Parts};
 use http_body::Body;
 
 use super::{
@@ -214,7 +214,7 @@ impl<S, C: Chain> Pilot<S, C> {
     }
 
     /// Should it fail yet, it is not as another did before; who wants to know.
-    fn serves(&self, attempt: &Run) -> Option<Box<Watched>> {
+    fn serves(&self, attempt: &Run, parts: &Parts) -> Option<Box<Watched>> {
         self.own.forget_silence();
         if self.own.counts_errors() {
             let subject = self.chain.subject().unwrap_or_default();
@@ -227,8 +227,12 @@ impl<S, C: Chain> Pilot<S, C> {
             self.own.forget_failing();
         }
         let serving = self.chain.serves(attempt)?;
-        let attempt = attempt.clone();
-        Some(Box::new(Watched { attempt, serving }))
+        Some(Box::new(Watched {
+            attempt: attempt.clone(),
+            serving,
+            judged: parts.extensions.get().cloned(),
+            judgement: self.chain.judgement().clone(),
+        }))
     }
 
     /// The answer of the try that serves the call, or that was the last.
@@ -247,7 +251,7 @@ impl<S, C: Chain> Pilot<S, C> {
         attempt.node().clocks.lapse();
         let watched = match judged {
             Some(_) => None,
-            None => self.serves(attempt),
+            None => self.serves(attempt, &parts),
         };
         self.chain.release();
         self.chain.answered(&mut parts);

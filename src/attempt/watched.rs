@@ -1,11 +1,18 @@
 use super::Serving;
-use crate::run::Run;
+use crate::{
+    body::Judged,
+    run::{Run, TerminalReason},
+    upstream::Judgement,
+};
 
 /// The attempt that serves a call, and who wants to know what it comes to.
 #[derive(Debug)]
 pub(super) struct Watched {
     pub(super) attempt: Run,
     pub(super) serving: Box<dyn Serving>,
+    /// What its stream says, and how that is judged.
+    pub(super) judged: Option<Judged>,
+    pub(super) judgement: Judgement,
 }
 
 impl Watched {
@@ -14,7 +21,19 @@ impl Watched {
         let node = self.attempt.node();
         let end = node.own_end().filter(|end| end.origin == node.number());
         if let Some(end) = end {
-            self.serving.over(&end.reason);
+            let reason = match end.reason {
+                TerminalReason::Failed(_) => self.ruled(),
+                _ => None,
+            };
+            self.serving.over(reason.as_ref().unwrap_or(&end.reason));
         }
+    }
+
+    /// What it failed with if it said so itself: the program has rules for that
+    /// which the attempt's node knows nothing of.
+    fn ruled(&self) -> Option<TerminalReason> {
+        let told = self.judged.as_ref()?.failure()?;
+        let class = self.judgement.of_stream(told).class;
+        Some(TerminalReason::Failed(class))
     }
 }

@@ -2,6 +2,7 @@
 
 mod cooldowns;
 mod idle;
+mod judgement;
 mod limits;
 mod listed;
 mod nested;

@@ -1,0 +1,266 @@
+//! Rules of the program's own go before what is known of the providers.
+
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tokio::time::advance;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Cooldowns, ModelFallbackLayer, RetryBudgetLayer, TerminalReason,
+    upstream::{FailureClass, Judgement},
+};
+
+use super::{Boxed, asks, boxed, failed, of_account};
+use crate::support::{
+    PRELUDE, ReadExt, Script, Several, chat, coded, failing, healthy, prompt, quick, run_on,
+    saying, secs, tries,
+};
+
+const DAY: u64 = 24 * 3600;
+
+/// What says so is of this class.
+fn ruled(word: &'static str, class: FailureClass) -> Judgement {
+    Judgement::new().rule(move |answered| {
+        let body = String::from_utf8_lossy(answered.body);
+        body.contains(word).then_some(class)
+    })
+}
+
+/// Candidates of two accounts, left alone after failures; and with repeats.
+fn layers(judgement: &Judgement) -> (ModelFallbackLayer, RetryBudgetLayer) {
+    let candidates = [of_account("a", "one"), of_account("b", "two")];
+    let fallback = ModelFallbackLayer::new(candidates)
+        .cooldowns(Cooldowns::new())
+        .judgement(judgement.clone());
+    let repeats = RetryBudgetLayer::new(quick()).judgement(judgement.clone());
+    (fallback, repeats)
+}
+
+fn services(judgement: &Judgement, upstream: &Several) -> [Boxed; 3] {
+    let (fallback, repeats) = layers(judgement);
+    // A handle for each, which must not learn from the others.
+    let other = layers(judgement).0;
+    let nested = ServiceBuilder::new()
+        .layer(other)
+        .layer(repeats.clone())
+        .service(upstream.clone());
+    [
+        boxed(repeats.layer(upstream.clone())),
+        boxed(fallback.layer(upstream.clone())),
+        boxed(nested),
+    ]
+}
+
+/// Answers that say "odd": an error, an error under a good status, a good
+/// answer, and an event in a stream.
+fn odd() -> [Script; 4] {
+    let event = "data: {\"error\":{\"message\":\"odd\",\"type\":\"x\"}}\n\n";
+    [
+        saying(400, r#"{"error":{"message":"odd","type":"x"}}"#),
+        saying(200, r#"{"error":{"message":"odd","type":"x"}}"#),
+        saying(200, r#"{"choices":[],"note":"odd"}"#),
+        Script::sse().data(PRELUDE).data(event),
+    ]
+}
+
+fn request() -> Request<Full<Bytes>> {
+    prompt("a", true)
+}
+
+#[tokio::test(start_paused = true)]
+async fn whether_the_same_one_is_asked_again() {
+    for (class, repeats) in [
+        (FailureClass::Server, true),
+        (FailureClass::RateLimit, true),
+        (FailureClass::ModelFault, true),
+        (FailureClass::Auth, false),
+        (FailureClass::Caller, false),
+    ] {
+        for script in odd() {
+            let upstream = Several::new([script.clone(), healthy()]);
+            let [service, ..] = services(&ruled("odd", class), &upstream);
+
+            let answer = service.oneshot(request()).await.unwrap();
+
+            let expected = if repeats { 2 } else { 1 };
+            assert_eq!(upstream.calls(), expected, "{class} {script:?}");
+            let reason = upstream.reasons()[0].clone();
+            assert!(!repeats || reason == failed(class), "{reason:?}");
+            drop(answer);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn which_other_one_is_asked() {
+    for (class, nested, moves) in [
+        (FailureClass::ModelGone, 1, true),
+        (FailureClass::Auth, 1, true),
+        (FailureClass::RequestLimit, 1, true),
+        (FailureClass::Server, 2, true),
+        (FailureClass::Caller, 1, false),
+        (FailureClass::ContentFilter, 1, false),
+        (FailureClass::Conflict, 2, false),
+    ] {
+        for script in odd() {
+            let upstream = Several::new([healthy()]);
+            let [_, alone, both] = services(&ruled("odd", class), &upstream);
+            upstream.play("a", script.clone());
+            let mut expected = vec!["a"];
+            expected.extend(moves.then_some("b"));
+
+            let asked = asks(&alone, &upstream, request()).await;
+            assert_eq!(asked, expected, "{class} {script:?}");
+
+            let asked = asks(&both, &upstream, request()).await;
+            let expected = vec!["a"; nested - 1].into_iter().chain(expected);
+            assert_eq!(asked, expected.collect::<Vec<_>>(), "{class} {script:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn for_how_long_it_is_left_alone() {
+    for (class, seconds) in [
+        (FailureClass::Server, 30),
+        (FailureClass::ModelGone, 600),
+        (FailureClass::Auth, 600),
+        (FailureClass::Quota, 5 * 3600),
+        (FailureClass::RequestLimit, 0),
+        (FailureClass::ModelFault, 0),
+    ] {
+        for script in odd() {
+            for which in [1, 2] {
+                let upstream = Several::new([healthy()]);
+                let service = services(&ruled("odd", class), &upstream)[which].clone();
+                upstream.play("a", script.clone());
+                let ask = || asks(&service, &upstream, request());
+                ask().await;
+                upstream.play("a", healthy());
+                if seconds > 0 {
+                    assert_eq!(ask().await, ["b"], "{class} {which} {script:?}");
+                    // Nobody has asked since, so that the end alone counts.
+                    advance(secs(seconds)).await;
+                }
+                assert_eq!(ask().await, ["a"], "{class} {which} {script:?}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_we_would_leave_alone_is_not_if_the_rule_says_so() {
+    for script in [
+        failing(500),
+        failing(401),
+        coded(429, "insufficient_quota"),
+        Script::sse().data("data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n"),
+    ] {
+        for which in [1, 2] {
+            let upstream = Several::new([healthy()]);
+            let judgement = ruled("\"no\"", FailureClass::RequestLimit);
+            let service = services(&judgement, &upstream)[which].clone();
+            upstream.play("a", script.clone());
+
+            for _ in 0..2 {
+                assert_eq!(asks(&service, &upstream, request()).await, ["a", "b"]);
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
+    let event = "data: {\"error\":{\"message\":\"odd\",\"type\":\"x\"}}\n\n";
+    for which in [1, 2] {
+        for (class, seconds) in [
+            (FailureClass::Caller, 0),
+            (FailureClass::Quota, 5 * 3600),
+            (FailureClass::Server, 30),
+        ] {
+            let upstream = Several::new([healthy()]);
+            let service = services(&ruled("odd", class), &upstream)[which].clone();
+            upstream.play("a", Script::sse().data(chat("a")).data(event));
+            let ask = || asks(&service, &upstream, request());
+
+            assert_eq!(ask().await, ["a"]);
+
+            upstream.play("a", healthy());
+            if seconds > 0 {
+                assert_eq!(ask().await, ["b"], "{class} {which}");
+                advance(secs(seconds)).await;
+            }
+            assert_eq!(ask().await, ["a"], "{class} {which}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rule_sees_the_status_the_headers_and_the_error() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let judgement = Judgement::new().rule(move |answered| {
+        let header = answered.headers.get("x-gateway");
+        noted.lock().unwrap().push((
+            answered.status.map(|status| status.as_u16()),
+            header.map(|value| value.to_str().unwrap().to_owned()),
+            answered.error.message.clone(),
+        ));
+        None
+    });
+    let odd = saying(418, r#"{"error":{"message":"odd","type":"x"}}"#);
+    let event = "data: {\"error\":{\"message\":\"event\",\"type\":\"x\"}}\n\n";
+    let upstream = Several::new([odd.header("x-gateway", "g"), Script::sse().data(event)]);
+    let [service, ..] = services(&judgement, &upstream);
+
+    for _ in 0..2 {
+        asks(&service, &upstream, request()).await;
+    }
+
+    let seen = seen.lock().unwrap();
+    let answer = (Some(418), Some("g".to_owned()), "odd".to_owned());
+    assert_eq!(seen[..2], [answer, (None, None, "event".to_owned())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
+    let judgement = ruled("odd", FailureClass::Quota).rule(|answered| {
+        let body = String::from_utf8_lossy(answered.body);
+        body.contains("o").then_some(FailureClass::Caller)
+    });
+    for (body, class, calls) in [
+        ("odd", FailureClass::Quota, 2),
+        ("so", FailureClass::Caller, 1),
+        ("x", FailureClass::Server, 2),
+    ] {
+        let upstream = Several::new([saying(500, body)]);
+        let [_, service, _] = services(&judgement, &upstream);
+
+        let answer = service.oneshot(request()).await.unwrap();
+
+        assert_eq!(upstream.calls(), calls, "{body}");
+        assert!(tries(&answer).iter().all(|(_, told)| *told == class));
+        let run = run_on(&answer);
+        assert_eq!(answer.into_body().read().await.whole(), body);
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::Failed(class)));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rules_class_asks_for_a_wait_as_any_other() {
+    let upstream = Several::new([healthy()]);
+    let [_, service, _] = services(&ruled("odd", FailureClass::RateLimit), &upstream);
+    let limited = saying(400, r#"{"error":{"message":"odd","type":"x"}}"#);
+    upstream.play("a", limited.header("retry-after", "100000"));
+    let ask = || asks(&service, &upstream, request());
+
+    assert_eq!(ask().await, ["a", "b"]);
+    upstream.play("a", healthy());
+
+    advance(secs(DAY) - secs(121)).await;
+    assert_eq!(ask().await, ["b"]);
+    advance(secs(121)).await;
+    assert_eq!(ask().await, ["a"]);
+}
