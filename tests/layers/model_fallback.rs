@@ -1,13 +1,17 @@
 //! Other models, and everything after which there must be none.
 
 mod cooldowns;
+mod effects;
 mod idle;
 mod judgement;
+mod last;
 mod limits;
 mod listed;
 mod nested;
+mod operations;
 mod order;
 mod sticky;
+mod telemetry;
 mod terminal;
 mod which;
 

@@ -1,0 +1,176 @@
+//! What must not be done twice.
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{
+    Cooldowns, ReplayBody, RetryBudgetLayer, Run, TerminalReason, attempt::SideEffects,
+    upstream::FailureClass,
+};
+
+use super::{Boxed, asks, boxed, models};
+use crate::support::{
+    ERROR, Heard, ReadExt, Script, Several, attached, failing, healthy, prompt, quick, tries,
+};
+
+/// Fallback alone, repeats alone, and both; with one who says of each attempt
+/// that fails what it did.
+fn services(upstream: &Several, marks: bool) -> [Boxed; 3] {
+    let inner = upstream.clone();
+    let marking = service_fn(move |request: Request<ReplayBody>| {
+        let run = request.extensions().get::<Run>().unwrap().clone();
+        let answer = inner.clone().oneshot(request);
+        async move {
+            let answer = answer.await;
+            if marks {
+                run.mark_side_effects();
+            }
+            answer
+        }
+    });
+    let repeats = RetryBudgetLayer::new(quick());
+    let both = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(repeats.clone())
+        .service(marking.clone());
+    [
+        boxed(models(["a", "b"]).layer(marking.clone())),
+        boxed(repeats.layer(marking)),
+        boxed(both),
+    ]
+}
+
+fn marked(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    request.extensions_mut().insert(SideEffects);
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
+    for which in 0..3 {
+        for marks in [false, true] {
+            let upstream = Several::new([failing(503).header("x-request-id", "r"), healthy()]);
+            let service = services(&upstream, marks)[which].clone();
+            let heard = Heard::listen();
+            let run = Run::open();
+            let request = match marks {
+                true => prompt("a", true),
+                false => marked(prompt("a", true)),
+            };
+            let (request, call) = attached(&run, request);
+
+            let answer = service.oneshot(request).await.unwrap();
+
+            assert_eq!(answer.status(), 503);
+            assert_eq!(answer.headers()["x-request-id"], "r");
+            assert_eq!(tries(&answer).len(), 1);
+            assert_eq!(answer.into_body().read().await.whole(), ERROR);
+            assert_eq!(upstream.models(), ["a"], "{which} {marks}");
+            let stopped = heard.events("chain_stopped");
+            let [stopped] = &stopped[..] else {
+                panic!("{stopped:?}")
+            };
+            assert_eq!(stopped["denied"], "side_effects");
+            assert_eq!(stopped["class"], "server");
+            assert_eq!(stopped["run"], run.id().to_string());
+            assert!(heard.events("model_fallback").is_empty());
+            assert_eq!(run.terminal_reason(), None);
+            let server = TerminalReason::Failed(FailureClass::Server);
+            assert_eq!(call.terminal_reason(), Some(server));
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_is_handed_up_itself() {
+    for which in 0..3 {
+        let upstream = Several::new([Script::before_head().fail("reset"), healthy()]);
+        let service = services(&upstream, false)[which].clone();
+
+        let error = service.oneshot(marked(prompt("a", true))).await;
+
+        assert_eq!(error.unwrap_err().to_string(), "reset");
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_serves_is_served() {
+    for which in 0..3 {
+        let upstream = Several::new([healthy()]);
+        let service = services(&upstream, true)[which].clone();
+
+        let answer = service.oneshot(marked(prompt("a", true))).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        answer.into_body().read().await.whole();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_next_call_of_the_run_is_not_affected() {
+    for which in 0..3 {
+        let upstream = Several::new([failing(500), failing(500), healthy()]);
+        let [service, plain] = [true, false].map(|marks| services(&upstream, marks)[which].clone());
+        let run = Run::open();
+        // Also where the run itself is the node of its calls.
+        let direct = |mut request: Request<Full<Bytes>>| {
+            request.extensions_mut().insert(run.clone());
+            request
+        };
+
+        let first = asks(&service, &upstream, run.attach(prompt("a", true))).await;
+        assert_eq!(first, ["a"]);
+        let second = asks(&plain, &upstream, run.attach(prompt("a", true))).await;
+        assert_eq!(second.len(), 2);
+
+        let upstream = Several::new([failing(500), failing(500), healthy()]);
+        let [service, plain] = [true, false].map(|marks| services(&upstream, marks)[which].clone());
+        let first = asks(&service, &upstream, direct(prompt("a", true))).await;
+        assert_eq!(first, ["a"]);
+        let second = asks(&plain, &upstream, direct(prompt("a", true))).await;
+        assert_eq!(second.len(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mark_on_the_first_candidate_counts_for_its_repeat_too() {
+    let upstream = Several::new([failing(500), failing(500), healthy()]);
+    let inner = upstream.clone();
+    // The second try has an effect, and then fails.
+    let marking = service_fn(move |request: Request<ReplayBody>| {
+        let run = request.extensions().get::<Run>().unwrap().clone();
+        let upstream = inner.clone();
+        async move {
+            let answer = upstream.clone().oneshot(request).await;
+            if upstream.calls() == 2 {
+                run.mark_side_effects();
+            }
+            answer
+        }
+    });
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(marking);
+
+    let answer: Response<_> = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 500);
+    assert_eq!(upstream.models(), ["a", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_candidate_is_left_alone_all_the_same() {
+    let upstream = Several::new([healthy()]);
+    upstream.play("a", failing(500));
+    let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+
+    let first = asks(&service, &upstream, marked(prompt("a", true))).await;
+    let second = asks(&service, &upstream, marked(prompt("a", true))).await;
+
+    assert_eq!([first, second], [["a"], ["b"]]);
+}

@@ -1,0 +1,237 @@
+//! The last candidate, and what is told when all have failed.
+
+use std::sync::{Arc, Mutex};
+
+use http::Request;
+use tokio::time::advance;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{
+    Candidate, Cooldowns, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, Run,
+    TerminalReason, attempt::Tries, upstream::FailureClass,
+};
+
+use super::{asks, models, of_account};
+use crate::support::{
+    ERROR, ReadExt, Script, Several, coded, failing, healthy, prompt, quick, run_on, secs, tries,
+};
+
+type Finals = Arc<Mutex<Vec<bool>>>;
+
+/// An upstream, and what each attempt is told of itself.
+fn told(
+    upstream: &Several,
+) -> (
+    Finals,
+    tower::util::BoxCloneService<
+        Request<ReplayBody>,
+        http::Response<crate::support::UpstreamBody>,
+        tower_agent::BoxError,
+    >,
+) {
+    let finals = Finals::default();
+    let (noted, upstream) = (Arc::clone(&finals), upstream.clone());
+    let service = service_fn(move |request: Request<ReplayBody>| {
+        let run = request.extensions().get::<Run>().unwrap();
+        noted.lock().unwrap().push(run.is_final_attempt());
+        upstream.clone().oneshot(request)
+    });
+    (finals, service.boxed_clone())
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_attempt_knows_whether_another_candidate_follows() {
+    for (names, asked) in [
+        (["a", "b", "c"], vec![false, false, true]),
+        (["a", "a", "b"], vec![false, true]),
+    ] {
+        let upstream = Several::new([failing(500)]);
+        let (finals, service) = told(&upstream);
+        let service = models(names).layer(service);
+
+        asks(&service, &upstream, prompt("a", true)).await;
+
+        assert_eq!(*finals.lock().unwrap(), asked);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_of_a_candidate_know_it_too() {
+    let upstream = Several::new([failing(500)]);
+    let (finals, service) = told(&upstream);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(service);
+
+    asks(&service, &upstream, prompt("a", true)).await;
+
+    assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
+    assert_eq!(*finals.lock().unwrap(), [false, false, true, true]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_candidates_each_is_the_last() {
+    let upstream = Several::new([failing(500)]);
+    let (finals, service) = told(&upstream);
+
+    let repeats = RetryBudgetLayer::new(quick()).layer(service.clone());
+    asks(&repeats, &upstream, prompt("a", true)).await;
+    let plain = models([]).layer(service);
+    asks(&plain, &upstream, prompt("a", true)).await;
+
+    assert_eq!(*finals.lock().unwrap(), [true, true, true]);
+    assert!(Run::open().is_final_attempt());
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_left_alone_does_not_follow() {
+    let upstream = Several::new([healthy()]);
+    let (finals, service) = told(&upstream);
+    let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(service);
+    upstream.play("b", failing(500));
+    asks(&service, &upstream, prompt("b", true)).await;
+    asks(&service, &upstream, prompt("a", true)).await;
+    advance(secs(30)).await;
+
+    asks(&service, &upstream, prompt("a", true)).await;
+
+    assert_eq!(upstream.models(), ["b", "a", "a", "a"]);
+    assert_eq!(*finals.lock().unwrap(), [false, true, true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_overloaded_is_repeated_only_while_nobody_else_can_serve() {
+    let upstream = Several::new([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("b", Script::before_head().fail("reset"));
+    assert_eq!(ask("b").await, ["b", "b", "a"]);
+
+    upstream.play("a", failing(529));
+    assert_eq!(ask("a").await, ["a", "a"]);
+
+    upstream.play("b", healthy());
+    advance(secs(30)).await;
+    assert_eq!(ask("a").await, ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_left_alone_gets_no_share_of_the_time() {
+    let upstream = Several::new([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(30)))
+        .layer(models(["a", "b", "c"]).cooldowns(Cooldowns::new()))
+        .service(upstream.clone());
+    upstream.play("b", failing(500));
+    asks(&service, &upstream, prompt("b", true)).await;
+    upstream.play("a", Script::before_head().never());
+    let start = tokio::time::Instant::now();
+
+    let asked = asks(&service, &upstream, prompt("a", true)).await;
+
+    assert_eq!(asked, ["a", "c"]);
+    assert_eq!(start.elapsed(), secs(15), "a half, not a third");
+}
+
+#[tokio::test(start_paused = true)]
+async fn when_all_have_failed_the_summary_says_who_and_until_when() {
+    let upstream = Several::new([healthy()]);
+    let layer = [
+        of_account("a", "one"),
+        of_account("b", "two"),
+        of_account("c", "three"),
+    ];
+    let layer = ModelFallbackLayer::new(layer).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    upstream.play("a", coded(401, "invalid_api_key"));
+    upstream.play("b", failing(429).header("retry-after", "45"));
+    let last = failing(503).header("x-request-id", "r");
+    upstream.play("c", last.header("retry-after", "100"));
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 503);
+    assert_eq!(answer.headers()["x-request-id"], "r");
+    assert_eq!(answer.headers()["retry-after"], "100");
+    let named = |name: &str, class| (Some(name.to_owned()), class);
+    let expected = [
+        named("a", FailureClass::Auth),
+        named("b", FailureClass::RateLimit),
+        named("c", FailureClass::Server),
+    ];
+    assert_eq!(tries(&answer), expected);
+    let soonest = answer.extensions().get::<Tries>().unwrap().soonest();
+    assert_eq!(soonest, Some(secs(45)));
+    let run = run_on(&answer);
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let server = TerminalReason::Failed(FailureClass::Server);
+    assert_eq!(run.terminal_reason(), Some(server));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
+    let upstream = Several::new([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    upstream.play("a", failing(500));
+    asks(&service, &upstream, prompt("a", true)).await;
+    advance(secs(10)).await;
+    upstream.play("b", failing(400));
+
+    let answer = service.clone().oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.status(), 400);
+    let told = answer.extensions().get::<Tries>().unwrap();
+    let names: Vec<_> = told
+        .all()
+        .iter()
+        .map(|it| it.candidate.as_deref())
+        .collect();
+    assert_eq!(names, [Some("b")]);
+    assert_eq!(told.soonest(), Some(secs(20)));
+    drop(answer);
+
+    upstream.play("b", failing(500));
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let told = answer.extensions().get::<Tries>().unwrap();
+    assert_eq!(told.all().len(), 2);
+    assert_eq!(told.soonest(), Some(secs(20)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_cooldowns_nobody_is_waited_for() {
+    let upstream = Several::new([failing(500)]);
+    let service = models(["a", "b"]).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.extensions().get::<Tries>().unwrap().soonest(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_is_known_by_its_attempt() {
+    let upstream = Several::new([failing(500)]);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let (noted, inner) = (Arc::clone(&seen), upstream.clone());
+    let service = service_fn(move |request: Request<ReplayBody>| {
+        let candidate = Candidate::of(&request).unwrap().label().to_owned();
+        noted.lock().unwrap().push(candidate);
+        inner.clone().oneshot(request)
+    });
+
+    asks(
+        &models(["a", "b"]).layer(service),
+        &upstream,
+        prompt("b", true),
+    )
+    .await;
+
+    assert_eq!(*seen.lock().unwrap(), ["b", "a"]);
+}

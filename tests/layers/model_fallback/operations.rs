@@ -1,0 +1,195 @@
+//! Other operations than answers of a model.
+
+use bytes::Bytes;
+use http::{Request, StatusCode, Uri};
+use http_body_util::Full;
+use serde_json::{Value, json};
+use tokio::time::advance;
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, model_fallback::CoolingDown,
+};
+
+use super::{asks, models, of_account};
+use crate::support::{ERROR, ReadExt, Several, coded, failing, healthy, prompt, saying, secs};
+
+const OPERATIONS: [(&str, &str, &str); 3] = [
+    (
+        "embeddings",
+        r#"{"input":["a","b"],"model":"a","dimensions":1.50}"#,
+        r#"{"object":"list","data":[{"embedding":[0.1],"index":0}],"model":"x"}"#,
+    ),
+    (
+        "images/generations",
+        r#"{"model":"a","prompt":"a cat","n":1,"size":"1024x1024"}"#,
+        r#"{"created":1,"data":[{"b64_json":"AAAA"}]}"#,
+    ),
+    (
+        "images/variations",
+        r#"{"model":"a","image":"data:"}"#,
+        r#"{"created":1,"data":[{"url":"http://one.test/1.png"}]}"#,
+    ),
+];
+
+fn asking(operation: &str, body: &'static str) -> Request<Full<Bytes>> {
+    let mut request = prompt("a", false).map(|_| Full::from(body));
+    *request.uri_mut() = format!("/v1/{operation}?tier=1").parse().unwrap();
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
+    for (operation, body, served) in OPERATIONS {
+        let upstream = Several::new([failing(500), saying(200, served)]);
+        let elsewhere = Candidate::new("bb").base_url(Uri::from_static("http://two.test/api"));
+        let candidates = [Candidate::new("a"), elsewhere.unwrap()];
+        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+        let answer = service.oneshot(asking(operation, body)).await.unwrap();
+
+        assert_eq!(answer.status(), StatusCode::OK);
+        assert_eq!(answer.headers()["x-served-model"], "bb");
+        assert_eq!(answer.into_body().read().await.whole(), served);
+        let [first, second] = &upstream.seen()[..] else {
+            panic!("{operation}")
+        };
+        assert_eq!(first.body, body);
+        assert_eq!(
+            second.body,
+            body.replace(r#""model":"a""#, r#""model":"bb""#)
+        );
+        assert_eq!(first.uri, *format!("/v1/{operation}?tier=1"));
+        let elsewhere = format!("http://two.test/api/{operation}?tier=1");
+        assert_eq!(second.uri, *elsewhere);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_leaves_alone_who_failed() {
+    for (operation, body, served) in OPERATIONS {
+        let upstream = Several::new([saying(200, served)]);
+        let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+        let service = layer.layer(upstream.clone());
+        upstream.play("a", failing(503));
+        let ask = || asks(&service, &upstream, asking(operation, body));
+
+        assert_eq!(ask().await, ["a", "b"]);
+        assert_eq!(ask().await, ["b"]);
+        advance(secs(30)).await;
+        assert_eq!(ask().await, ["a", "b"]);
+        // An outage of the model is one whatever is asked of it.
+        assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["b"]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_prompt_that_a_filter_refused_goes_nowhere_and_cools_nothing() {
+    let (operation, body, _) = OPERATIONS[1];
+    let upstream = Several::new([coded(400, "content_policy_violation")]);
+    let cooldowns = Cooldowns::new();
+    let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
+    let service = layer.layer(upstream.clone());
+
+    let asked = asks(&service, &upstream, asking(operation, body)).await;
+
+    assert_eq!(asked, ["a"]);
+    assert!(cooldowns.is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_are_in_openais_dialect() {
+    for (operation, body, served) in OPERATIONS {
+        let candidates = [
+            Candidate::new("a").dialect(CandidateDialect::Anthropic),
+            Candidate::new("b").dialect(CandidateDialect::OpenAi),
+        ];
+        let upstream = Several::new([saying(200, served)]);
+        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+        let asked = asks(&service, &upstream, asking(operation, body)).await;
+
+        assert_eq!(asked, ["b"]);
+    }
+}
+
+const FORM: &str = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\na\r\n\
+                    --b\r\ncontent-disposition: form-data; name=\"image\"; filename=\"i\"\r\n\
+                    content-type: image/png\r\n\r\n\u{0}\u{1}\u{7f}\r\n--b--\r\n";
+
+fn form() -> Request<Full<Bytes>> {
+    Request::post("/v1/images/edits")
+        .header("content-type", "multipart/form-data; boundary=b")
+        .body(Full::from(FORM))
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
+    let upstream = Several::new([failing(503).header("x-request-id", "r"), healthy()]);
+    let candidates = [of_account("a", "one"), of_account("b", "two")];
+    let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+
+    let answer = service.clone().oneshot(form()).await.unwrap();
+
+    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(answer.headers()["x-request-id"], "r");
+    assert_eq!(answer.headers()["x-served-model"], "a");
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let [seen] = &upstream.seen()[..] else {
+        panic!("one call")
+    };
+    assert_eq!(seen.body, FORM);
+    assert_eq!(
+        seen.headers["content-type"],
+        "multipart/form-data; boundary=b"
+    );
+    assert_eq!(
+        seen.headers["content-length"],
+        FORM.len().to_string().as_str()
+    );
+
+    // It is left alone now, and nobody takes its place.
+    let error = service.clone().oneshot(form()).await.unwrap_err();
+    let error = error.downcast::<CoolingDown>().unwrap();
+    assert_eq!(error.candidates.len(), 1);
+    assert_eq!(error.soonest(), secs(30));
+    assert_eq!(upstream.calls(), 1);
+
+    advance(secs(30)).await;
+    let answer = service.oneshot(form()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(upstream.seen()[1].body, FORM);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
+    let upstream = Several::new([healthy()]);
+    let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    upstream.play("a", failing(500));
+    asks(&service, &upstream, prompt("a", true)).await;
+
+    let error = service.oneshot(form()).await.unwrap_err();
+
+    assert!(error.is::<CoolingDown>());
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_upstream_served_is_not_read_for_a_failure_that_it_quotes() {
+    let (operation, body, _) = OPERATIONS[0];
+    let served = json!({"data": [], "note": {"error": {"message": "overloaded_error"}}});
+    let upstream = Several::new([saying(200, served.to_string())]);
+    let cooldowns = Cooldowns::new();
+    let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
+
+    let answer = layer
+        .layer(upstream.clone())
+        .oneshot(asking(operation, body));
+
+    let told = answer.await.unwrap().into_body().read().await.whole();
+    assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), served);
+    assert_eq!(upstream.calls(), 1);
+    assert!(cooldowns.is_empty());
+}

@@ -1,0 +1,240 @@
+//! What is logged when a call moves on.
+
+use http::Request;
+use http_body_util::Full;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, RunLayer,
+    RunRegistry, TerminalReason,
+};
+
+use super::{asks, models, of_account};
+use crate::support::{Heard, ReadExt, Script, Several, failing, healthy, later, prompt, quick};
+
+/// From whom, to whom, and why.
+fn steps(heard: &Heard) -> Vec<[String; 3]> {
+    let events = heard.events("model_fallback");
+    let steps = events
+        .iter()
+        .map(|event| ["from", "to", "why"].map(|field| event[field].clone()));
+    steps.collect()
+}
+
+fn denials(heard: &Heard) -> Vec<String> {
+    let events = heard.events("chain_stopped");
+    events.iter().map(|event| event["denied"].clone()).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked() {
+    let candidates = [
+        Candidate::new("gpt-1").name("large"),
+        Candidate::new("gpt-2").name("medium"),
+        Candidate::new("gpt-3"),
+    ];
+    let upstream = Several::new([failing(500), failing(429), healthy()]);
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let heard = Heard::listen();
+    let run = Run::open();
+
+    let request = run.attach(prompt("large", true));
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "gpt-3");
+    let events = heard.events("model_fallback");
+    let [first, second] = &events[..] else {
+        panic!("{events:?}")
+    };
+    for (event, from, to, why, model) in [
+        (first, "large", "medium", "server", "gpt-2"),
+        (second, "medium", "gpt-3", "rate_limit", "gpt-3"),
+    ] {
+        assert_eq!(event["level"], "INFO");
+        assert_eq!(event["run"], run.id().to_string());
+        assert_eq!([&event["from"], &event["to"]], [from, to]);
+        assert_eq!(event["why"], why);
+        assert_eq!(event["gen_ai.original.model"], "large");
+        assert_eq!(event["gen_ai.request.model"], model);
+    }
+    answer.into_body().read().await.whole();
+    assert_eq!(heard.events("model_fallback").len(), 2);
+    assert!(denials(&heard).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_names_no_model_says_none() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).layer(upstream);
+    let heard = Heard::listen();
+
+    let request = prompt("a", true).map(|_| Full::from("{}"));
+    service.oneshot(request).await.unwrap();
+
+    let event = &heard.events("model_fallback")[0];
+    assert!(!event.contains_key("gen_ai.original.model"));
+    assert_eq!(event["gen_ai.request.model"], "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeat_is_none() {
+    let heard = Heard::listen();
+    let upstream = Several::new([failing(500)]);
+    let repeats = RetryBudgetLayer::new(quick().max_attempts_per_candidate(3));
+    let alone = repeats.layer(upstream.clone());
+    asks(&alone, &upstream, prompt("a", true)).await;
+    assert_eq!(steps(&heard), [[""; 3]; 0]);
+
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(repeats)
+        .service(upstream.clone());
+    asks(&service, &upstream, prompt("a", true)).await;
+
+    assert_eq!(upstream.calls(), 9);
+    assert_eq!(steps(&heard), [["a", "b", "server"]]);
+    assert_eq!(denials(&heard), ["spent"; 2], "once a call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_happens_where_the_first_serves_or_nobody_may_follow() {
+    let heard = Heard::listen();
+    let upstream = Several::new([healthy()]);
+    let refuses = RetryBudget::new().before_attempt(|_| false);
+    let plain = models(["a", "b"]).layer(upstream.clone());
+    let refused = models(["a", "b"]).budget(refuses).layer(upstream.clone());
+    let ask = async |service| asks(service, &upstream, prompt("a", true)).await;
+
+    assert_eq!(ask(&plain).await, ["a"]);
+    upstream.play("a", failing(400));
+    assert_eq!(ask(&plain).await, ["a"]);
+    upstream.play("a", failing(500));
+    assert_eq!(ask(&refused).await, ["a"]);
+
+    assert_eq!(steps(&heard), [[""; 3]; 0]);
+    assert_eq!(denials(&heard), ["class", "hook"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_left_alone_is_passed_in_one_step() {
+    let candidates = ["a", "b", "c"].map(|name| of_account(name, name));
+    let upstream = Several::new([healthy()]);
+    let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("a", failing(401));
+    assert_eq!(ask("a").await, ["a", "b"]);
+    upstream.play("b", failing(500));
+
+    let heard = Heard::listen();
+    // Passed at the start, and b fails.
+    assert_eq!(ask("a").await, ["b", "c"]);
+    assert_eq!(
+        steps(&heard),
+        [["a", "b", "cooldown"], ["b", "c", "server"]]
+    );
+    let event = &heard.events("model_fallback")[0];
+    assert_eq!(event["gen_ai.original.model"], "a");
+    assert_eq!(event["gen_ai.request.model"], "b");
+
+    let heard = Heard::listen();
+    // Two are passed at once.
+    assert_eq!(ask("a").await, ["c"]);
+    assert_eq!(steps(&heard), [["a", "c", "cooldown"]]);
+    assert!(denials(&heard).is_empty());
+
+    let heard = Heard::listen();
+    // Nobody is passed: the one it names is there.
+    assert_eq!(ask("c").await, ["c"]);
+    assert!(steps(&heard).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_passed_after_a_failure_is_part_of_that_step() {
+    let upstream = Several::new([healthy()]);
+    let layer = models(["a", "b", "c"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("b", failing(500));
+    assert_eq!(ask("b").await, ["b", "a"]);
+    upstream.play("a", failing(500));
+    let heard = Heard::listen();
+
+    assert_eq!(ask("a").await, ["a", "c"]);
+
+    assert_eq!(steps(&heard), [["a", "c", "server"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
+    let upstream = Several::new([healthy()]);
+    let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("b", failing(500));
+    assert_eq!(ask("b").await, ["b", "a"]);
+    upstream.play("a", failing(500));
+    let heard = Heard::listen();
+
+    assert_eq!(ask("a").await, ["a"]);
+    assert_eq!(denials(&heard), ["cooldown"]);
+
+    let run = Run::open();
+    let request = run.attach(prompt("a", true));
+    assert!(service.clone().oneshot(request).await.is_err());
+    assert_eq!(upstream.calls(), 3);
+    assert!(steps(&heard).is_empty());
+    let stopped = heard.events("chain_stopped");
+    let [_, stopped] = &stopped[..] else {
+        panic!("{stopped:?}")
+    };
+    assert_eq!(stopped["denied"], "cooldown");
+    assert_eq!(stopped["level"], "WARN");
+    assert_eq!(stopped["run"], run.id().to_string());
+    assert_eq!(
+        stopped["cooling"],
+        "every candidate is left alone after a failure: a for 30 s more (server), \
+         b for 30 s more (server)"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_stays_takes_no_step() {
+    let upstream = Several::new([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(models(["a", "b"]).sticky(true))
+        .service(upstream.clone());
+    let of_session = || {
+        let mut request: Request<Full<_>> = prompt("a", true);
+        let session = http::HeaderValue::from_static("s");
+        request.headers_mut().insert("x-session-id", session);
+        request
+    };
+    upstream.play("a", failing(500));
+    let heard = Heard::listen();
+
+    asks(&service, &upstream, of_session()).await;
+    let answer = service.oneshot(of_session()).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(upstream.models(), ["a", "b", "b"]);
+    assert_eq!(steps(&heard), [["a", "b", "server"]]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_run_that_is_over_nothing_is_said() {
+    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
+    let service = layer.layer(upstream.clone());
+    let run = Run::open();
+    let request = run.attach(prompt("a", true));
+    let heard = Heard::listen();
+    let ended = later(1, move || run.end(TerminalReason::Aborted));
+
+    let answer = service.oneshot(request).await;
+
+    assert!(ended.await.unwrap() && answer.is_err());
+    assert_eq!(upstream.calls(), 1);
+    assert!(steps(&heard).is_empty());
+    assert!(denials(&heard).is_empty());
+}
