@@ -2,10 +2,11 @@
 
 use futures_util::future::join_all;
 use tokio::time::advance;
+use tower::ServiceExt;
 use tower_agent::{Candidate, Cooldowns};
 
 use super::{INSTANT, asks, cooled, minutes, of_account, unprobed};
-use crate::support::{failing, healthy, prompt, secs};
+use crate::support::{Script, chat, failing, healthy, prompt, secs};
 
 fn two() -> [Candidate; 2] {
     [of_account("a", "one"), of_account("b", "two")]
@@ -31,6 +32,23 @@ async fn of_many_calls_at_once_exactly_one_probes() {
     assert_eq!(asked.len(), 20);
     assert_eq!(asked[..2], ["a", "b"]);
     // It has served.
+    assert_eq!(ask().await, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_begins_to_serve_lets_the_others_in_before_its_end() {
+    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    upstream.play("a", failing(401));
+    let ask = || asks(&service, &upstream, prompt("a", true));
+    assert_eq!(ask().await, ["a", "b"]);
+    advance(minutes(8)).await;
+    upstream.play("a", Script::sse().data(chat("a")).never());
+    let probe = service.clone().oneshot(prompt("a", true)).await.unwrap();
+
+    upstream.play("a", healthy());
+    assert_eq!(ask().await, ["a"]);
+
+    drop(probe);
     assert_eq!(ask().await, ["a"]);
 }
 
