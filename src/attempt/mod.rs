@@ -10,10 +10,12 @@
 //!
 //! # The order of the questions
 //!
-//! Is the layer's own node alive, by the clocks? May what was asked for be done
-//! twice? Is the failure worth another try? Is there time for the wait and for an attempt? Is there a try or a
-//! candidate left? Does the program's hook agree? Do the budgets pay? The first
-//! no is why the chain of tries stopped, in the event `chain_stopped`.
+//! Is the layer's own node alive, by the clocks? Has the run heard anything but
+//! silence? May what was asked for be done twice? Is the failure worth another
+//! try? Is there time for the wait and for an attempt? Is there a try or a
+//! candidate left, and is it not left alone? Does the program's hook agree? Do the
+//! budgets pay? The first no is why the chain of tries stopped, in the event
+//! `chain_stopped`.
 //!
 //! # What is held, and until when
 //!

@@ -126,7 +126,8 @@ impl RetryBudget {
     /// How many attempts of a run may be silent for their step window, one after
     /// another, and what is done about it: five are recommended. Anything that
     /// is not silent, an error of the upstream too, starts the count anew. Off
-    /// by default.
+    /// by default. Calls that failed in silence are also failures of one kind, of
+    /// which [`per_error_key`](Self::per_error_key) may end the run before.
     ///
     /// # Panics
     ///
