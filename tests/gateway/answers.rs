@@ -1,7 +1,7 @@
 //! What the clients of each API read, in front of the embedded upstream.
 
 use futures_util::future::join_all;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::support::{DIALECTS, Dialect, Gateway, error_event, run, within};
 
@@ -219,6 +219,24 @@ fn the_other_operations_are_forwarded() {
             assert_eq!(answer.status(), 200, "{path}");
             let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
             assert!(body.get(key).is_some(), "{body}");
+        }
+    });
+}
+
+/// An SDK that asked for one encoding reads the other as something else.
+#[test]
+fn embeddings_come_in_the_encoding_that_was_asked_for() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for (format, vector) in [
+            ("float", json!([0.5, -0.25, 0.125, 0.0])),
+            ("base64", json!("AAAAPwAAgL4AAAA+AAAAAA==")),
+        ] {
+            let body = json!({"model": "sim-healthy", "input": "hi", "encoding_format": format});
+            let answer = within(gateway.post("/v1/embeddings", body.to_string()).send()).await;
+            let body = answer.unwrap().bytes().await.unwrap();
+            let body: Value = serde_json::from_slice(&body).unwrap();
+            assert_eq!(body["data"][0]["embedding"], vector, "{format}");
         }
     });
 }

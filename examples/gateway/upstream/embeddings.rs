@@ -4,10 +4,18 @@ use serde_json::{Value, json};
 
 use super::request::{Answer, Request};
 
-/// A short vector of floats per input, whatever encoding was asked for: the SDKs take either.
+/// The same vector as [`VECTOR`], as little-endian floats of four bytes in base64.
+const ENCODED: &str = "AAAAPwAAgL4AAAA+AAAAAA==";
+const VECTOR: [f32; 4] = [0.5, -0.25, 0.125, 0.0];
+
+/// A short vector per input, in the encoding that was asked for: not every SDK takes the other.
 pub(super) fn whole(request: &Request) -> Value {
+    let vector = match request.encoding_format.as_deref() {
+        Some("base64") => json!(ENCODED),
+        _ => json!(VECTOR),
+    };
     let data: Vec<_> = (0..inputs(&request.input))
-        .map(|index| json!({"object": "embedding", "index": index, "embedding": [0.5, -0.25, 0.125, 0.0]}))
+        .map(|index| json!({"object": "embedding", "index": index, "embedding": vector}))
         .collect();
     let tokens = Answer::INPUT_TOKENS * data.len();
     json!({

@@ -15,6 +15,9 @@ pub(super) struct Request {
     pub(super) stream_options: Option<StreamOptions>,
     #[serde(default)]
     pub(super) input: Value,
+    /// Of embeddings: `float` or `base64`.
+    #[serde(default)]
+    pub(super) encoding_format: Option<String>,
 }
 
 /// OpenAI's chat `stream_options`.
