@@ -1,12 +1,10 @@
-"""The three streaming APIs, from both ends: what an upstream writes, and how an SDK asks and reads.
+"""The three streaming APIs on the wire: what a caller asks, and what an upstream writes.
 
-The upstream's side is written out here, apart from the simulated upstream in Rust, so that the
-two cannot agree on a mistake.
+It is written out here, apart from the simulated upstream in Rust, so that the two cannot agree on
+a mistake.
 """
 
 import json
-from dataclasses import dataclass, field
-from typing import Optional, Tuple
 
 INPUT_TOKENS = 11
 
@@ -15,19 +13,6 @@ def event(value, named=True):
     """One server-sent event; `named` adds the `event:` line of Responses and Anthropic."""
     name = f"event: {value['type']}\n" if named else ""
     return f"{name}data: {json.dumps(value, ensure_ascii=False)}\n\n".encode()
-
-
-@dataclass
-class Seen:
-    """What a caller got of one stream, also if it ended in an exception."""
-
-    deltas: list = field(default_factory=list)
-    usage: Optional[Tuple[int, int]] = None
-    run_id: Optional[str] = None
-
-    @property
-    def text(self):
-        return "".join(self.deltas)
 
 
 class Chat:
@@ -86,24 +71,6 @@ class Chat:
         if stream:
             request.update(stream=True, stream_options={"include_usage": True})
         return request
-
-    def create(self, client, **request):
-        return client.openai.chat.completions.create(**request)
-
-    def read(self, answer):
-        return answer.choices[0].message.content, (answer.usage.prompt_tokens, answer.usage.completion_tokens)
-
-    def see(self, chunk, seen):
-        for choice in chunk.choices:
-            if choice.delta.content:
-                seen.deltas.append(choice.delta.content)
-        if chunk.usage:
-            seen.usage = (chunk.usage.prompt_tokens, chunk.usage.completion_tokens)
-
-    def helper(self, client, model, prompt):
-        request = self.request(model, prompt)
-        with client.openai.chat.completions.stream(stream_options={"include_usage": True}, **request) as stream:
-            return self.read(stream.get_final_completion())
 
 
 class Responses:
@@ -185,22 +152,6 @@ class Responses:
             request.update(stream=True)
         return request
 
-    def create(self, client, **request):
-        return client.openai.responses.create(**request)
-
-    def read(self, answer):
-        return answer.output_text, (answer.usage.input_tokens, answer.usage.output_tokens)
-
-    def see(self, event, seen):
-        if event.type == "response.output_text.delta":
-            seen.deltas.append(event.delta)
-        elif event.type == "response.completed":
-            seen.usage = (event.response.usage.input_tokens, event.response.usage.output_tokens)
-
-    def helper(self, client, model, prompt):
-        with client.openai.responses.stream(**self.request(model, prompt)) as stream:
-            return self.read(stream.get_final_response())
-
 
 class Messages:
     """Anthropic messages."""
@@ -251,25 +202,6 @@ class Messages:
         if stream:
             request.update(stream=True)
         return request
-
-    def create(self, client, **request):
-        return client.anthropic.messages.create(**request)
-
-    def read(self, answer):
-        return answer.content[0].text, (answer.usage.input_tokens, answer.usage.output_tokens)
-
-    def see(self, event, seen):
-        if event.type == "message_start":
-            seen.usage = (event.message.usage.input_tokens, event.message.usage.output_tokens)
-        elif event.type == "content_block_delta":
-            seen.deltas.append(event.delta.text)
-        elif event.type == "message_delta":
-            seen.usage = (seen.usage[0], event.usage.output_tokens)
-
-    def helper(self, client, model, prompt):
-        with client.anthropic.messages.stream(**self.request(model, prompt)) as stream:
-            return self.read(stream.get_final_message())
-
 
 DIALECTS = [Chat(), Responses(), Messages()]
 

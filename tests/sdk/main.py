@@ -10,6 +10,8 @@ import cases_scripted  # noqa: F401
 import runner
 from client import Client
 from gateway import Gateway
+from node_sdks import Node
+from python_sdks import PythonSession
 from upstream import Upstream
 
 CONFIG = """\
@@ -47,22 +49,45 @@ ALONE = {
 }
 
 
-class Context:
-    """What one case works with: callers of the gateways, by name. `embedded` brings its upstream along,
-    `scripted` has one that plays what a case tells it to; the others are in `ALONE`."""
+class World:
+    """Everything that the cases share: addresses by name, the scripted upstream, and Node."""
 
-    def __init__(self, key, gateways, upstream):
+    def __init__(self, urls, upstream, node):
+        self.urls = urls
+        self.upstream = upstream
+        self.node = node
+
+
+class Context:
+    """What one case works with: clients of its SDK, by the name of what they talk to. `embedded` brings
+    its upstream along, `scripted` has one that plays what a case tells it to; others are in `ALONE`."""
+
+    def __init__(self, world, key, caller):
+        self.world = world
         self.key = key
         self.prompt = f"{key} Say hello."
-        self.upstream = upstream
-        self.gateways = gateways
+        self.upstream = world.upstream
+        self.caller = caller
+        self.outcome = None
         self.clients = {}
+        self.sessions = []
 
     def alone(self, name):
-        # An SDK's client takes long to make, and a case needs one or two.
         if name not in self.clients:
-            self.clients[name] = Client(self.gateways[name].url)
+            url = self.world.urls[name]
+            sdk = self.caller and self.caller.sdk
+            self.clients[name] = Client(sdk, url, self._play(sdk, url), self._record)
         return self.clients[name]
+
+    def _play(self, sdk, url):
+        if sdk is None or sdk.runtime == "node":
+            return self.world.node.play
+        session = PythonSession(url)
+        self.sessions.append(session)
+        return session.play
+
+    def _record(self, outcome):
+        self.outcome = outcome
 
     @property
     def embedded(self):
@@ -76,19 +101,22 @@ class Context:
         self.upstream.play(self.key, script)
 
     def close(self):
-        for client in self.clients.values():
-            client.close()
+        for closing in [*self.clients.values(), *self.sessions]:
+            closing.close()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gateway", type=pathlib.Path, required=True)
+    parser.add_argument("--node", type=pathlib.Path, required=True)
+    parser.add_argument("--node-program", type=pathlib.Path, required=True)
     parser.add_argument("--logs", type=pathlib.Path, required=True)
     parser.add_argument("words", nargs="*", help="run only cases whose names contain one of these")
     options = parser.parse_args()
 
     options.logs.mkdir(parents=True, exist_ok=True)
     upstream = Upstream()
+    node = Node(options.node, options.node_program, options.logs / "node.log")
     embedded = Gateway(options.gateway, options.logs / "embedded.log")
     gateways = {"embedded": embedded}
     configs = {"scripted": CONFIG.format(port=upstream.port)}
@@ -100,18 +128,20 @@ def main():
             config = options.logs / f"{name}.toml"
             config.write_text(text)
             gateways[name] = Gateway(options.gateway, options.logs / f"{name}.log", config)
-        passed, failed = runner.run(lambda key: Context(key, gateways, upstream), options.words)
+        world = World({name: gateway.url for name, gateway in gateways.items()}, upstream, node)
+        tally, _ = runner.run(lambda key, caller: Context(world, key, caller), runner.chosen(options.words))
     finally:
         statuses = {name: gateway.stop() for name, gateway in gateways.items()}
+        node.stop()
 
     for name, status in statuses.items():
-        clean = status == 0
-        passed, failed = passed + clean, failed + (not clean)
-        print(f"{'ok' if clean else 'FAILED':6}          {name} gateway ends cleanly on SIGTERM (status {status})")
-    if failed:
-        print(f"the gateways' stderr is in {options.logs}")
-    print(f"{passed} passed, {failed} failed")
-    sys.exit(1 if failed else 0)
+        tally.check(status == 0, f"{name} gateway ends cleanly on SIGTERM (status {status})")
+    if tally.skipped:
+        print(f"{tally.skipped} skipped, as said above")
+    if tally.failed:
+        print(f"what the processes wrote to stderr is in {options.logs}")
+    print(f"{tally.passed} passed, {tally.failed} failed")
+    sys.exit(1 if tally.failed else 0)
 
 
 if __name__ == "__main__":

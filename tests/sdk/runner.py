@@ -4,71 +4,118 @@ import queue
 import threading
 import time
 import traceback
+from dataclasses import dataclass
+from typing import Callable, Optional
 
 # No case needs half of it; what takes longer hangs.
 LIMIT = 60
-WORKERS = 8
+WORKERS = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """`group` is the file that it is written in; `caller` the SDK and dialect that it is run for."""
+
+    group: str
+    scenario: str
+    function: Callable
+    caller: Optional[object]
+    arguments: tuple
+
+    @property
+    def name(self):
+        who = self.caller or next(iter(self.arguments), None)
+        return f"{who.name}: {self.scenario}" if who else self.scenario
+
 
 CASES = []
 
 
-def case(name, over=(None,)):
-    """Registers a case, once for each member of `over`, which it is called with."""
+class Skip(Exception):
+    """Raised by a case that cannot hold yet; its text says why. It counts as neither passed nor failed."""
+
+
+def case(scenario, over=(None,)):
+    """Registers a case, once for each member of `over`: callers, or dialects that no SDK is needed for.
+    It is called with the dialect."""
 
     def register(function):
+        group = function.__module__
         for value in over:
-            if value is None:
-                CASES.append((name, function, ()))
-            else:
-                CASES.append((f"{value.name}: {name}", function, (value,)))
+            caller = value if hasattr(value, "sdk") else None
+            dialect = caller.dialect if caller else value
+            CASES.append(Case(group, scenario, function, caller, () if dialect is None else (dialect,)))
         return function
 
     return register
 
 
-def run(make_context, words):
-    """Runs the cases whose names contain one of `words`; how many passed and failed."""
-    chosen = [case for case in CASES if not words or any(word in case[0] for word in words)]
+@dataclass
+class Tally:
+    passed: int = 0
+    failed: int = 0
+    skipped: int = 0
+
+    def check(self, ok, text):
+        self.passed += ok
+        self.failed += not ok
+        print(f"{'ok' if ok else 'FAILED':6}          {text}", flush=True)
+
+
+def chosen(words):
+    return [case for case in CASES if not words or any(word in case.name for word in words)]
+
+
+def run(make_context, cases):
+    """Runs them; the tally, and how the SDK's last call ended in each case that passed."""
     # The slow ones first, or they would run on alone at the end.
-    chosen.sort(key=lambda case: "slow" not in case[0])
     todo = queue.SimpleQueue()
-    for number, (name, function, arguments) in enumerate(chosen, start=1):
-        todo.put((number, name, function, arguments))
-
-    outcomes = queue.SimpleQueue()
+    for number, case in enumerate(sorted(cases, key=lambda case: "slow" not in case.scenario), start=1):
+        todo.put((number, case))
+    done = queue.SimpleQueue()
     for _ in range(WORKERS):
-        threading.Thread(target=_work, args=(make_context, todo, outcomes), daemon=True).start()
+        threading.Thread(target=_work, args=(make_context, todo, done), daemon=True).start()
 
-    unheard = {name for name, _, _ in chosen}
-    failed = 0
+    unheard = set(cases)
+    tally, outcomes = Tally(), {}
     while unheard:
         try:
-            name, seconds, problem = outcomes.get(timeout=LIMIT)
+            case, seconds, problem, outcome = done.get(timeout=LIMIT)
         except queue.Empty:
             break
-        unheard.discard(name)
-        failed += bool(problem)
-        print(f"{'FAILED' if problem else 'ok':6} {seconds:5.1f} s  {name}", flush=True)
+        unheard.discard(case)
+        if isinstance(problem, Skip):
+            tally.skipped += 1
+            print(f"SKIPPED {seconds:4.1f} s  {case.name}: {problem}", flush=True)
+            continue
+        tally.passed += not problem
+        tally.failed += bool(problem)
+        if not problem:
+            outcomes[case] = outcome
+        print(f"{'FAILED' if problem else 'ok':6} {seconds:5.1f} s  {case.name}", flush=True)
         if problem:
             print(problem, flush=True)
-    for name in sorted(unheard):
-        print(f"FAILED  never    {name}: no case has ended for {LIMIT} s")
-    return len(chosen) - failed - len(unheard), failed + len(unheard)
+    for case in unheard:
+        print(f"FAILED  never    {case.name}: no case has ended for {LIMIT} s")
+    tally.failed += len(unheard)
+    return tally, outcomes
 
 
-def _work(make_context, todo, outcomes):
+def _work(make_context, todo, done):
     while True:
         try:
-            number, name, function, arguments = todo.get_nowait()
+            number, case = todo.get_nowait()
         except queue.Empty:
             return
         start = time.monotonic()
         problem = None
-        context = make_context(f"[case-{number}]")
+        context = make_context(f"[case-{number}]", case.caller)
         try:
-            function(context, *arguments)
+            case.function(context, *case.arguments)
+        except Skip as skip:
+            problem = skip
         except Exception:
             problem = traceback.format_exc()
         finally:
             context.close()
-        outcomes.put((name, time.monotonic() - start, problem))
+        done.put((case, time.monotonic() - start, problem, context.outcome))
