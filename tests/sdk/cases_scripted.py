@@ -74,20 +74,11 @@ def healthy_stream(context, dialect):
     expect.one_request(context.scripted, context.upstream.seen(context.key))
 
 
-@case("a stream that succeeds is upstream's, byte for byte", over=dialects.DIALECTS)
-def identical_stream(context, dialect):
-    data = (
-        b": a comment\n\n"
-        + dialect.prelude()
-        + dialect.life
-        + deltas(dialect).replace(b"\n", b"\r\n")
-        + b"id: 7\nretry: 100\n: inside\n"
-        + dialect.delta("  spaced  ")
-        + dialect.closing(DELTAS)
-    )
+def stream_in_scraps(context, dialect, data, size):
+    """What a caller gets, byte for byte, of a stream that upstream wrote `size` bytes at a time."""
 
     def script(exchange):
-        exchange.sse(*(data[at : at + 11] for at in range(0, len(data), 11)))
+        exchange.sse(*(data[at : at + size] for at in range(0, len(data), size)))
         exchange.end()
 
     context.play(script)
@@ -98,7 +89,35 @@ def identical_stream(context, dialect):
 
     expect.equal(answer.status_code, 200)
     expect.equal(answer.headers["content-type"], "text/event-stream")
-    expect.equal(received, data)
+    return received
+
+
+# One byte, which splits all there is; odd ones, which split characters and line ends; all at once.
+SIZES = [1, 2, 3, 11, 97, 1 << 20]
+
+
+@case("a stream that succeeds is upstream's, byte for byte", over=dialects.DIALECTS)
+def identical_stream(context, dialect):
+    data = (
+        b": a comment\n\n"
+        + dialect.prelude()
+        + dialect.life
+        + deltas(dialect).replace(b"\n", b"\r\n")
+        + b"id: 7\nretry: 100\n: inside\n"
+        + dialect.delta("  spaced  ")
+        + dialect.life.replace(b"\n", b"\r")
+        + dialect.closing(DELTAS)
+    )
+    for size in SIZES:
+        expect.equal(stream_in_scraps(context, dialect, data, size), data)
+
+
+@case("a chat stream that finished but for [DONE] is upstream's and a [DONE], byte for byte")
+def supplied_done(context):
+    chat = dialects.DIALECTS[0]
+    data = chat.prelude() + deltas(chat) + chat.finish()
+    for size in SIZES:
+        expect.equal(stream_in_scraps(context, chat, data, size), data + chat.done)
 
 
 @case("an answer that succeeds is upstream's, byte for byte", over=dialects.DIALECTS)

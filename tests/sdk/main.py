@@ -6,6 +6,8 @@ import sys
 
 import cases_embedded  # noqa: F401  (registers its cases)
 import cases_fallback  # noqa: F401
+import cases_frames  # noqa: F401
+import cases_heads  # noqa: F401
 import cases_scripted  # noqa: F401
 import runner
 from client import Client
@@ -60,7 +62,8 @@ class World:
 
 class Context:
     """What one case works with: clients of its SDK, by the name of what they talk to. `embedded` brings
-    its upstream along, `scripted` has one that plays what a case tells it to; others are in `ALONE`."""
+    its upstream along, `scripted` has one that plays what a case tells it to, and `direct` is that
+    upstream without a gateway; others are in `ALONE`."""
 
     def __init__(self, world, key, caller):
         self.world = world
@@ -97,6 +100,10 @@ class Context:
     def scripted(self):
         return self.alone("scripted")
 
+    @property
+    def direct(self):
+        return self.alone("direct")
+
     def play(self, script):
         self.upstream.play(self.key, script)
 
@@ -128,7 +135,9 @@ def main():
             config = options.logs / f"{name}.toml"
             config.write_text(text)
             gateways[name] = Gateway(options.gateway, options.logs / f"{name}.log", config)
-        world = World({name: gateway.url for name, gateway in gateways.items()}, upstream, node)
+        urls = {name: gateway.url for name, gateway in gateways.items()}
+        urls["direct"] = f"http://127.0.0.1:{upstream.port}"
+        world = World(urls, upstream, node)
         tally, _ = runner.run(lambda key, caller: Context(world, key, caller), runner.chosen(options.words))
     finally:
         statuses = {name: gateway.stop() for name, gateway in gateways.items()}

@@ -106,10 +106,11 @@ class Exchange:
             return len(self.body) >= int(length.group(1))
         return self.body.endswith(b"0\r\n\r\n")
 
-    def json(self, body, status="200 OK", length=None):
+    def json(self, body, status="200 OK", length=None, headers=None):
         """A unary answer; `length` promises another size than is sent."""
+        more = "".join(f"{name}: {value}\r\n" for name, value in (headers or {}).items())
         head = (
-            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n"
+            f"HTTP/1.1 {status}\r\ncontent-type: application/json\r\n{more}"
             f"content-length: {len(body) if length is None else length}\r\nconnection: close\r\n\r\n"
         )
         self.connection.sendall(head.encode() + body)

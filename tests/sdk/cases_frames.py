@@ -1,0 +1,148 @@
+"""Why a stream that must end early ends as it does: what each SDK makes of every way to do it, straight
+from the scripted upstream, and the same through the gateway. If a new SDK changes its mind, we want to
+know.
+
+One good delta comes first; it is always shown."""
+
+import json
+
+import expect
+import sdks
+from client import Seen
+from runner import case
+from sdks import CALLERS
+
+MODEL = "scripted"
+DELTA = "So far, "
+MESSAGE = "upstream is melting"
+
+NESTED = {"type": "melted", "code": "melted", "message": MESSAGE, "param": None}
+FLAT = {"type": "error", "code": "melted", "message": MESSAGE, "param": None, "sequence_number": 9}
+
+
+def frame(value, name=None):
+    line = f"event: {name}\n" if name else ""
+    return f"{line}data: {json.dumps(value)}\n\n".encode()
+
+
+def failed_response():
+    response = {"id": "resp_1", "object": "response", "created_at": 1, "status": "failed", "model": "scripted"}
+    error = {"code": "server_error", "message": MESSAGE}
+    rest = {"incomplete_details": None, "output": [], "parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    return {"type": "response.failed", "sequence_number": 9, "response": {**response, **rest, "error": error}}
+
+
+class Ending:
+    """How a stream ends early: a frame before a clean end, or `None` and an end of the transport.
+    `raised_by` picks those whose SDK raises; the others take what came for the whole answer."""
+
+    def __init__(self, name, data, raised_by, finish=lambda exchange: exchange.end(), dialects=None):
+        self.name = name
+        self.data = data
+        self.raised_by = raised_by
+        self.finish = finish
+        self.dialects = dialects
+
+    def play(self, exchange):
+        exchange.sse(exchange.dialect.prelude(), exchange.dialect.delta(DELTA))
+        if self.data:
+            exchange.send(self.data)
+        self.finish(exchange)
+
+    def callers(self):
+        return [caller for caller in CALLERS if not self.dialects or caller.dialect.name in self.dialects]
+
+
+def openai(caller):
+    return caller.dialect.name != "messages"
+
+
+def everybody(_caller):
+    return True
+
+
+def nobody(_caller):
+    return False
+
+
+def anthropic_and_newest_node(caller):
+    """OpenAI's SDK for Python shows an error event that is flat as an event, as version 6 for Node did."""
+    return caller.sdk in (sdks.ANTHROPIC_PYTHON, sdks.ANTHROPIC_NODE, sdks.OPENAI_NODE)
+
+
+# Upstream's own word, which the gateway hands on as it is.
+OWN = [
+    Ending("`data: {error: {..}}`", frame({"error": NESTED}), openai),
+    Ending("`event: error`, flat", frame(FLAT, "error"), anthropic_and_newest_node),
+    Ending("`event: response.failed`", frame(failed_response(), "response.failed"), nobody, dialects=["responses"]),
+    Ending("`event: error`, nested", frame({"type": "error", "error": NESTED}, "error"), everybody),
+    Ending("nested, without `event:`", frame({"type": "error", "error": NESTED}), openai),
+    Ending("`event: error`, nested and flat", frame({**FLAT, "error": NESTED}, "error"), everybody),
+]
+
+# What only the transport says, which the gateway says in words.
+CUTS = [
+    Ending("clean end without a terminator", None, nobody),
+    Ending("end without the last chunk", None, everybody, finish=lambda exchange: None),
+    Ending("TCP reset", None, everybody, finish=lambda exchange: exchange.reset()),
+]
+
+
+def over_endings(endings):
+    """Registers a case for each of the endings, for each caller that may meet it."""
+
+    def register(function):
+        for ending in endings:
+
+            def of_ending(context, dialect, ending=ending):
+                function(context, dialect, ending)
+
+            of_ending.__module__ = function.__module__
+            case(f"{function.__doc__}: {ending.name}", over=ending.callers())(of_ending)
+        return function
+
+    return register
+
+
+def read(context, client, dialect, ending):
+    """What the SDK raised, if it did."""
+    context.play(ending.play)
+    seen = Seen()
+    raised = None
+    if ending.raised_by(context.caller):
+        raised = expect.error(lambda: client.stream(dialect, MODEL, context.prompt, seen))
+    else:
+        client.stream(dialect, MODEL, context.prompt, seen)
+    expect.equal(seen.text, DELTA)
+    expect.one_request(client, context.upstream.seen(context.key))
+    return raised
+
+
+@over_endings(OWN + CUTS)
+def straight(context, dialect, ending):
+    """without a gateway"""
+    raised = read(context, context.direct, dialect, ending)
+
+    if raised and ending.data:
+        assert MESSAGE in raised.message, raised
+
+
+@over_endings(OWN)
+def own_word(context, dialect, ending):
+    """upstream's own word, through the gateway"""
+    raised = read(context, context.scripted, dialect, ending)
+
+    if raised:
+        assert MESSAGE in raised.message, raised
+
+
+@over_endings(CUTS)
+def cut(context, dialect, ending):
+    """through the gateway"""
+    context.play(ending.play)
+    seen = Seen()
+
+    expect.reason(lambda: context.scripted.stream(dialect, MODEL, context.prompt, seen), "upstream_failed")
+
+    expect.equal(seen.text, DELTA)
+    expect.one_request(context.scripted, context.upstream.seen(context.key))
