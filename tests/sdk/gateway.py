@@ -1,4 +1,4 @@
-"""The gateway's process."""
+"""The processes of gateways."""
 
 import re
 import subprocess
@@ -10,25 +10,22 @@ UPSTREAM = re.compile(r"upstream counts at (http://\S+)/stats")
 
 
 class Gateway:
-    """A running gateway; `url` is where it listens, `upstream` what it brought along, if it did."""
+    """Something that listens at `url`; `upstream` is what an embedded gateway brought along."""
 
-    def __init__(self, binary, log, config=None):
-        arguments = [str(binary), "--listen", "127.0.0.1:0"]
-        if config:
-            arguments += ["--config", str(config)]
+    def __init__(self, arguments, log, embedded=False):
         self.log = log
         self.url = None
         self.upstream = None
-        self.embedded = config is None
+        self.embedded = embedded
         self.ready = threading.Event()
         self.process = subprocess.Popen(
-            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
+            list(map(str, arguments)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
         )
         # Reads to the end: a full pipe would stop the gateway.
         threading.Thread(target=self._read, daemon=True).start()
         if not self.ready.wait(20) or not self.url:
             self.process.kill()
-            raise SystemExit(f"the gateway did not say where it listens; its stderr:\n{log.read_text()}")
+            raise SystemExit(f"{arguments[0]} did not say where it listens; its stderr:\n{log.read_text()}")
 
     def _read(self):
         for line in self.process.stdout:

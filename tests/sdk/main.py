@@ -1,6 +1,7 @@
 """The official SDKs against the gateway example: starts everything, runs the cases, counts."""
 
 import argparse
+import itertools
 import pathlib
 import sys
 
@@ -8,6 +9,8 @@ import cases_embedded  # noqa: F401  (registers its cases)
 import cases_fallback  # noqa: F401
 import cases_frames  # noqa: F401
 import cases_heads  # noqa: F401
+import cases_limits  # noqa: F401
+import cases_reasons  # noqa: F401
 import cases_scripted  # noqa: F401
 import runner
 from client import Client
@@ -16,16 +19,23 @@ from node_sdks import Node
 from python_sdks import PythonSession
 from upstream import Upstream
 
-CONFIG = """\
-[attempt]
-step_timeout = "1s"
-first_token_timeout = "2s"
-
+SCRIPTED = """\
 [[candidates]]
 name = "scripted"
 model = "scripted-model"
 base_url = "http://127.0.0.1:{port}/v1"
 """
+
+# The limits of gateways in front of the scripted upstream. Those that one reason is named for let nothing
+# else happen.
+SCRIPTED_LIMITS = {
+    "scripted": '[attempt]\nstep_timeout = "1s"\nfirst_token_timeout = "2s"\n',
+    "max_turn_time": '[run]\nmax_turn_time = "1s"\n',
+    "timeout": '[run]\ntimeout = "1s"\n',
+    "retry_budget_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_error_key = 1\n",
+    "per_dispatch_errors_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1\n",
+    "patient": "",
+}
 
 # The limits of the embedded configuration.
 LIMITS = """\
@@ -52,18 +62,52 @@ ALONE = {
 
 
 class World:
-    """Everything that the cases share: addresses by name, the scripted upstream, and Node."""
+    """Everything that the cases share: the processes, and the scripted upstream."""
 
-    def __init__(self, urls, upstream, node):
-        self.urls = urls
-        self.upstream = upstream
-        self.node = node
+    def __init__(self, options):
+        self.options = options
+        self.gateways = {}
+        self.upstream = Upstream()
+        self.urls = {"direct": f"http://127.0.0.1:{self.upstream.port}"}
+        self.node = Node(options.node, options.node_program, options.logs / "node.log")
+        self.numbers = itertools.count(1)
+
+    def start(self, name, arguments, embedded=False):
+        """Starts what cases know by its name."""
+        process = Gateway(arguments, self.options.logs / f"{name}.log", embedded)
+        self.gateways[name] = process
+        self.urls[name] = process.url
+        return process
+
+    def start_gateway(self, name, text=None):
+        """Starts a gateway with this configuration, or with an upstream of its own."""
+        if text is not None:
+            self._config(name).write_text(text)
+        return self.start(name, self._arguments(name if text is not None else None), embedded=text is None)
+
+    def start_another(self, name):
+        """A gateway of the same configuration, for one case; the case stops it."""
+        log = self.options.logs / f"{name}-{next(self.numbers)}.log"
+        return Gateway(self._arguments(name), log)
+
+    def _arguments(self, name):
+        config = ["--config", self._config(name)] if name else []
+        return [self.options.gateway, "--listen", "127.0.0.1:0", *config]
+
+    def _config(self, name):
+        return self.options.logs / f"{name}.toml"
+
+    def stop(self):
+        """Stops what was started, by name with the status that it ended with."""
+        self.node.stop()
+        return {name: gateway.stop() for name, gateway in self.gateways.items()}
 
 
 class Context:
     """What one case works with: clients of its SDK, by the name of what they talk to. `embedded` brings
     its upstream along, `scripted` has one that plays what a case tells it to, and `direct` is that
-    upstream without a gateway; others are in `ALONE`."""
+    upstream without a gateway; `reasons` ends its runs for a reason. Others are in `SCRIPTED_LIMITS`
+    and `ALONE`."""
 
     def __init__(self, world, key, caller):
         self.world = world
@@ -74,20 +118,29 @@ class Context:
         self.outcome = None
         self.clients = {}
         self.sessions = []
+        self.started = []
 
     def alone(self, name):
         if name not in self.clients:
-            url = self.world.urls[name]
-            sdk = self.caller and self.caller.sdk
-            self.clients[name] = Client(sdk, url, self._play(sdk, url), self._record)
+            self.clients[name] = self._client(self.world.urls[name])
         return self.clients[name]
 
-    def _play(self, sdk, url):
-        if sdk is None or sdk.runtime == "node":
-            return self.world.node.play
-        session = PythonSession(url)
-        self.sessions.append(session)
-        return session.play
+    def start(self, name):
+        """A client of a gateway that is the case's own, to be ended by it."""
+        gateway = self.world.start_another(name)
+        self.started.append(gateway)
+        client = self._client(gateway.url)
+        self.clients[gateway] = client
+        return client, gateway
+
+    def _client(self, url):
+        sdk = self.caller and self.caller.sdk
+        play = self.world.node.play
+        if sdk and sdk.runtime == "python":
+            session = PythonSession(url)
+            self.sessions.append(session)
+            play = session.play
+        return Client(sdk, url, play, self._record)
 
     def _record(self, outcome):
         self.outcome = outcome
@@ -104,17 +157,24 @@ class Context:
     def direct(self):
         return self.alone("direct")
 
+    @property
+    def reasons(self):
+        return self.alone("reasons")
+
     def play(self, script):
         self.upstream.play(self.key, script)
 
     def close(self):
         for closing in [*self.clients.values(), *self.sessions]:
             closing.close()
+        for gateway in self.started:
+            gateway.stop()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gateway", type=pathlib.Path, required=True)
+    parser.add_argument("--reasons", type=pathlib.Path, required=True, help="the server of cases_reasons.py")
     parser.add_argument("--node", type=pathlib.Path, required=True)
     parser.add_argument("--node-program", type=pathlib.Path, required=True)
     parser.add_argument("--logs", type=pathlib.Path, required=True)
@@ -122,29 +182,21 @@ def main():
     options = parser.parse_args()
 
     options.logs.mkdir(parents=True, exist_ok=True)
-    upstream = Upstream()
-    node = Node(options.node, options.node_program, options.logs / "node.log")
-    embedded = Gateway(options.gateway, options.logs / "embedded.log")
-    gateways = {"embedded": embedded}
-    configs = {"scripted": CONFIG.format(port=upstream.port)}
-    for name, models in ALONE.items():
-        candidates = [CANDIDATE.format(model=model, upstream=embedded.upstream) for model in models]
-        configs[name] = "\n".join([LIMITS, *candidates])
+    world = World(options)
     try:
-        for name, text in configs.items():
-            config = options.logs / f"{name}.toml"
-            config.write_text(text)
-            gateways[name] = Gateway(options.gateway, options.logs / f"{name}.log", config)
-        urls = {name: gateway.url for name, gateway in gateways.items()}
-        urls["direct"] = f"http://127.0.0.1:{upstream.port}"
-        world = World(urls, upstream, node)
+        world.start("reasons", [options.reasons])
+        embedded = world.start_gateway("embedded")
+        for name, limits in SCRIPTED_LIMITS.items():
+            world.start_gateway(name, limits + SCRIPTED.format(port=world.upstream.port))
+        for name, models in ALONE.items():
+            candidates = [CANDIDATE.format(model=model, upstream=embedded.upstream) for model in models]
+            world.start_gateway(name, "\n".join([LIMITS, *candidates]))
         tally, _ = runner.run(lambda key, caller: Context(world, key, caller), runner.chosen(options.words))
     finally:
-        statuses = {name: gateway.stop() for name, gateway in gateways.items()}
-        node.stop()
+        statuses = world.stop()
 
     for name, status in statuses.items():
-        tally.check(status == 0, f"{name} gateway ends cleanly on SIGTERM (status {status})")
+        tally.check(status == 0, f"{name} ends cleanly on SIGTERM (status {status})")
     if tally.skipped:
         print(f"{tally.skipped} skipped, as said above")
     if tally.failed:
