@@ -1,6 +1,7 @@
 """The official SDKs against the gateway example: starts everything, runs the cases, counts."""
 
 import argparse
+import difflib
 import itertools
 import pathlib
 import sys
@@ -10,14 +11,20 @@ import cases_fallback  # noqa: F401
 import cases_frames  # noqa: F401
 import cases_heads  # noqa: F401
 import cases_limits  # noqa: F401
+import cases_mock
 import cases_reasons  # noqa: F401
 import cases_scripted  # noqa: F401
 import runner
+import table
+import versions
 from client import Client
 from gateway import Gateway
 from node_sdks import Node
 from python_sdks import PythonSession
 from upstream import Upstream
+
+ROOT = pathlib.Path(__file__).parents[2]
+PAGE = ROOT / "docs/sdk.md"
 
 SCRIPTED = """\
 [[candidates]]
@@ -61,12 +68,21 @@ ALONE = {
 }
 
 
+# What is tried of the upstream of `cases_mock`, and for how long.
+MOCK_LIMITS = """\
+[attempt]
+step_timeout = "1s"
+first_token_timeout = "2s"
+"""
+
+
 class World:
     """Everything that the cases share: the processes, and the scripted upstream."""
 
     def __init__(self, options):
         self.options = options
         self.gateways = {}
+        self.mocks = []
         self.upstream = Upstream()
         self.urls = {"direct": f"http://127.0.0.1:{self.upstream.port}"}
         self.node = Node(options.node, options.node_program, options.logs / "node.log")
@@ -85,6 +101,16 @@ class World:
             self._config(name).write_text(text)
         return self.start(name, self._arguments(name if text is not None else None), embedded=text is None)
 
+    def start_mock(self, name, models):
+        """Starts an aimock that plays these models."""
+        fixtures = self.options.logs / f"{name}.json"
+        fixtures.write_text(cases_mock.fixtures(models))
+        program = self.options.node_program.parent / "node_modules/@copilotkit/aimock/dist/cli.js"
+        arguments = [self.options.node, program, "--port", "0", "--fixtures", fixtures]
+        mock = Gateway(arguments, self.options.logs / f"{name}.log")
+        self.mocks.append(mock)
+        return mock
+
     def start_another(self, name):
         """A gateway of the same configuration, for one case; the case stops it."""
         log = self.options.logs / f"{name}-{next(self.numbers)}.log"
@@ -100,6 +126,9 @@ class World:
     def stop(self):
         """Stops what was started, by name with the status that it ended with."""
         self.node.stop()
+        for mock in self.mocks:
+            # How it ends is not our matter, and it waits for those that it keeps waiting.
+            mock.process.kill()
         return {name: gateway.stop() for name, gateway in self.gateways.items()}
 
 
@@ -158,6 +187,10 @@ class Context:
         return self.alone("direct")
 
     @property
+    def mock(self):
+        return self.alone("mock")
+
+    @property
     def reasons(self):
         return self.alone("reasons")
 
@@ -178,8 +211,11 @@ def main():
     parser.add_argument("--node", type=pathlib.Path, required=True)
     parser.add_argument("--node-program", type=pathlib.Path, required=True)
     parser.add_argument("--logs", type=pathlib.Path, required=True)
+    parser.add_argument("--table", type=pathlib.Path, help="write what was measured, if all cases are run and pass")
     parser.add_argument("words", nargs="*", help="run only cases whose names contain one of these")
     options = parser.parse_args()
+    if options.table and options.words:
+        parser.error("--table needs all cases")
 
     options.logs.mkdir(parents=True, exist_ok=True)
     world = World(options)
@@ -191,18 +227,38 @@ def main():
         for name, models in ALONE.items():
             candidates = [CANDIDATE.format(model=model, upstream=embedded.upstream) for model in models]
             world.start_gateway(name, "\n".join([LIMITS, *candidates]))
-        tally, _ = runner.run(lambda key, caller: Context(world, key, caller), runner.chosen(options.words))
+        healthy = CANDIDATE.format(model=cases_mock.HEALTHY, upstream=world.start_mock("aimock", [cases_mock.HEALTHY]).url)
+        faulty = world.start_mock("faulty aimock", cases_mock.FAULTS)
+        faults = {name: CANDIDATE.format(model=name, upstream=faulty.url) for name in cases_mock.FAULTS}
+        world.start_gateway("mock", "\n".join([MOCK_LIMITS, healthy, *faults.values()]))
+        for name, candidate in faults.items():
+            world.start_gateway(name, MOCK_LIMITS + candidate)
+        cases = runner.chosen(options.words)
+        tally, outcomes = runner.run(lambda key, caller: Context(world, key, caller), cases)
     finally:
         statuses = world.stop()
 
     for name, status in statuses.items():
         tally.check(status == 0, f"{name} ends cleanly on SIGTERM (status {status})")
+    if not options.words and not tally.failed:
+        page = table.page(cases, outcomes, versions.measured(options.node, options.node_program.parent))
+        if options.table:
+            options.table.write_text(page)
+        check_table(tally, page)
     if tally.skipped:
         print(f"{tally.skipped} skipped, as said above")
     if tally.failed:
         print(f"what the processes wrote to stderr is in {options.logs}")
     print(f"{tally.passed} passed, {tally.failed} failed")
     sys.exit(1 if tally.failed else 0)
+
+
+def check_table(tally, page):
+    """The page that is committed says what was measured."""
+    committed = PAGE.read_text() if PAGE.exists() else ""
+    tally.check(page == committed, f"{PAGE.relative_to(ROOT)} says what was measured")
+    lines = [text.splitlines(keepends=True) for text in (committed, page)]
+    sys.stdout.writelines(difflib.unified_diff(*lines, "committed", "measured", n=0))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,11 @@ import queue
 import threading
 import time
 import traceback
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Callable, Optional
+
+from client import Raised
 
 # No case needs half of it; what takes longer hangs.
 LIMIT = 60
@@ -32,7 +35,17 @@ CASES = []
 
 
 class Skip(Exception):
-    """Raised by a case that cannot hold yet; its text says why. It counts as neither passed nor failed."""
+    """A case does not hold yet; the text says why. It counts as neither passed nor failed."""
+
+
+@contextmanager
+def known_fault(why):
+    """Skips what fails in here, for a fault that is written down; once it holds, the fault is mended."""
+    try:
+        yield
+    except (AssertionError, Raised):
+        raise Skip(why) from None
+    raise AssertionError(f"this holds now, so the fault is mended, and `known_fault` is to go: {why}")
 
 
 def case(scenario, over=(None,)):
@@ -67,7 +80,7 @@ def chosen(words):
 
 
 def run(make_context, cases):
-    """Runs them; the tally, and how the SDK's last call ended in each case that passed."""
+    """Runs them; the tally, and how the SDK's last call ended in each case that did not fail."""
     # The slow ones first, or they would run on alone at the end.
     todo = queue.SimpleQueue()
     for number, case in enumerate(sorted(cases, key=lambda case: "slow" not in case.scenario), start=1):
@@ -86,12 +99,13 @@ def run(make_context, cases):
         unheard.discard(case)
         if isinstance(problem, Skip):
             tally.skipped += 1
+            outcomes[case] = "skipped"
             print(f"SKIPPED {seconds:4.1f} s  {case.name}: {problem}", flush=True)
             continue
         tally.passed += not problem
         tally.failed += bool(problem)
         if not problem:
-            outcomes[case] = outcome
+            outcomes[case] = str(outcome)
         print(f"{'FAILED' if problem else 'ok':6} {seconds:5.1f} s  {case.name}", flush=True)
         if problem:
             print(problem, flush=True)
