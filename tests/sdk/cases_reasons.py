@@ -88,7 +88,20 @@ def before_head(context, dialect, name, call):
     retry = "true" if name == "shutdown" else "false"
     expect.equal(headers.get("x-should-retry"), retry if ours else None)
     assert headers["x-run-id"], headers
+    expect.equal(shape(raised.error), BODY[dialect.name == "messages"])
     expect.equal(context.reasons.sent, 3 if name in TRIED_AGAIN else 1)
+
+
+# What the SDKs hand out of an error's body: OpenAI's the error itself, Anthropic's all of it.
+BODY = [{"message", "type", "code", "param"}, {"type", "error.type", "error.message"}]
+
+
+def shape(body):
+    """The keys of an object and of what is in it."""
+    keys = set()
+    for key, value in body.items():
+        keys |= {f"{key}.{inner}" for inner in value} if isinstance(value, dict) else {key}
+    return keys
 
 
 @over_reasons

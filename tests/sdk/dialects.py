@@ -46,6 +46,9 @@ class Chat:
     def prelude(self):
         return self.chunk(self.choice({"role": "assistant", "content": ""}))
 
+    def opening(self):
+        return b""
+
     def delta(self, text):
         return self.chunk(self.choice({"content": text}))
 
@@ -131,6 +134,13 @@ class Responses:
             for number, kind in enumerate(["created", "in_progress"])
         )
 
+    def opening(self):
+        """What those who put the answer together need before its first delta."""
+        item = {"id": "msg_1", "type": "message", "status": "in_progress", "role": "assistant", "content": []}
+        part = {"type": "output_text", "text": "", "annotations": []}
+        added = {"type": "response.output_item.added", "output_index": 0, "sequence_number": 2, "item": item}
+        return event(added) + self.place("content_part.added", 3, part=part)
+
     def delta(self, text):
         return self.place("output_text.delta", 4, delta=text, logprobs=[])
 
@@ -177,6 +187,9 @@ class Messages:
         return event({"type": "message_start", "message": self.message([], None, 1)}) + event(
             {"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}
         )
+
+    def opening(self):
+        return b""
 
     def delta(self, text):
         return event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})

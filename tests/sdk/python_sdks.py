@@ -7,9 +7,9 @@ import anthropic
 import httpx2
 import openai
 
-# What a caller can catch. Anthropic's SDK lets the client's own errors through mid-stream, and
-# either lets those of its JSON.
-SDK_ERRORS = (openai.OpenAIError, anthropic.AnthropicError, httpx2.HTTPError, json.JSONDecodeError)
+# What a caller can catch. Anthropic's SDK lets the client's own errors through mid-stream, either lets
+# those of its JSON, and OpenAI's accumulating streams raise a bare error at what they did not expect.
+SDK_ERRORS = (openai.OpenAIError, anthropic.AnthropicError, httpx2.HTTPError, json.JSONDecodeError, RuntimeError)
 
 
 class PythonSession:

@@ -13,10 +13,10 @@ Measured by `tests/sdk/run`, which fails if this page says something else. To ma
 tests/sdk/run --table docs/sdk.md
 ```
 
-A cell says how the SDK's call ended: by an exception of that class, with the
+A cell says how the SDK's last call ended: by an exception of that class, with the
 status that it carries; `ends` is an answer that the SDK takes for whole, and
 `left` a caller that went away. An SDK made one request unless the cell says
-more. `skipped` is a fault that is known. A `–` is a scenario that the SDK has no
+more. `skipped` is a known fault of the gateway, which the run's output names. A `–` is a scenario that the SDK has no
 part in. Every exception of the gateway's own names its reason in its text and as
 its code or type; the cases in `tests/sdk/` say what else must hold.
 """

@@ -125,7 +125,9 @@ class Exchange:
             self.send(data)
 
     def send(self, data):
-        self.connection.sendall(f"{len(data):x}\r\n".encode() + data + b"\r\n")
+        # An empty chunk would be the last one.
+        if data:
+            self.connection.sendall(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
     def end(self):
         """A clean end of the transport."""
