@@ -51,7 +51,7 @@ class Client:
         self.play = play
         self.record = record
         self.sent = 0
-        self.raw = httpx2.Client(trust_env=False, timeout=TIMEOUT)
+        self.raw = httpx2.Client(trust_env=False, timeout=TIMEOUT, verify=False)
 
     def close(self):
         self.raw.close()

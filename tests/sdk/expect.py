@@ -34,6 +34,6 @@ def one_request(client, exchanges=None):
         equal(len(exchanges), 1)
 
 
-def released(exchange, limit=1.0):
+def released(exchange, limit=5.0):
     """Upstream's connection is closed soon."""
     assert exchange.closed.wait(limit), f"upstream was still connected {limit} s later"

@@ -33,23 +33,24 @@ model = "scripted-model"
 base_url = "http://127.0.0.1:{port}/v1"
 """
 
-# The limits of gateways in front of the scripted upstream. Those that one reason is named for let nothing
-# else happen.
-SCRIPTED_LIMITS = {
-    "scripted": '[attempt]\nstep_timeout = "1s"\nfirst_token_timeout = "2s"\n',
-    "max_turn_time": '[run]\nmax_turn_time = "1s"\n',
-    "timeout": '[run]\ntimeout = "1s"\n',
-    "retry_budget_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_error_key = 1\n",
-    "per_dispatch_errors_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1\n",
-    "patient": "",
-}
-
-# The limits of the embedded configuration.
+# The limits of the embedded configuration. They are long enough for an upstream that has to wait for a
+# busy machine, which is no matter of these tests.
 LIMITS = """\
 [attempt]
 step_timeout = "2s"
 first_token_timeout = "5s"
 """
+
+# The limits of gateways in front of the scripted upstream. Those that one reason is named for let nothing
+# else happen, and with `patient` nothing happens by itself.
+SCRIPTED_LIMITS = {
+    "scripted": LIMITS,
+    "max_turn_time": '[run]\nmax_turn_time = "2s"\n',
+    "timeout": '[run]\ntimeout = "2s"\n',
+    "retry_budget_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_error_key = 1\n",
+    "per_dispatch_errors_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1\n",
+    "patient": "",
+}
 
 CANDIDATE = """\
 [[candidates]]
@@ -66,14 +67,6 @@ ALONE = {
     "failing": ["sim-failing", "sim-overloaded"],
     "overloaded": ["sim-failing", "sim-overloaded-stream"],
 }
-
-
-# What is tried of the upstream of `cases_mock`, and for how long.
-MOCK_LIMITS = """\
-[attempt]
-step_timeout = "1s"
-first_token_timeout = "2s"
-"""
 
 
 class World:
@@ -135,7 +128,7 @@ class World:
 class Context:
     """What one case works with: clients of its SDK, by the name of what they talk to. `embedded` brings
     its upstream along, `scripted` has one that plays what a case tells it to, and `direct` is that
-    upstream without a gateway; `reasons` ends its runs for a reason. Others are in `SCRIPTED_LIMITS`
+    upstream without a gateway; `patient` is as `scripted`, without a limit; `reasons` ends its runs for a reason. Others are in `SCRIPTED_LIMITS`
     and `ALONE`."""
 
     def __init__(self, world, key, caller):
@@ -181,6 +174,10 @@ class Context:
     @property
     def scripted(self):
         return self.alone("scripted")
+
+    @property
+    def patient(self):
+        return self.alone("patient")
 
     @property
     def direct(self):
@@ -230,9 +227,9 @@ def main():
         healthy = CANDIDATE.format(model=cases_mock.HEALTHY, upstream=world.start_mock("aimock", [cases_mock.HEALTHY]).url)
         faulty = world.start_mock("faulty aimock", cases_mock.FAULTS)
         faults = {name: CANDIDATE.format(model=name, upstream=faulty.url) for name in cases_mock.FAULTS}
-        world.start_gateway("mock", "\n".join([MOCK_LIMITS, healthy, *faults.values()]))
+        world.start_gateway("mock", "\n".join([LIMITS, healthy, *faults.values()]))
         for name, candidate in faults.items():
-            world.start_gateway(name, MOCK_LIMITS + candidate)
+            world.start_gateway(name, LIMITS + candidate)
         cases = runner.chosen(options.words)
         tally, outcomes = runner.run(lambda key, caller: Context(world, key, caller), cases)
     finally:

@@ -1,6 +1,7 @@
 """Plays calls with the official SDKs for Python; what it yields is what node/main.mjs writes."""
 
 import json
+import ssl
 from contextlib import closing
 
 import anthropic
@@ -10,6 +11,10 @@ import openai
 # What a caller can catch. Anthropic's SDK lets the client's own errors through mid-stream, either lets
 # those of its JSON, and OpenAI's accumulating streams raise a bare error at what they did not expect.
 SDK_ERRORS = (openai.OpenAIError, anthropic.AnthropicError, httpx2.HTTPError, json.JSONDecodeError, RuntimeError)
+
+
+# Not used, and long in the making.
+TLS = ssl.create_default_context()
 
 
 class PythonSession:
@@ -50,7 +55,7 @@ class PythonSession:
             "anthropic": (anthropic.Anthropic, anthropic.DefaultHttpxClient, ""),
         }[name]
         # Called for each request on the wire, so also for each retry.
-        counted = http(event_hooks={"request": [self._count]}, trust_env=False)
+        counted = http(event_hooks={"request": [self._count]}, trust_env=False, verify=TLS)
         return kind(base_url=self.url + root, api_key="sk-test", http_client=counted)
 
     def _count(self, _request):
