@@ -1,4 +1,4 @@
-"""The processes of gateways."""
+"""A server that a test run starts: a gateway, the server of the reasons, a mock."""
 
 import re
 import subprocess
@@ -9,8 +9,8 @@ LISTENING = re.compile(r"listening on (http://\S+)")
 UPSTREAM = re.compile(r"upstream counts at (http://\S+)/stats")
 
 
-class Gateway:
-    """Something that listens at `url`; `upstream` is what an embedded gateway brought along."""
+class Process:
+    """It listens at `url`; `upstream` is what an embedded gateway brought along."""
 
     def __init__(self, arguments, log, embedded=False):
         self.log = log
