@@ -3,11 +3,11 @@
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
-use tokio::time::advance;
+use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, Cooldowns, Run, RunLayer, RunRegistry, TerminalReason,
-    TerminalResponseLayer, model_fallback::CoolingDown, upstream::FailureClass,
+    Candidate, CandidateDialect, Cooldowns, RetryBudgetLayer, Run, RunLayer, RunRegistry,
+    TerminalReason, TerminalResponseLayer, model_fallback::CoolingDown, upstream::FailureClass,
 };
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
@@ -189,17 +189,22 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn repeats_outside_ask_nobody_either() {
-    let upstream = Several::new([failing(500)]);
-    let layer = models(["a"]).cooldowns(Cooldowns::new());
-    let budget = crate::support::quick().max_attempts_per_candidate(3);
-    let repeats = tower_agent::RetryBudgetLayer::new(budget);
-    let service = repeats.layer(layer.layer(upstream.clone()));
+async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
+    for (longest, times) in [
+        (secs(60), vec![secs(0), secs(30)]),
+        (secs(10), vec![secs(0)]),
+    ] {
+        let upstream = Several::new([failing(500), healthy()]);
+        let layer = models(["a"]).cooldowns(Cooldowns::new());
+        let budget = crate::support::quick().max_attempts_per_candidate(3);
+        let repeats = RetryBudgetLayer::new(budget.max_retry_after(longest));
+        let service = repeats.layer(layer.layer(upstream.clone()));
+        let start = Instant::now();
 
-    let first = service.clone().oneshot(prompt("a", true)).await;
-    let second = service.oneshot(prompt("a", true)).await;
+        let answer = service.oneshot(prompt("a", true)).await;
 
-    assert!(first.is_err() || first.unwrap().status() == 500);
-    assert!(second.unwrap_err().is::<CoolingDown>());
-    assert_eq!(upstream.calls(), 1);
+        assert_eq!(answer.is_ok(), times.len() == 2);
+        assert!(answer.map_or_else(|error| error.is::<CoolingDown>(), |_| true));
+        assert_eq!(upstream.times(start), times);
+    }
 }
