@@ -93,10 +93,12 @@ impl Judgement {
         if !is_failure && !status.is_success() {
             return None;
         }
+        let whole = body;
         let body = if unary::is_plain(headers) { body } else { b"" };
         let is_page = unary::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
-        let is_error = is_failure || is_page || unary::is_error(body);
+        let is_broken = unary::is_plain(headers) && unary::is_broken(headers, whole);
+        let is_error = is_failure || is_page || is_broken || unary::is_error(body);
         let error = match is_error && !is_page {
             true => StreamFailure::read(body),
             false => StreamFailure::default(),

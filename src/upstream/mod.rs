@@ -15,7 +15,8 @@
 //! region, credential, model, context, size, filter. Then the few fields and
 //! sentences by which a provider tells what it has no code for, then the status,
 //! and at last names such as `invalid_request_error` that say only whose fault
-//! it is. Text elsewhere in a body is never looked at: an answer that quotes an
+//! it is. What is announced as JSON and does not begin and end as JSON is a
+//! failure of the server, under any status. Text elsewhere in a body is never looked at: an answer that quotes an
 //! error is healthy.
 //!
 //! # Examples

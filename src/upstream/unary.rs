@@ -66,6 +66,23 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     may_fail && top.error.is_some_and(says_something)
 }
 
+/// Whether a body that is announced as JSON is none, or half of one.
+///
+/// Only its ends are looked at: what is cut has the wrong last byte, and to parse
+/// every answer would cost more than all else that is done with it.
+pub(super) fn is_broken(headers: &HeaderMap, body: &[u8]) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE);
+    let kind = kind.and_then(|kind| kind.as_bytes().get(..16));
+    if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+        return false;
+    }
+    let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
+    match body.trim_ascii() {
+        [] | [b'{', .., b'}'] | [b'[', .., b']'] => false,
+        _ => true,
+    }
+}
+
 /// Whether the body is a page for people: a wrong address, or a proxy's own.
 pub(super) fn is_page(headers: &HeaderMap, body: &[u8]) -> bool {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);

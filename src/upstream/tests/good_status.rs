@@ -59,7 +59,6 @@ fn healthy_answers_are_healthy() {
         "",
         "{}",
         "[1]",
-        "not JSON, with an \"error\" in it",
         r#"{"error":null,"choices":[{"message":{"content":"hi"}}]}"#,
         r#"{"id":"resp_1","status":"completed","error":null,"output":[{"type":"message"}]}"#,
         r#"{"status":"failed","error":null}"#,
@@ -99,6 +98,36 @@ fn a_page_under_a_good_status_is_a_failure() {
     }
     assert_eq!(judge(200, &html, "<p>Sign in").unwrap().class, Server);
     assert_eq!(judge(200, &html, " {\"choices\":[]}"), None);
-    assert_eq!(class(200, "<p>Sign in"), None);
+    let text = [("content-type", "text/plain")];
+    assert_eq!(judge(200, &text, "<p>Sign in"), None);
     assert_eq!(class(302, pages[0]), None);
+}
+
+#[test]
+fn what_is_announced_as_json_and_is_none_is_a_failure() {
+    let broken = [
+        "{malformed json: <<<chaos>>>",
+        r#"{"stop_reason":"refusal""#,
+        r#"{"choices":[{"message":{"content":"hi"}}]"#,
+        r#"[{"embedding":[0.1]},"#,
+        "not JSON, with an \"error\" in it",
+        "{",
+        "data: {}\n\n",
+    ];
+    for body in broken {
+        let said = |kind| judge(200, &[("content-type", kind)], body).map(|it| it.class);
+        assert_eq!(class(200, body), Some(Server), "{body}");
+        assert_eq!(said("Application/JSON; charset=utf-8"), Some(Server));
+        assert_eq!(said("text/plain"), None, "{body}");
+        let encoded = [
+            ("content-type", "application/json"),
+            ("content-encoding", "gzip"),
+        ];
+        assert_eq!(judge(200, &encoded, body), None, "{body}");
+    }
+    let long = format!("{{{}", " ".repeat(100_000));
+    assert_eq!(class(200, &long), Some(Server));
+    for body in ["", " \n", "\u{feff}{}", " [ ]\n"] {
+        assert_eq!(class(200, body), None, "{body}");
+    }
 }

@@ -62,7 +62,6 @@ fn an_answer_that_ended_well_in_any_choice_or_quotes_a_reason_is_healthy() {
         r#"{"choices":[],"season":"refusal"}"#,
         r#"{"content":"\"stop_reason\":\"refusal\""}"#,
         r#"{"input":{"promptFeedback":{"blockReason":"SAFETY"}}}"#,
-        r#"{"stop_reason":"refusal""#,
         r#"{"stop_reason":7,"choices":[{"finish_reason":"content_filter"}]}"#,
     ];
     for body in healthy {

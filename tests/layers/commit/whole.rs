@@ -265,7 +265,7 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
 
 #[tokio::test(start_paused = true)]
 async fn bytes_that_are_held_are_progress_of_the_call() {
-    let slow = Script::json().repeat(6, 9.0, "1");
+    let slow = Script::of("text/plain").repeat(6, 9.0, "1");
     for (upstream, service) in holding([slow]) {
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)))
