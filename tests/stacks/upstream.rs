@@ -87,7 +87,7 @@ impl Service<Request<ReplayBody>> for Upstream {
         let content_type = if self.plan.sse && status == 200 {
             "text/event-stream"
         } else {
-            "application/json"
+            "text/plain"
         };
         let mut head = Response::builder()
             .status(status)
