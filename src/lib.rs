@@ -104,6 +104,8 @@
 pub mod adapter;
 pub mod attempt;
 pub mod body;
+mod budget;
+mod candidate;
 pub mod client_disconnect;
 mod error;
 pub mod hard_ceiling;

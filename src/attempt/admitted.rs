@@ -1,5 +1,5 @@
 use crate::{
-    retry_budget::Grant,
+    budget::Grant,
     run::{Run, TerminalReason},
 };
 

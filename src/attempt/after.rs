@@ -14,7 +14,7 @@ use super::{
     watched::Watched,
 };
 use crate::{
-    retry_budget::{ErrorKey, Verdict},
+    run::errors::{ErrorKey, Verdict},
     run::{Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     upstream::{Failure, FailureClass},
 };

@@ -5,7 +5,8 @@ use http::{Request, response::Parts};
 use crate::{
     BoxError,
     body::ReplayBody,
-    retry_budget::{ErrorKey, Grant, RetryBudget, Verdict},
+    budget::{Grant, RetryBudget},
+    run::errors::{ErrorKey, Verdict},
     run::{Run, TerminalReason},
     upstream::{Failure, Judgement},
 };

@@ -4,8 +4,9 @@ use http_body::Body;
 
 use super::{Chain, Denial, Tries, judge, pilot::Pilot, trial::Spent};
 use crate::{
-    retry_budget::{Count, IdleBreaker, Verdict},
+    budget::{Count, IdleBreaker},
     run::Run,
+    run::errors::Verdict,
     upstream::Failure,
 };
 

@@ -2,7 +2,8 @@ use std::time::Duration;
 
 use super::chain::{Chain, Denial};
 use crate::{
-    retry_budget::{Grant, NextAttempt, Verdict},
+    budget::{Grant, NextAttempt},
+    run::errors::Verdict,
     run::{Run, TaskId, nanos},
     upstream::Failure,
 };

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     BoxError,
     body::{Entry, ReplayBody, SupervisedFuture},
-    retry_budget::Grant,
+    budget::Grant,
     run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Terminated, Turn, nanos},
     upstream::TransportError,
 };

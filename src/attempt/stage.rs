@@ -22,7 +22,7 @@ use super::{
 use crate::{
     BoxError,
     body::{Buffering, ReplayBody},
-    retry_budget::Grant,
+    budget::Grant,
     run::{Nanos, PauseGuard, Run, Turn, nanos},
 };
 

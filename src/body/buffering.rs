@@ -10,7 +10,10 @@ use http_body_util::{LengthLimitError, Limited};
 use pin_project_lite::pin_project;
 
 use super::ReplayBody;
-use crate::{BoxError, client_disconnect::RequestCut, error::chain};
+use crate::{
+    BoxError,
+    error::{RequestCut, chain},
+};
 
 /// As much as an announced length is trusted with memory before it arrives.
 const ANNOUNCED: usize = 1024 * 1024;

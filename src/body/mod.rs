@@ -43,6 +43,7 @@ pub(crate) use self::{
     entry::Entry,
     judging::{Stream, names_events},
     policy::Policy,
+    replay::MAX_BODY,
     supervision::reason_of,
     tap::{Facts, Seen, Tap, dialect_of},
 };

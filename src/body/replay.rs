@@ -10,6 +10,9 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
+/// The largest request body that is kept by default, in bytes.
+pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
+
 /// A whole request body in memory, which can be sent again.
 ///
 /// A clone shares the bytes and stands where the original stands, so a copy

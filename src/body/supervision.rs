@@ -10,7 +10,7 @@ use http_body::{Body, Frame};
 use super::{Facts, Policy, Seen, Tap};
 use crate::{
     BoxError,
-    client_disconnect::RequestCut,
+    error::RequestCut,
     error::chain,
     run::{Drive, Run, Step, StepKind, TaskId, TerminalReason, Terminated, Turn, nanos},
     sse::Truncated,

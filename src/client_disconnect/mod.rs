@@ -75,15 +75,14 @@
 //! let layer = ClientDisconnectLayer::new().scope(Scope::Run);
 //! ```
 
-mod error;
 mod layer;
 mod policy;
 mod service;
 
 pub use self::{
-    error::RequestCut,
     layer::ClientDisconnectLayer,
     service::{ClientDisconnect, ClientDisconnectBody, ClientDisconnectFuture},
 };
+pub use crate::error::RequestCut;
 
 pub(crate) use self::policy::DropPolicy;

@@ -3,16 +3,18 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    Candidate, CandidateDialect, CandidateOrder, Original, cooldown::Watch, headers::strip_hop,
-    layer::Choices, route::Route,
+    Candidate, CandidateDialect, CandidateOrder, Original, cooldown::Watch, layer::Choices,
+    route::Route,
 };
 use crate::{
     BoxError,
     attempt::{Chain, Denial, Serving},
     body::ReplayBody,
-    retry_budget::{Grant, RetryBudget, Verdict},
+    budget::{Grant, RetryBudget},
+    candidate::strip_hop,
+    error::InvalidRequest,
+    run::errors::Verdict,
     run::{Clock, Limits, Run},
-    terminal_response::InvalidRequest,
     upstream::{Failure, Judgement, Other},
 };
 

@@ -5,7 +5,8 @@ use tower_layer::Layer;
 
 use super::{Candidate, Cooldowns, ModelFallback, cooldown::Cooled, sessions::Sessions};
 use crate::{
-    retry_budget::{MAX_BODY, RetryBudget},
+    body::MAX_BODY,
+    budget::RetryBudget,
     upstream::{FailureClass, Judgement},
 };
 

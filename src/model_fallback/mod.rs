@@ -139,34 +139,26 @@
 //! # }
 //! ```
 
-mod base_url;
-mod candidate;
 mod choosing;
 mod cooldown;
-mod credential;
-mod dialect;
-mod error;
 mod fallbacks;
-mod headers;
 mod layer;
-mod operation;
 mod order;
 mod original;
-mod patch;
 mod route;
 mod service;
 mod sessions;
 #[cfg(test)]
 mod tests;
 
+use self::original::Original;
 pub use self::{
-    base_url::InvalidBaseUrl,
-    candidate::Candidate,
     cooldown::Cooldowns,
-    dialect::CandidateDialect,
-    error::{Cooling, CoolingDown},
     layer::ModelFallbackLayer,
     order::CandidateOrder,
     service::{ModelFallback, ModelFallbackBody, ModelFallbackFuture},
 };
-pub(crate) use self::{error::seconds, operation::Operation, original::Original, patch::Prompt};
+pub use crate::{
+    candidate::{Candidate, CandidateDialect, InvalidBaseUrl},
+    upstream::cooling::{Cooling, CoolingDown},
+};

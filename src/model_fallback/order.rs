@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use super::Candidate;
-use crate::terminal_response::InvalidRequest;
+use crate::error::InvalidRequest;
 
 /// Which of a layer's candidates one request may go to, and in which order: an
 /// extension of the request, which the program sets.

@@ -3,8 +3,12 @@ use std::fmt;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Version, header};
 
-use super::{Candidate, Operation, headers::undress, patch::Prompt};
-use crate::{attempt::Kept, body::ReplayBody, terminal_response::InvalidRequest};
+use crate::{
+    attempt::Kept,
+    body::ReplayBody,
+    candidate::{Candidate, Operation, Prompt, undress},
+    error::InvalidRequest,
+};
 
 /// The caller's request, read once; each attempt is made from it, never from
 /// the attempt before.

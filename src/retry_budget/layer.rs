@@ -3,10 +3,7 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::{Retry, RetryBudget};
-use crate::upstream::Judgement;
-
-/// The largest request body that is kept by default, in bytes.
-pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
+use crate::{body::MAX_BODY, upstream::Judgement};
 
 /// Repeats what failed, as far as a budget pays for it: see the
 /// [module](super).

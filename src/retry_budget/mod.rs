@@ -115,29 +115,15 @@
 //! let layer = RetryBudgetLayer::new(budget);
 //! ```
 
-mod backoff;
-mod bucket;
-mod buckets;
-mod budget;
-mod counts;
-mod grant;
-mod key;
 mod layer;
 mod repeats;
 mod service;
-mod settings;
-#[cfg(test)]
-mod tests;
 
 pub use self::{
-    backoff::Jitter,
-    budget::RetryBudget,
-    counts::{ErrorCounts, Verdict},
-    grant::Grant,
-    key::ErrorKey,
     layer::RetryBudgetLayer,
     service::{Retry, RetryBody, RetryFuture},
-    settings::{Count, IdleBreaker, NextAttempt},
 };
-
-pub(crate) use self::layer::MAX_BODY;
+pub use crate::{
+    budget::{Count, Grant, IdleBreaker, Jitter, NextAttempt, RetryBudget},
+    run::errors::{ErrorCounts, ErrorKey, Verdict},
+};

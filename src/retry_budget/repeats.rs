@@ -5,12 +5,13 @@ use std::{
 
 use http::{HeaderMap, Request};
 
-use super::{ErrorKey, Grant, RetryBudget, RetryBudgetLayer, Verdict, backoff::Backoff};
+use super::{ErrorKey, Grant, RetryBudget, RetryBudgetLayer, Verdict};
 use crate::{
     BoxError,
     attempt::{Chain, Denial, Kept, words},
     body::ReplayBody,
-    model_fallback::{Candidate, Prompt},
+    budget::Backoff,
+    candidate::{Candidate, Prompt},
     run::Run,
     upstream::{Failure, FailureClass, Judgement, Same},
 };

@@ -8,11 +8,11 @@ use tokio::time::Instant;
 use super::{
     NodeKind, ReasonClass, RunId, Step, TerminalReason,
     core::{End, Hook, Node},
+    errors::{ErrorCounts, ErrorKey, Verdict},
     summary::{CallSummary, Hooks},
     told::Told,
     tries::Server,
 };
-use crate::retry_budget::{ErrorCounts, ErrorKey, Verdict};
 
 /// What a run hangs on each node of its tree.
 #[derive(Debug)]

@@ -43,6 +43,7 @@ mod attach;
 mod core;
 mod drive;
 mod ended;
+pub(crate) mod errors;
 mod handle;
 mod id;
 mod info;

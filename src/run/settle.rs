@@ -1,7 +1,7 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
+use super::errors::{ErrorKey, Verdict};
 use super::{NodeKind, ReasonClass, ResetOn, Run, TerminalReason, core::End, info::Failing};
-use crate::retry_budget::{Count, ErrorKey, RetryBudget, Verdict};
 
 impl Run {
     /// The opener's word, once its work was dropped: stored only if nothing
@@ -101,22 +101,15 @@ impl Run {
         errors.map_or(Verdict::Within, |errors| errors.count(key))
     }
 
-    /// Limits how many errors the nearest run may make, in all and of one kind:
-    /// what `budget` says, and never more than a budget said before. The layers
-    /// do it for a run of calls; this is for one of tools alone.
-    pub fn limit_errors(&self, budget: &RetryBudget) {
-        let settings = budget.settings();
-        let run = &self.nearest().payload;
-        run.limit_errors(settings.per_error_key, settings.per_run);
+    /// Limits how many errors the nearest run may make; a limit that is there only
+    /// tightens.
+    pub(crate) fn tighten_errors(&self, per_key: Option<u32>, per_run: Option<u32>) {
+        self.nearest().payload.limit_errors(per_key, per_run);
     }
 
-    /// The same for a call of the run.
-    pub(crate) fn limit_errors_of_call(&self, budget: &RetryBudget) {
-        // A run that is one call is over with the first failure that reaches it.
-        let counts = budget.settings().count == Count::Every;
-        if counts || !self.nearest().payload.is_single() {
-            self.limit_errors(budget);
-        }
+    /// Whether the nearest run is over with its one call, however that ends.
+    pub(crate) fn is_single(&self) -> bool {
+        self.nearest().payload.is_single()
     }
 
     /// What to call the failure of this node, should it fail.

@@ -10,12 +10,13 @@ use std::{
 
 use pin_project_lite::pin_project;
 
+use super::errors::ErrorKey;
 use super::{
     NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
     drive::{Drive, poll_until_end},
     silence::Silence,
 };
-use crate::{retry_budget::ErrorKey, upstream::FailureClass};
+use crate::upstream::FailureClass;
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///

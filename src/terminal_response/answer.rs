@@ -5,13 +5,14 @@ use super::{InvalidRequest, TerminalResponseBody, layer::Statuses};
 use crate::{
     BoxError,
     body::dialect_of,
-    client_disconnect::RequestCut,
-    error::chain,
-    model_fallback::{CoolingDown, seconds},
+    error::{RequestCut, chain},
     run::{InvalidRunId, RunId, TerminalReason, Terminated},
     run_layer::CallFailed,
     sse::{Dialect, ErrorInfo, Truncated, error_body},
-    upstream::TransportError,
+    upstream::{
+        TransportError,
+        cooling::{CoolingDown, seconds},
+    },
 };
 
 /// Who asked, as far as the shape of an error depends on it.

@@ -76,12 +76,12 @@
 mod answer;
 mod body;
 mod future;
-mod invalid;
 mod layer;
 mod service;
 mod stream;
 
 pub use self::{
-    body::TerminalResponseBody, future::TerminalResponseFuture, invalid::InvalidRequest,
-    layer::TerminalResponseLayer, service::TerminalResponse,
+    body::TerminalResponseBody, future::TerminalResponseFuture, layer::TerminalResponseLayer,
+    service::TerminalResponse,
 };
+pub use crate::error::InvalidRequest;

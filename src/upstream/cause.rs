@@ -4,7 +4,8 @@ use http_body_util::LengthLimitError;
 
 use super::{FailureClass, TransportError};
 use crate::{
-    client_disconnect::RequestCut, error::chain, sse::Truncated, terminal_response::InvalidRequest,
+    error::{InvalidRequest, RequestCut, chain},
+    sse::Truncated,
 };
 
 /// How TLS libraries say that they do not trust a certificate. They have types

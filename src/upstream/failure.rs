@@ -5,8 +5,8 @@ use std::{
 
 use http::{HeaderMap, StatusCode};
 
-use super::{FailureClass, Judgement, Same, cause, stop};
-use crate::{error::chain, model_fallback::CoolingDown, sse::StreamFailure};
+use super::{FailureClass, Judgement, Same, cause, cooling::CoolingDown, stop};
+use crate::{error::chain, sse::StreamFailure};
 
 /// One judged failure of an upstream.
 ///

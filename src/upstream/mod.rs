@@ -51,6 +51,7 @@
 mod advice;
 mod cause;
 mod class;
+pub(crate) mod cooling;
 mod delay;
 mod details;
 mod failure;

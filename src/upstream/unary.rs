@@ -77,10 +77,7 @@ pub(super) fn is_broken(headers: &HeaderMap, body: &[u8]) -> bool {
         return false;
     }
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
-    match body.trim_ascii() {
-        [] | [b'{', .., b'}'] | [b'[', .., b']'] => false,
-        _ => true,
-    }
+    !matches!(body.trim_ascii(), [] | [b'{', .., b'}'] | [b'[', .., b']'])
 }
 
 /// Whether the body is a page for people: a wrong address, or a proxy's own.

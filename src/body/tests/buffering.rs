@@ -14,7 +14,11 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited, StreamBody};
 use tokio::task::yield_now;
 
-use crate::{BoxError, ReplayBody, body::Buffering, client_disconnect::RequestCut, error::chain};
+use crate::{
+    BoxError, ReplayBody,
+    body::Buffering,
+    error::{RequestCut, chain},
+};
 
 const LIMIT: usize = 8;
 

@@ -3,10 +3,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue};
 
 use super::{Cooldowns, Key, Keys};
-use crate::model_fallback::{
-    Candidate,
-    credential::{ACCOUNT, ApiKey},
-};
+use crate::candidate::{ACCOUNT, ApiKey, Candidate};
 
 /// The cooldowns of a layer, and what its candidates are called in them.
 #[derive(Clone, Debug)]

@@ -2,7 +2,7 @@ use allocation_counter::measure;
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{chat, elsewhere, post, sent};
-use crate::{Candidate, model_fallback::headers::strip_hop};
+use crate::{Candidate, candidate::strip_hop};
 
 const ACCOUNT: [(&str, &str); 5] = [
     ("authorization", "Bearer caller"),

@@ -1,12 +1,6 @@
-mod account;
-mod base_url;
-mod candidate;
 mod cooldown;
 mod headers;
-mod operation;
 mod original;
-mod patch;
-mod rewrites;
 mod wire;
 
 use bytes::Bytes;

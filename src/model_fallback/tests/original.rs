@@ -2,7 +2,7 @@ use bytes::Bytes;
 use http::{Method, Request, Version};
 
 use super::{BODY, bytes, chat, elsewhere, post};
-use crate::{Candidate, ReplayBody, model_fallback::Original, terminal_response::InvalidRequest};
+use crate::{Candidate, ReplayBody, error::InvalidRequest, model_fallback::Original};
 
 #[derive(Clone, Debug, PartialEq)]
 struct Kept(u8);

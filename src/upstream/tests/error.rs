@@ -7,9 +7,8 @@ use http_body_util::{BodyExt, Full, Limited};
 
 use crate::{
     BoxError,
-    client_disconnect::RequestCut,
+    error::{InvalidRequest, RequestCut},
     sse::Truncated,
-    terminal_response::InvalidRequest,
     upstream::{
         Failure,
         FailureClass::{Caller, Certificate, Server, Transport},

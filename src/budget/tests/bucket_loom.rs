@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loom::{sync::atomic::AtomicU64, thread};
 
-use crate::retry_budget::bucket::{Bucket, Rates, Source, TOKEN};
+use crate::budget::bucket::{Bucket, Rates, Source, TOKEN};
 
 type LoomBucket = Bucket<AtomicU64>;
 

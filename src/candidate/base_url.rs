@@ -6,7 +6,7 @@ use http::{
 };
 
 use super::Operation;
-use crate::terminal_response::InvalidRequest;
+use crate::error::InvalidRequest;
 
 /// Why a base URL cannot be used. The text never repeats the URL, which may
 /// hold a password.

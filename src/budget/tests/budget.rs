@@ -4,7 +4,7 @@ use tokio::time;
 
 use crate::{
     Run,
-    retry_budget::{
+    budget::{
         Count, Jitter, NextAttempt, RetryBudget,
         buckets::{NAME, NAMES},
     },
@@ -210,7 +210,7 @@ fn a_hook_may_refuse() {
 
 #[test]
 fn counts_have_the_limits_of_the_budget() {
-    use crate::retry_budget::{ErrorKey, Verdict};
+    use crate::run::errors::{ErrorKey, Verdict};
 
     let key = ErrorKey::new("tool", "failed");
     let counts = RetryBudget::new().per_error_key(0).counts();

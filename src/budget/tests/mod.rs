@@ -4,5 +4,3 @@ mod bucket_loom;
 mod bucket_model;
 mod bucket_threads;
 mod budget;
-mod counts;
-mod key;

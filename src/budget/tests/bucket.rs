@@ -1,4 +1,4 @@
-use crate::retry_budget::bucket::{Bucket, Rates, Source, TOKEN};
+use crate::budget::bucket::{Bucket, Rates, Source, TOKEN};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -8,7 +8,7 @@ use std::{
     thread,
 };
 
-use crate::retry_budget::bucket::{Bucket, Rates, TOKEN};
+use crate::budget::bucket::{Bucket, Rates, TOKEN};
 
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 20_000;

@@ -10,8 +10,8 @@ use super::{
 use crate::{
     Limits,
     body::ReplayBody,
+    error::InvalidRequest,
     run::{Run, Server},
-    terminal_response::InvalidRequest,
 };
 
 /// One model at one upstream, which a request may be sent to.
@@ -42,17 +42,17 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Candidate {
-    pub(super) model: String,
+    pub(crate) model: String,
     name: Option<String>,
-    pub(super) base_url: Option<BaseUrl>,
+    pub(crate) base_url: Option<BaseUrl>,
     dialect: CandidateDialect,
-    pub(super) headers: HeaderMap,
-    pub(super) api_key: Option<ApiKey>,
-    pub(super) credential: Option<String>,
+    pub(crate) headers: HeaderMap,
+    pub(crate) api_key: Option<ApiKey>,
+    pub(crate) credential: Option<String>,
     context_window: Option<u64>,
     limits: Option<Limits>,
-    pub(super) trusted: bool,
-    pub(super) forward_credentials: bool,
+    pub(crate) trusted: bool,
+    pub(crate) forward_credentials: bool,
 }
 
 impl Server for Candidate {

@@ -1,7 +1,7 @@
 use http::Uri;
 
 use super::super::{InvalidBaseUrl, base_url::BaseUrl};
-use crate::model_fallback::Operation;
+use crate::candidate::Operation;
 
 fn base(url: &'static str) -> Result<BaseUrl, InvalidBaseUrl> {
     BaseUrl::new(&Uri::from_static(url))

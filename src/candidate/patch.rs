@@ -4,7 +4,7 @@ use bytes::Bytes;
 use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
 use serde_json::{Value, error::Category, value::RawValue};
 
-use crate::{body::ReplayBody, terminal_response::InvalidRequest};
+use crate::{body::ReplayBody, error::InvalidRequest};
 
 /// What a JSON request says of itself, read once, and where its `model` stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::retry_budget::backoff::{Backoff, Delays, Jitter};
+use crate::budget::backoff::{Backoff, Delays, Jitter};
 
 const BASE: Duration = Duration::from_millis(500);
 const MAX: Duration = Duration::from_secs(8);

@@ -6,7 +6,7 @@ const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 
 /// Makes the caller's headers those that any candidate may start from.
-pub(super) fn undress(headers: &mut HeaderMap) {
+pub(crate) fn undress(headers: &mut HeaderMap) {
     // A caller may call any header one of its connection, so this is first.
     strip_hop(headers);
     // The body is here already: nothing is left to wait for.
@@ -64,7 +64,7 @@ fn says(said: &HeaderValue, length: usize) -> bool {
 
 impl Candidate {
     /// Makes the caller's headers those of an attempt with a body of `length`.
-    pub(super) fn dress(
+    pub(crate) fn dress(
         &self,
         headers: &mut HeaderMap,
         operation: Option<Operation>,

@@ -1,5 +1,10 @@
 use std::error::Error;
 
+mod invalid_request;
+mod request_cut;
+
+pub use self::{invalid_request::InvalidRequest, request_cut::RequestCut};
+
 /// The error of layers, which hand on what comes from inside them.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 

@@ -1,6 +1,6 @@
 use std::{error::Error, fmt, time::Duration};
 
-use crate::upstream::FailureClass;
+use super::FailureClass;
 
 /// Every candidate that could serve a request has failed a while ago, and is
 /// left alone: nobody was asked.

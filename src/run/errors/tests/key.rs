@@ -1,6 +1,6 @@
 use proptest::{collection::vec, prelude::*};
 
-use crate::retry_budget::{
+use super::super::{
     ErrorKey,
     key::{KEPT, PLACEHOLDER, normalise},
 };

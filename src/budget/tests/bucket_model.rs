@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::retry_budget::bucket::{Bucket, Rates, Source};
+use crate::budget::bucket::{Bucket, Rates, Source};
 
 #[derive(Clone, Copy, Debug)]
 enum Event {

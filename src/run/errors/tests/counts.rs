@@ -1,6 +1,6 @@
 use std::{sync::Barrier, thread};
 
-use crate::retry_budget::{
+use super::super::{
     ErrorCounts, ErrorKey,
     Verdict::{self, BothSpent, KeySpent, RunSpent, Within},
     counts::KEYS,

@@ -1,15 +1,16 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
+    ErrorCounts,
     backoff::{Backoff, Jitter},
     bucket::{Bucket, Rates},
     buckets::Buckets,
-    counts::ErrorCounts,
     grant::Grant,
     settings::{Count, IdleBreaker, NextAttempt, Settings},
 };
 
-/// How often what failed may be tried again: see the [module](super).
+/// How often what failed may be tried again: see the
+/// [module](crate::retry_budget).
 ///
 /// Cheap to clone. Clones share what was spent; each has its own settings, so
 /// a setter changes nothing for the others.

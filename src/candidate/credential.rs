@@ -6,7 +6,7 @@ use http::{
 use super::{Candidate, Operation};
 
 /// Headers that say on whose account a call is.
-pub(super) static ACCOUNT: [HeaderName; 4] = [
+pub(crate) static ACCOUNT: [HeaderName; 4] = [
     header::AUTHORIZATION,
     X_API_KEY,
     HeaderName::from_static("api-key"),
@@ -18,13 +18,13 @@ const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// A key in both ways that it is sent. Without `Debug`, so that nobody derives
 /// one around it.
 #[derive(Clone, PartialEq, Eq)]
-pub(super) struct ApiKey {
+pub(crate) struct ApiKey {
     bearer: HeaderValue,
     plain: HeaderValue,
 }
 
 impl ApiKey {
-    pub(super) fn new(key: &str) -> Result<Self, InvalidHeaderValue> {
+    pub(crate) fn new(key: &str) -> Result<Self, InvalidHeaderValue> {
         let sensitive = |text: &str| {
             let mut value = HeaderValue::from_str(text)?;
             value.set_sensitive(true);
@@ -36,12 +36,12 @@ impl ApiKey {
         })
     }
 
-    pub(super) fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         self.plain.as_bytes()
     }
 
     /// As `operation` expects it.
-    pub(super) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
+    pub(crate) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
         if operation.is_some_and(Operation::is_anthropic) {
             (X_API_KEY, self.plain.clone())
         } else {
@@ -52,12 +52,12 @@ impl ApiKey {
 
 impl Candidate {
     /// Whether it calls on an account of its own.
-    pub(super) fn has_own_account(&self) -> bool {
+    pub(crate) fn has_own_account(&self) -> bool {
         self.api_key.is_some() || ACCOUNT.iter().any(|name| self.headers.contains_key(name))
     }
 
     /// Whether callers' accounts are kept from it.
-    pub(super) const fn is_sent_no_account(&self) -> bool {
+    pub(crate) const fn is_sent_no_account(&self) -> bool {
         self.base_url.is_some() && !self.forward_credentials
     }
 

@@ -1,0 +1,21 @@
+//! One model at one upstream: where it is, on whose account it is asked, and what
+//! it is sent.
+
+mod base_url;
+#[allow(clippy::module_inception, reason = "the folder is about this type")]
+mod candidate;
+mod credential;
+mod dialect;
+mod headers;
+mod operation;
+mod patch;
+#[cfg(test)]
+mod tests;
+
+pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, dialect::CandidateDialect};
+pub(crate) use self::{
+    credential::{ACCOUNT, ApiKey},
+    headers::{strip_hop, undress},
+    operation::Operation,
+    patch::Prompt,
+};

@@ -1,0 +1,2 @@
+mod counts;
+mod key;
