@@ -10,7 +10,7 @@ use tower_agent::{
 
 use crate::config::{self, Config, Dialect, Retry};
 
-/// The candidates of a configuration, in its order.
+/// Moves calls between the candidates of a configuration, in its order.
 pub(crate) fn fallback(
     config: &Config,
     budget: RetryBudget,

@@ -84,7 +84,13 @@ impl<S, C: Chain> Pilot<S, C> {
         if terminal {
             return Err(Denial::Terminal);
         }
-        self.chain.failed(failure);
+        let is_upstreams = match spent {
+            Spent::Answer(_) => true,
+            Spent::Error(error) => judge::is_upstreams(error, &self.own),
+        };
+        if is_upstreams && attempt.has_server() {
+            self.chain.failed(failure);
+        }
         self.listen(spent, attempt)?;
         let asked = Asked {
             own: &self.own,

@@ -74,7 +74,8 @@ pub trait Chain {
         verdict: Verdict,
     ) -> Result<Option<Grant<'static>>, Denial>;
 
-    /// A try has failed, and not because nobody wants it any more.
+    /// The candidate of a try has failed: it was asked, and neither was the try
+    /// given up nor did something on this side of it break.
     fn failed(&mut self, failure: &Failure) {
         let _ = failure;
     }

@@ -75,7 +75,7 @@ where
     where
         S: Clone,
     {
-        let entry = Entry::of(&mut request);
+        let entry = Entry::of_call(&mut request);
         // The clone that stays has not been asked.
         let next = service.clone();
         let pilot = Pilot::new(mem::replace(service, next), chain, entry);

@@ -4,8 +4,10 @@ use http_body::Body;
 use super::trial::Spent;
 use crate::{
     BoxError,
+    error::chain,
     run::{ReasonClass, Run, TerminalReason, Terminated},
-    upstream::{Failure, FailureClass},
+    sse::Truncated,
+    upstream::{Failure, FailureClass, TransportError},
 };
 
 /// Whether the error is the end of that very node, or of one above it.
@@ -28,6 +30,15 @@ pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
         reason if reason.class() == ReasonClass::Limit => FailureClass::Caller,
         _ => FailureClass::Server,
     })
+}
+
+/// Whether a try that broke tells something of the upstream: a layer on this side
+/// of it may have refused the request, for the program's own reasons.
+pub(super) fn is_upstreams(error: &BoxError, own: &Run) -> bool {
+    let is_ours = Terminated::find(&**error).is_some_and(|ended| ended.is_kin_of(own));
+    is_ours
+        || TransportError::is_in(&**error)
+        || chain(&**error).any(|error| error.is::<Truncated>())
 }
 
 /// Whether an attempt below `own` ended because nothing came of it for a window.

@@ -16,8 +16,12 @@ use crate::{
     BoxError,
     body::{Entry, ReplayBody, SupervisedFuture},
     budget::Grant,
-    run::{Drive, Nanos, NodeKind, Run, TaskId, TerminalReason, Terminated, Turn, nanos},
-    upstream::TransportError,
+    run::{
+        Drive, Failing, Nanos, NodeKind, Run, TaskId, TerminalReason, Terminated, Turn,
+        errors::{ErrorKey, Verdict},
+        nanos,
+    },
+    upstream::{TransportError, cooling::CoolingDown},
 };
 
 /// Everything of a call that outlives a try of it.
@@ -161,7 +165,16 @@ impl<S, C> Pilot<S, C> {
         if self.own.node().own_end().is_some() {
             return self.over(Some(error));
         }
-        self.settle(judge::reason_of(&error, &self.own));
+        let reason = judge::reason_of(&error, &self.own);
+        if error.is::<CoolingDown>() {
+            // Nobody was asked, so nothing has failed once more.
+            self.own.fail_as(Failing {
+                key: ErrorKey::new("", "nobody was asked"),
+                reason: Some(reason.clone()),
+                counted: Some(Verdict::Within),
+            });
+        }
+        self.settle(reason);
         error
     }
 

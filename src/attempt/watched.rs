@@ -1,3 +1,5 @@
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use super::Serving;
 use crate::{
     body::Judged,
@@ -33,7 +35,9 @@ impl Watched {
     /// which the attempt's node knows nothing of.
     fn ruled(&self) -> Option<TerminalReason> {
         let told = self.judged.as_ref()?.failure()?;
-        let class = self.judgement.of_stream(told).class;
-        Some(TerminalReason::Failed(class))
+        // The rules are the program's, and this is a drop: one that panics must
+        // not take the process along.
+        let class = catch_unwind(AssertUnwindSafe(|| self.judgement.of_stream(told).class));
+        Some(TerminalReason::Failed(class.ok()?))
     }
 }

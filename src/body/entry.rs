@@ -27,6 +27,18 @@ impl Entry {
         Self::new(run, true)
     }
 
+    /// The same for a layer that counts what a call does: of a run of many, which
+    /// the program put into the request as it is, it makes a call of its own.
+    pub(crate) fn of_call<B>(request: &mut Request<B>) -> Self {
+        let found = request.extensions().get::<Run>();
+        if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
+            let call = run.open_call();
+            request.extensions_mut().insert(call.clone());
+            return Self::new(call, true);
+        }
+        Self::of(request)
+    }
+
     /// The layer's node; the one who owns it says that a call begins.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {

@@ -13,6 +13,13 @@ pub(crate) static ACCOUNT: [HeaderName; 4] = [
     HeaderName::from_static("x-goog-api-key"),
 ];
 
+/// Headers that choose between what an account may use: another's would be
+/// refused.
+pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+];
+
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
 /// A key in both ways that it is sent. Without `Debug`, so that nobody derives

@@ -1,6 +1,9 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{Candidate, Operation, credential::ACCOUNT};
+use super::{
+    Candidate, Operation,
+    credential::{ACCOUNT, WITHIN_ACCOUNT},
+};
 
 const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -109,7 +112,7 @@ impl Candidate {
         }
         // With a key of its own, the caller's beside it would be a second opinion.
         if elsewhere || self.has_own_account() {
-            for name in &ACCOUNT {
+            for name in ACCOUNT.iter().chain(&WITHIN_ACCOUNT) {
                 headers.remove(name);
             }
         }

@@ -35,15 +35,10 @@ fn call_of(found: &Run) -> Run {
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
         node = above;
     }
-    if is_of_many(&node) {
+    if node.is_of_many() {
         return found.clone();
     }
     node
-}
-
-/// Whether it is a run that has, or may have, other calls.
-pub(super) fn is_of_many(node: &Run) -> bool {
-    node.kind() == NodeKind::Run && !node.node().payload.is_single()
 }
 
 impl Caller {
@@ -80,7 +75,7 @@ impl Caller {
 
     /// When to look again.
     pub(super) fn pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
-        if is_of_many(&self.call) {
+        if self.call.is_of_many() {
             // A layer further in has made the run of this call one of many.
             self.release();
             return None;

@@ -7,7 +7,6 @@ use tower_service::Service;
 
 use super::{
     announced::Announced,
-    caller,
     policy::{CeilingPolicy, Totals},
 };
 use crate::{
@@ -68,7 +67,7 @@ where
         let announced = announces.then(|| Announced::by(request.headers()));
         let announced = announced.flatten();
         let mut scope = self.scope;
-        if announced.is_some() && caller::is_of_many(&entry.run) {
+        if announced.is_some() && entry.run.is_of_many() {
             // What this caller announced ends this call; the rest is measured on
             // the run, as it was found.
             request = entry.run.attach(request);

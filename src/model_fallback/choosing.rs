@@ -9,6 +9,9 @@ use super::{
 };
 use crate::{attempt::Denial, run::Run};
 
+/// How many characters of a model's name are logged.
+const LONGEST: usize = 256;
+
 impl Fallbacks {
     /// Who stands at a stop of the route.
     pub(super) fn candidate(&self, stop: usize) -> Option<&Arc<Candidate>> {
@@ -46,8 +49,10 @@ impl Fallbacks {
     /// Goes to the first who is not left alone.
     pub(super) fn set_out(&mut self, first: usize) -> Result<(), CoolingDown> {
         let open = self.open_to().find(|stop| self.claim(*stop));
-        let Some(open) = open else {
-            let cooling = self.cooling();
+        let cooling = open.is_none().then(|| self.cooling());
+        // A window may have ended between the two looks.
+        let cooling = cooling.filter(|cooling| !cooling.candidates.is_empty());
+        if let Some(cooling) = cooling {
             tracing::warn!(
                 target: "tower_agent",
                 run = self.run_id(),
@@ -56,7 +61,8 @@ impl Fallbacks {
                 "chain_stopped"
             );
             return Err(cooling);
-        };
+        }
+        let open = open.unwrap_or(first);
         if open != first {
             self.tell(first, open, "cooldown");
         }
@@ -86,7 +92,7 @@ impl Fallbacks {
     /// What who stands at a stop is called by the cooldowns.
     pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
         let cooled = self.choices.cooled.as_ref()?;
-        cooled.keys(self.route.at(stop)?, self.original()?.headers())
+        cooled.keys(self.route.at(stop)?, self.original()?.head())
     }
 
     /// All that could serve and are left alone.
@@ -110,6 +116,13 @@ impl Fallbacks {
         self.original()?.prompt()?.model()
     }
 
+    /// The same for logs: a caller may write what it likes.
+    fn logged_model(&self) -> Option<&str> {
+        let model = self.model()?;
+        let end = model.char_indices().nth(LONGEST).map(|(at, _)| at);
+        Some(&model[..end.unwrap_or(model.len())])
+    }
+
     /// One event for each step from one candidate to another.
     pub(super) fn tell(&self, from: usize, to: usize, why: &str) {
         let label = |stop| self.candidate(stop).map(|candidate| candidate.label());
@@ -120,7 +133,7 @@ impl Fallbacks {
             from = label(from),
             to = label(to),
             why,
-            gen_ai.original.model = self.model(),
+            gen_ai.original.model = self.logged_model(),
             gen_ai.request.model = sent,
             "model_fallback"
         );
@@ -133,7 +146,7 @@ impl Fallbacks {
             target: "tower_agent",
             run = self.run_id(),
             candidate = served.map(|served| served.label()),
-            gen_ai.original.model = self.model(),
+            gen_ai.original.model = self.logged_model(),
             gen_ai.response.model = served.map(|served| served.model()),
             "model_served"
         );

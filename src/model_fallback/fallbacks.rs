@@ -120,14 +120,15 @@ impl Fallbacks {
 impl Chain for Fallbacks {
     const MOVES: bool = true;
 
-    fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
+    fn begin(&mut self, own: &Run, mut request: Request<ReplayBody>) -> Result<(), BoxError> {
         own.limit_errors_of_call(&self.choices.budget);
         let candidates = &self.choices.candidates;
         if candidates.is_empty() {
             self.asked = Asked::Plain(Box::new(request));
             return Ok(());
         }
-        let listed = request.extensions().get::<CandidateOrder>();
+        // It is this layer's: another further in knows other names.
+        let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
         self.asked = Asked::Original(Box::new(Original::read(request)?));
         self.own = Some(own.clone());

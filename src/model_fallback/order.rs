@@ -28,14 +28,21 @@ impl CandidateOrder {
         Self(names.into_iter().map(Into::into).collect())
     }
 
-    /// Where each stands in the layer's list, once.
+    /// Where each stands in the layer's list, once: all that share a name, of
+    /// which one may speak the request's dialect.
     pub(super) fn find(&self, candidates: &[Arc<Candidate>]) -> Result<Vec<usize>, InvalidRequest> {
         let mut found = Vec::with_capacity(self.0.len());
         for name in &*self.0 {
-            let at = candidates.iter().position(|it| it.label() == name);
-            let at = at.ok_or_else(|| unknown(name, candidates))?;
-            if !found.contains(&at) {
-                found.push(at);
+            let all = candidates.iter().enumerate();
+            let named = all.filter(|(_, it)| it.label() == name);
+            let mut named = named.map(|(at, _)| at).peekable();
+            if named.peek().is_none() {
+                return Err(unknown(name, candidates));
+            }
+            for at in named {
+                if !found.contains(&at) {
+                    found.push(at);
+                }
             }
         }
         Ok(found)

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Version, header};
+use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
 
 use crate::{
     attempt::Kept,
@@ -58,9 +58,9 @@ impl Original {
         self.operation
     }
 
-    /// The caller's, but for those of its connection.
-    pub(crate) const fn headers(&self) -> &HeaderMap {
-        &self.kept.head().headers
+    /// The caller's, but for the headers of its connection.
+    pub(crate) const fn head(&self) -> &Parts {
+        self.kept.head()
     }
 
     /// What a JSON body says of itself.

@@ -14,14 +14,25 @@ impl Run {
     /// answers so.
     #[must_use]
     pub fn attach<B>(&self, mut request: http::Request<B>) -> http::Request<B> {
-        // A deadline that has come is stored here; the call inherits it.
-        drop(self.check());
-        let call = self.open_below(NodeKind::Call);
+        let call = self.open_call();
         call.node().payload.set_unclaimed();
-        call.node().enter();
         request.extensions_mut().insert(Ticket::new(call.clone()));
         request.extensions_mut().insert(call);
         request
+    }
+
+    /// A call of this run, which whoever opened it settles.
+    pub(crate) fn open_call(&self) -> Self {
+        // A deadline that has come is stored here; the call inherits it.
+        drop(self.check());
+        let call = self.open_below(NodeKind::Call);
+        call.node().enter();
+        call
+    }
+
+    /// Whether this is a run that may have many calls, and none of them.
+    pub(crate) fn is_of_many(&self) -> bool {
+        self.kind() == NodeKind::Run && !self.node().payload.is_single()
     }
 }
 

@@ -263,6 +263,10 @@ impl Hook for Info {
                 run.settle_as(end, end.at);
             }
         }
+        if node.is_draining() && node.is_idle() {
+            // The last one has left: whoever waits for that is woken next.
+            self.settled(node);
+        }
         let identity = self.identity();
         if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
             registration.ended(node);

@@ -35,7 +35,9 @@ pub struct CallSummary {
     /// no layer chose one.
     pub candidate: Option<Arc<str>>,
     /// The tokens of all its attempts, as far as the upstream said; of a stream
-    /// that was cut, those it had reported by then.
+    /// that was cut, those it had reported by then. Of an answer that is no stream
+    /// they are read where a layer that may try again holds it whole, up to
+    /// 256 KiB; of a compressed one never.
     pub usage: Option<Usage>,
     /// Why the model stopped, as the upstream put it.
     pub stop_reason: Option<Arc<str>>,

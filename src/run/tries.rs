@@ -24,13 +24,6 @@ impl Run {
             info.paid().store(0, Ordering::Release);
             info.repeated_silence().store(false, Ordering::Release);
         }
-        if self.kind() == NodeKind::Run {
-            // What an earlier call of it did is not done again.
-            self.node()
-                .payload
-                .effects()
-                .store(false, Ordering::Release);
-        }
     }
 
     /// Counts a try of the call that this node belongs to, and answers its
@@ -94,6 +87,11 @@ impl Run {
         let _ = info.server().set(server);
         // It is the first try of it.
         info.tries().store(1, Ordering::Release);
+    }
+
+    /// Whether it was said whom this attempt goes to: then it was made.
+    pub(crate) fn has_server(&self) -> bool {
+        self.node().payload.server().get().is_some()
     }
 
     /// Whether there are others to go to than whom this attempt goes to.

@@ -96,11 +96,12 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
         }
         if let Some(cooling) = cause.downcast_ref::<CoolingDown>() {
             let status = StatusCode::SERVICE_UNAVAILABLE;
-            return (
-                status,
-                "cooling_down",
-                format!("No model was asked: {cooling}."),
+            // Which of the program's accounts is in trouble is not for everybody.
+            let message = format!(
+                "No model was asked: all that could serve have failed, and are left alone for {} s more.",
+                seconds(cooling.soonest())
             );
+            return (status, "cooling_down", message);
         }
         if cause.is::<RequestCut>() && !chain(cause).any(|cause| cause.is::<LengthLimitError>()) {
             let message = "The request could not be read to its end.";

@@ -72,12 +72,19 @@ pub(super) fn is_error(body: &[u8]) -> bool {
 /// every answer would cost more than all else that is done with it.
 pub(super) fn is_broken(headers: &HeaderMap, body: &[u8]) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.and_then(|kind| kind.as_bytes().get(..16));
-    if !kind.is_some_and(|kind| kind.eq_ignore_ascii_case(b"application/json")) {
+    let kind = kind.map_or(&b""[..], |kind| kind.as_bytes());
+    let mut parts = kind.split(|byte| *byte == b';');
+    let kind = parts.next().unwrap_or_default().trim_ascii();
+    if !kind.eq_ignore_ascii_case(b"application/json") {
         return false;
     }
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
-    !matches!(body.trim_ascii(), [] | [b'{', .., b'}'] | [b'[', .., b']'])
+    match body.trim_ascii() {
+        [b'{', rest @ ..] => rest.last() != Some(&b'}'),
+        [b'[', rest @ ..] => rest.last() != Some(&b']'),
+        [] | b"null" | b"true" | b"false" => false,
+        [first, ..] => !matches!(first, b'"' | b'-' | b'0'..=b'9'),
+    }
 }
 
 /// Whether the body is a page for people: a wrong address, or a proxy's own.

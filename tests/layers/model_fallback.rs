@@ -10,6 +10,7 @@ mod listed;
 mod nested;
 mod operations;
 mod order;
+mod others;
 mod sticky;
 mod telemetry;
 mod terminal;

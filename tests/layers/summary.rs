@@ -137,13 +137,29 @@ async fn a_refusal_under_a_good_status_costs_what_it_says() {
 
 #[tokio::test(start_paused = true)]
 async fn what_no_answer_said_is_not_known() {
-    let told = Told::default();
-    let (upstream, _) = Script::json().data("{\"usage\":").upstream();
+    for (body, tokens) in [
+        ("{}", None),
+        ("{\"usage\":null}", None),
+        (
+            "{\"choices\":[{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}]}",
+            None,
+        ),
+        (
+            "{\"usage\":{\"prompt_tokens\":1,\"completion_tokens\":2}}",
+            Some((1, 2)),
+        ),
+    ] {
+        let told = Told::default();
+        let service = ServiceBuilder::new()
+            .layer(told.layer())
+            .layer(RetryBudgetLayer::new(crate::support::quick()))
+            .service(Several::new([saying(200, body)]));
 
-    let answer = told.layer().layer(upstream).oneshot(request()).await;
-    answer.unwrap().into_body().read().await.whole();
+        let answer = service.oneshot(prompt("a", false)).await.unwrap();
+        answer.into_body().read().await.whole();
 
-    assert_eq!((told.tokens(), told.one().stop_reason), (None, None));
+        assert_eq!((told.tokens(), told.one().stop_reason), (tokens, None));
+    }
 }
 
 #[tokio::test(start_paused = true)]

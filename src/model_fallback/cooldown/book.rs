@@ -51,6 +51,14 @@ pub(crate) enum State {
     },
 }
 
+impl Entry {
+    /// When it is of no use any more: as long after its window as that was.
+    const fn forgotten(&self) -> Duration {
+        let window = self.until.saturating_sub(self.since);
+        self.until.saturating_add(window)
+    }
+}
+
 impl Book {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
@@ -65,6 +73,8 @@ impl Book {
         ladder: &Ladder,
         now: Duration,
     ) {
+        // A row that nobody has continued for as long as its window is over.
+        self.entries.retain(|_, entry| entry.forgotten() > now);
         let key = keys.of(class);
         let strikes = match self.entries.get_mut(&key) {
             Some(entry) if entry.until > now => {

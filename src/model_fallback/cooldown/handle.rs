@@ -155,6 +155,11 @@ impl Cooldowns {
     }
 
     pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
+        // A firewall's page says no word of a region: it may be about what was
+        // asked, and must not take the host from everybody.
+        if failure.class == FailureClass::Region && failure.message.is_empty() {
+            return;
+        }
         self.note(keys, failure.class, failure.retry_after);
     }
 

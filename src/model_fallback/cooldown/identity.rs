@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue};
+use http::{HeaderMap, HeaderValue, request::Parts};
 
 use super::{Cooldowns, Key, Keys};
-use crate::candidate::{ACCOUNT, ApiKey, Candidate};
+use crate::candidate::{ACCOUNT, ApiKey, Candidate, WITHIN_ACCOUNT};
 
 /// The cooldowns of a layer, and what its candidates are called in them.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ struct Identity {
     provider: u64,
     /// None if it is sent the caller's.
     account: Option<u64>,
+    /// Whether the caller's own goes along all the same.
+    forwards: bool,
 }
 
 impl Cooled {
@@ -30,10 +32,10 @@ impl Cooled {
         }
     }
 
-    /// The candidate at `at`, for a caller with these headers.
-    pub(crate) fn keys(&self, at: usize, caller: &HeaderMap) -> Option<Keys> {
+    /// The candidate at `at`, for a caller with this head.
+    pub(crate) fn keys(&self, at: usize, caller: &Parts) -> Option<Keys> {
         let identity = self.identities.get(at)?;
-        Some(identity.keys(&self.cooldowns, caller))
+        Some(identity.keys(&self.cooldowns, &caller.headers, caller.uri.query()))
     }
 }
 
@@ -55,14 +57,24 @@ impl Identity {
             model: cooldowns.digest((candidate.label(), candidate.model(), base_url)),
             provider: cooldowns.digest(("provider", host)),
             account,
+            forwards: candidate.forward_credentials,
         }
     }
 
-    fn keys(&self, cooldowns: &Cooldowns, caller: &HeaderMap) -> Keys {
-        let is_callers = self.account.is_none();
-        let account = self
-            .account
-            .unwrap_or_else(|| cooldowns.digest((self.provider, account(caller))));
+    fn keys(&self, cooldowns: &Cooldowns, caller: &HeaderMap, query: Option<&str>) -> Keys {
+        let forwarded = self.forwards.then(|| account(caller));
+        let forwarded = forwarded.filter(|headers| headers.iter().any(Option::is_some));
+        let (account, is_callers) = match self.account {
+            // What a caller adds may be refused on an account that is in order.
+            Some(own) if forwarded.is_some() || query.is_some() => {
+                (cooldowns.digest((own, forwarded, query)), true)
+            }
+            Some(own) => (own, false),
+            None => (
+                cooldowns.digest((self.provider, account(caller), query)),
+                true,
+            ),
+        };
         let key = |digest, is_callers| Key { digest, is_callers };
         Keys {
             model: key(self.model, false),
@@ -74,8 +86,9 @@ impl Identity {
 }
 
 /// The headers that say on whose account a call is.
-fn account(headers: &HeaderMap) -> [Option<&[u8]>; 4] {
-    ACCOUNT
-        .each_ref()
-        .map(|name| headers.get(name).map(HeaderValue::as_bytes))
+fn account(headers: &HeaderMap) -> [Option<&[u8]>; 6] {
+    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
+    let [bearer, key, plain, google] = ACCOUNT.each_ref().map(value);
+    let [organization, project] = WITHIN_ACCOUNT.each_ref().map(value);
+    [bearer, key, plain, google, organization, project]
 }

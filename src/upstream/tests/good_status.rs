@@ -127,7 +127,18 @@ fn what_is_announced_as_json_and_is_none_is_a_failure() {
     }
     let long = format!("{{{}", " ".repeat(100_000));
     assert_eq!(class(200, &long), Some(Server));
-    for body in ["", " \n", "\u{feff}{}", " [ ]\n"] {
+    let json_seq = [("content-type", "application/json-seq")];
+    assert_eq!(judge(200, &json_seq, "\u{1e}{}\n"), None);
+    for body in [
+        "",
+        " \n",
+        "\u{feff}{}",
+        " [ ]\n",
+        "null",
+        "true",
+        "\"ok\"",
+        "-1.5",
+    ] {
         assert_eq!(class(200, body), None, "{body}");
     }
 }

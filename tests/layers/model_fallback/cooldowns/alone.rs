@@ -169,8 +169,8 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
         assert!(!headers.contains_key("x-terminal-reason"));
         assert!(!headers.contains_key("x-should-retry"));
         let body: Value = serde_json::from_str(&answer.into_body().read().await.whole()).unwrap();
-        let message = "No model was asked: every candidate is left alone after a failure: \
-                       a for 20 s more (server).";
+        let message = "No model was asked: all that could serve have failed, and are left alone \
+                       for 20 s more.";
         let code = "cooling_down";
         let expected = if uri == "/v1/messages" {
             json!({"type": "error", "error": {"type": code, "message": message}})
