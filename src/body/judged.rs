@@ -31,6 +31,7 @@ struct Marks {
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
     stop_reason: OnceLock<Arc<str>>,
+    response_id: OnceLock<(Arc<str>, u64)>,
 }
 
 impl Judged {
@@ -49,6 +50,7 @@ impl Judged {
                 input_tokens: AtomicU64::new(NONE),
                 output_tokens: AtomicU64::new(NONE),
                 stop_reason: OnceLock::new(),
+                response_id: OnceLock::new(),
             }),
         }
     }
@@ -114,6 +116,13 @@ impl Judged {
         self.marks.sequence.load(Ordering::Acquire)
     }
 
+    /// The id of a Responses answer, and the end of the event that said it.
+    #[must_use]
+    pub fn response_id(&self) -> Option<(&str, u64)> {
+        let (id, end) = self.marks.response_id.get()?;
+        Some((id, *end))
+    }
+
     /// The tokens used so far, if the upstream said; also for a cut stream.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
@@ -150,6 +159,9 @@ impl Judged {
         }
         if let Some(reason) = judge.stop_reason() {
             marks.stop_reason.get_or_init(|| reason.into());
+        }
+        if let Some((id, end)) = judge.named() {
+            marks.response_id.get_or_init(|| (Arc::clone(id), end));
         }
         if let Some(failure) = judge.failure() {
             marks.failure.get_or_init(|| failure.clone());

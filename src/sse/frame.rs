@@ -17,13 +17,18 @@ pub struct ErrorInfo<'a> {
     pub run_id: Option<&'a str>,
     /// See [`Judge::next_sequence`](super::Judge::next_sequence).
     pub sequence: u64,
+    /// See [`Judge::response_id`](super::Judge::response_id); only if the caller was sent the event
+    /// that said it.
+    pub response_id: Option<&'a str>,
 }
 
 /// The bytes that end a stream early, to be put at a [`boundary`](super::Judge::boundary) as the
 /// last of the body, without a terminator.
 ///
 /// One frame makes the official SDKs of OpenAI and Anthropic raise an error. In the Responses
-/// dialect a `response.failed` event comes first and takes `sequence`; the frame has the next.
+/// dialect a `response.failed` event comes first, if the answer's id is known, and takes `sequence`;
+/// the frame has the next. OpenAI's SDKs compare the ids: one of another answer would make them
+/// raise that, and not the reason.
 #[must_use]
 pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     match dialect.grammar() {
@@ -48,12 +53,15 @@ pub(super) fn common_event(info: &ErrorInfo<'_>) -> Bytes {
 }
 
 pub(super) fn responses_event(info: &ErrorInfo<'_>) -> Bytes {
+    let Some(id) = info.response_id else {
+        return common_event(info);
+    };
     let mut out = Vec::new();
     let failed = ResponseFailed {
         kind: "response.failed",
         sequence_number: info.sequence,
         response: Response {
-            id: "",
+            id,
             object: "response",
             created_at: 0,
             status: "failed",
@@ -109,6 +117,7 @@ fn write_common(out: &mut Vec<u8>, info: &ErrorInfo<'_>) {
         message,
         run_id,
         sequence,
+        response_id: _,
     } = *info;
     let error = NestedError {
         kind: code,
@@ -175,7 +184,7 @@ struct ResponseFailed<'a> {
 
 #[derive(Serialize)]
 struct Response<'a> {
-    id: &'static str,
+    id: &'a str,
     object: &'static str,
     created_at: u64,
     status: &'static str,

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use super::{
     Dialect, Event, EventKind, Grammar, Splitter, StreamFailure, StreamState, Usage, Verdict,
     anthropic::Anthropic,
@@ -53,6 +55,7 @@ struct Marks {
     text: Option<u64>,
     terminator: Option<u64>,
     error: Option<u64>,
+    named: Option<u64>,
     progressed: u64,
     events: u64,
 }
@@ -70,6 +73,7 @@ impl Judge {
                 text: None,
                 terminator: None,
                 error: None,
+                named: None,
                 progressed: 0,
                 events: 0,
             },
@@ -164,6 +168,18 @@ impl Judge {
         self.marks.stream.next_sequence()
     }
 
+    /// The id of the answer, at most 256 bytes: in the Responses dialect as its first events said
+    /// it, else `None`.
+    #[must_use]
+    pub fn response_id(&self) -> Option<&str> {
+        self.marks.stream.response_id()
+    }
+
+    /// The id of the answer, and the end of the event that said it.
+    pub(crate) fn named(&self) -> Option<(&Arc<str>, u64)> {
+        self.marks.stream.shared_response_id().zip(self.marks.named)
+    }
+
     /// What a clean end of the transport would mean now.
     #[must_use]
     pub fn finish(&self) -> Finish {
@@ -200,7 +216,12 @@ impl Marks {
                 seen.progress = true;
                 self.progressed = event.end;
             }
-            EventKind::Prelude | EventKind::Life => {}
+            EventKind::Prelude => {
+                if self.stream.response_id().is_some() {
+                    self.named.get_or_insert(event.end);
+                }
+            }
+            EventKind::Life => {}
             EventKind::Terminator => {
                 seen.ended = true;
                 self.terminator.get_or_insert(event.end);

@@ -44,6 +44,7 @@
 //!     message: "no progress for 120 s",
 //!     run_id: None,
 //!     sequence: judge.next_sequence(),
+//!     response_id: judge.response_id(),
 //! };
 //! assert!(error_event(judge.dialect(), &error).starts_with(b"event: error\n"));
 //! ```

@@ -41,11 +41,16 @@ impl Grammar for OpenAiResponses {
             &kind.map_or(Cow::Borrowed(event.name), Text::decoded),
             is_error,
         );
-        if let (EventKind::Terminator | EventKind::Error, Some(response)) = (verdict.kind, response)
-        {
-            // One that is no object has nothing to report.
-            let _ = report_response(response, stream);
-        }
+        // One that is no object has nothing to report.
+        let _ = match (verdict.kind, response) {
+            (EventKind::Terminator | EventKind::Error, Some(response)) => {
+                report_response(response, stream)
+            }
+            (EventKind::Prelude, Some(response)) if stream.response_id().is_none() => {
+                report_id(response, stream)
+            }
+            _ => Ok(()),
+        };
         verdict
     }
 
@@ -83,6 +88,21 @@ fn classify(kind: &[u8], is_error: bool) -> Verdict {
         _ => EventKind::Progress,
     };
     kind.into()
+}
+
+fn report_id(response: &[u8], stream: &mut StreamState) -> Read<()> {
+    let mut id = None;
+    Scanner::document(response, |json, key| {
+        match key {
+            b"id" => id = json.text()?,
+            _ => json.skip()?,
+        }
+        Ok(())
+    })?;
+    if let Some(id) = id {
+        stream.report_response_id(&id.decoded());
+    }
+    Ok(())
 }
 
 fn report_response(response: &[u8], stream: &mut StreamState) -> Read<()> {

@@ -1,9 +1,14 @@
+use std::sync::Arc;
+
 use memchr::memmem;
 
 use super::{StreamFailure, json::Scanner};
 
 /// Bytes kept of a text that upstream sent.
 pub(super) const MAX_TEXT: usize = 1024;
+
+/// Bytes of the longest id that is kept: half of one would be another's.
+const MAX_ID: usize = 256;
 
 /// Tokens that upstream says it used, in its own way of counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
@@ -53,6 +58,7 @@ pub struct StreamState {
     stop_reason: Option<Box<str>>,
     failure: Option<Box<StreamFailure>>,
     next_sequence: u64,
+    response_id: Option<Arc<str>>,
     pub(super) choices: Choices,
 }
 
@@ -72,6 +78,7 @@ impl StreamState {
             stop_reason: None,
             failure: None,
             next_sequence: 0,
+            response_id: None,
             choices: Choices {
                 seen: 0,
                 finished: 0,
@@ -130,6 +137,25 @@ impl StreamState {
     /// Takes the sequence number of one event.
     pub const fn report_sequence(&mut self, sequence: u64) {
         self.next_sequence = sequence.saturating_add(1);
+    }
+
+    /// The id of the answer.
+    #[must_use]
+    pub fn response_id(&self) -> Option<&str> {
+        self.response_id.as_deref()
+    }
+
+    /// Keeps the answer's id, to be told with an event of the prelude; the first one stays. An empty
+    /// one, one of more than 256 bytes, and one that is no UTF-8 are none.
+    pub fn report_response_id(&mut self, id: &[u8]) {
+        if self.response_id.is_some() || id.is_empty() || id.len() > MAX_ID {
+            return;
+        }
+        self.response_id = std::str::from_utf8(id).ok().map(Arc::from);
+    }
+
+    pub(crate) const fn shared_response_id(&self) -> Option<&Arc<str>> {
+        self.response_id.as_ref()
     }
 }
 

@@ -174,6 +174,7 @@ fn build<B>(caller: Caller, told: Told) -> Response<TerminalResponseBody<B>> {
             message: &told.message,
             run_id: run.as_deref(),
             sequence: 0,
+            response_id: None,
         },
     );
     let mut answer = Response::new(TerminalResponseBody::whole(body));

@@ -182,11 +182,14 @@ impl Events {
             Dialect::Any => judged.dialect(),
             known => known,
         };
+        // A caller that was not told of the answer cannot be told that it failed.
+        let response = judged.response_id().filter(|(_, end)| *end <= sent);
         let info = ErrorInfo {
             code: &told.code,
             message: &told.message,
             run_id: run.as_deref(),
             sequence,
+            response_id: response.map(|(id, _)| id),
         };
         let event = error_event(dialect, &info);
         self.mend();

@@ -105,11 +105,12 @@ fn frame(name: &str, message: &str, run: Option<&str>, sequence: u64) -> String 
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
+    let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
     let delta = "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":4,\"delta\":\"a\"}\n\n";
     let cases = [
         (request(), chat("a")),
         (messages(), content_block("a")),
-        (responses(), delta.to_owned()),
+        (responses(), format!("{created}{delta}")),
     ];
     for (request, token) in cases {
         let (upstream, probe) = Script::sse().data(&token).never().upstream();
@@ -140,6 +141,7 @@ async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
             )
             .unwrap();
             assert_eq!(failed["sequence_number"], 5);
+            assert_eq!(failed["response"]["id"], "resp_1");
             assert_eq!(
                 failed["response"]["error"],
                 json!({"code": "step_timeout", "message": message})
@@ -249,6 +251,71 @@ async fn a_long_event_that_ends_is_whole_again() {
         .whole();
 
     assert!(text == long + &chat("a") + DONE);
+}
+
+/// As what holds events back does until it knows whether to hand them on.
+#[tokio::test(start_paused = true)]
+async fn a_response_that_was_held_back_does_not_fail() {
+    let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
+    let (upstream, _) = Script::sse().data(created).fail("reset").upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .map_response(|answer: Response<_>| {
+            answer.map(|body| {
+                BodyExt::map_frame(body, |frame| frame.map_data(|_| bytes::Bytes::new()))
+            })
+        })
+        .layer(StepTimeoutLayer::new(secs(5)))
+        .service(upstream);
+
+    let answer = service.oneshot(responses()).await.unwrap();
+    let text = answer.into_body().read().await.whole();
+
+    assert!(text.starts_with("event: error\n"), "{text}");
+}
+
+/// The accumulating streams of OpenAI's SDKs raise over an id that changes, and not the reason.
+#[tokio::test(start_paused = true)]
+async fn a_response_fails_by_the_name_that_the_caller_knows_or_not_at_all() {
+    let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
+    let delta =
+        "data: {\"type\":\"response.output_text.delta\",\"sequence_number\":4,\"delta\":\"a\"}\n\n";
+    for (script, sent, sequences) in [
+        (Script::sse().data(delta), delta, vec![5]),
+        (Script::sse().data(created), created, vec![4, 5]),
+        (
+            Script::sse().data(&created[..created.len() - 1]),
+            "",
+            vec![0],
+        ),
+    ] {
+        for judged in [false, true] {
+            let (upstream, _) = script.clone().fail("reset").upstream();
+            let service = ServiceBuilder::new()
+                .layer(layer())
+                .layer(StepTimeoutLayer::optional(judged.then_some(secs(5))))
+                .service(upstream);
+
+            let answer = service.oneshot(responses()).await.unwrap();
+            let text = answer.into_body().read().await.whole();
+
+            let told = text.strip_prefix(sent).unwrap();
+            let events: Vec<Value> = told
+                .split_terminator("\n\n")
+                .map(|event| serde_json::from_str(event.split_once("data: ").unwrap().1).unwrap())
+                .collect();
+            let numbers: Vec<_> = events
+                .iter()
+                .map(|it| it["sequence_number"].clone())
+                .collect();
+            assert_eq!(numbers, sequences, "{told}");
+            assert_eq!(events.last().unwrap()["type"], "error");
+            if let [failed, _] = &events[..] {
+                assert_eq!(failed["type"], "response.failed");
+                assert_eq!(failed["response"]["id"], "resp_1");
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -49,6 +49,7 @@ fn its_errors_have_the_common_shape() {
         message: "m",
         run_id: None,
         sequence: 0,
+        response_id: None,
     };
     let dialect = Dialect::Custom(&Lines);
     assert_eq!(

@@ -10,6 +10,7 @@ const INFO: ErrorInfo<'_> = ErrorInfo {
     message: "no \"progress\"\nfor 5 s",
     run_id: Some("r1"),
     sequence: 7,
+    response_id: Some("resp_\"1"),
 };
 
 const ALL: [Dialect; 4] = [
@@ -47,6 +48,7 @@ fn responses_fail_first() {
     let failed: Value = serde_json::from_str(failed).unwrap();
     assert_eq!(failed["type"], "response.failed");
     assert_eq!(failed["sequence_number"], 7);
+    assert_eq!(failed["response"]["id"], "resp_\"1");
     assert_eq!(failed["response"]["status"], "failed");
     assert_eq!(
         failed["response"]["error"],
@@ -57,6 +59,18 @@ fn responses_fail_first() {
         ..INFO
     };
     assert_eq!(error, error_event(Dialect::OpenAiChat, &next));
+}
+
+#[test]
+fn a_response_that_has_no_name_does_not_fail() {
+    let nameless = ErrorInfo {
+        response_id: None,
+        ..INFO
+    };
+    assert_eq!(
+        error_event(Dialect::OpenAiResponses, &nameless),
+        error_event(Dialect::OpenAiChat, &INFO)
+    );
 }
 
 #[test]

@@ -171,3 +171,59 @@ fn without_a_terminator_it_is_truncated() {
     );
     assert_eq!(judge.finish(), Finish::Truncated);
 }
+
+fn named(events: &str) -> Option<(String, u64)> {
+    let mut judge = Judge::new(Dialect::OpenAiResponses);
+    // Byte by byte, as it must not depend on how they come.
+    for byte in events.as_bytes() {
+        judge.push(std::slice::from_ref(byte));
+    }
+    let (id, end) = judge.named()?;
+    assert_eq!(judge.response_id(), Some(&**id));
+    Some((id.to_string(), end))
+}
+
+fn lifecycle(kind: &str, response: &str) -> String {
+    format!("data: {{\"type\":\"response.{kind}\",\"response\":{response}}}\n\n")
+}
+
+#[test]
+fn the_answers_id_is_that_of_its_first_events() {
+    let answer =
+        r#"{"object":"response","metadata":{"id":"other"},"id":"resp_\u0031","output":[]}"#;
+    for kind in ["created", "queued", "in_progress"] {
+        let ping = "event: keepalive\ndata: {}\n\n";
+        let first = format!("{ping}{}", lifecycle(kind, answer));
+        let later = lifecycle("in_progress", r#"{"id":"resp_2"}"#);
+        let end = first.len() as u64;
+        assert_eq!(
+            named(&format!("{first}{later}")),
+            Some(("resp_1".to_owned(), end)),
+            "{kind}"
+        );
+    }
+    for kind in ["output_text.delta", "output_item.added", "completed"] {
+        assert_eq!(named(&lifecycle(kind, answer)), None, "{kind}");
+    }
+}
+
+#[test]
+fn an_id_that_is_none_is_not_kept() {
+    let id = |bytes| format!(r#"{{"id":"{}"}}"#, "i".repeat(bytes));
+    let unusable = [
+        "null".to_owned(),
+        "[]".to_owned(),
+        "{}".to_owned(),
+        r#"{"id":7}"#.to_owned(),
+        id(0),
+        id(257),
+    ];
+    for response in unusable {
+        let created = lifecycle("created", &response);
+        assert_eq!(named(&created), None, "{response}");
+        // What follows may know better.
+        let both = created + &lifecycle("in_progress", &id(256));
+        let end = both.len() as u64;
+        assert_eq!(named(&both), Some(("i".repeat(256), end)), "{response}");
+    }
+}
