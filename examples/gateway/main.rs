@@ -16,6 +16,7 @@ mod control;
 mod embedded;
 mod routes;
 mod stack;
+mod upload;
 mod upstream;
 
 use std::{io::IsTerminal, pin::pin, process::ExitCode, sync::Arc, time::Duration};

@@ -8,6 +8,7 @@ use crate::{
     config::Candidate,
     control::{self, Control},
     stack::Gateway,
+    upload,
 };
 
 /// What the gateway forwards.
@@ -39,6 +40,7 @@ pub(crate) fn app(gateway: Gateway, control: Control, candidates: &[Candidate]) 
         .route("/healthz", get(|| async { "ok\n" }))
         .merge(operated)
         .layer(axum::middleware::from_fn(control::refuse_pages))
+        .layer(axum::middleware::map_request(upload::read_to_end))
 }
 
 /// One list that the SDKs of both dialects read.

@@ -31,6 +31,14 @@
 //! Outermost. It never opens a run; it learns the run from the answer's
 //! extensions or the error.
 //!
+//! # Uploads
+//!
+//! A run that is over is answered before the request's body was read, and hyper
+//! closes an HTTP/1 connection on which half a body was dropped: a client that is
+//! still sending may see a reset instead of the answer. A server that takes long
+//! requests should read such a body to its end, within bounds, as
+//! `examples/gateway/upload.rs` does.
+//!
 //! # Cancel safety
 //!
 //! Dropping the future or the body drops what is inside.

@@ -18,3 +18,4 @@ mod fallback;
 mod forwarding;
 mod shutdown;
 mod support;
+mod uploads;
