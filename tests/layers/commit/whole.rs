@@ -263,6 +263,28 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
     }
 }
 
+/// An upstream that breaks may still end its answer cleanly.
+#[tokio::test(start_paused = true)]
+async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
+    let half = &ANSWER[..9];
+    for asked in [false, true] {
+        for (upstream, service) in holding([Script::json().data(half), Script::json().data(ANSWER)])
+        {
+            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+
+            assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+            assert_eq!(upstream.calls(), 2);
+        }
+        for (upstream, service) in holding([Script::json().data(half)]) {
+            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+
+            assert_eq!(answer.status(), 200, "the last one is handed on as it is");
+            assert_eq!(answer.into_body().read().await.whole(), half);
+            assert_eq!(upstream.calls(), 2);
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn bytes_that_are_held_are_progress_of_the_call() {
     let slow = Script::of("text/plain").repeat(6, 9.0, "1");
