@@ -57,6 +57,8 @@
 //!   here. Their timer runs from `fetch` until it has the head. It is stopped
 //!   there also for a JSON answer, whose head mostly comes with its body; one
 //!   that trickles after an early head is cut here though the SDK would wait.
+//! - The time until the head counts from the call's opening: a client that is
+//!   long in sending a prompt has waited less than that.
 //! - The SDKs for Python send `x-stainless-read-timeout` with every request,
 //!   600 by default: the time in which their HTTP client wants to read
 //!   something, before the head and between any two pieces of the body. One

@@ -34,8 +34,10 @@ pub(crate) struct Info {
     pub(crate) changes: AtomicU64,
     /// How many tries the call has made.
     tries: AtomicU32,
-    /// The bucket that the call paid into last; none if 0.
+    /// The bucket that the call paid into first; none if 0.
     paid: AtomicUsize,
+    /// The others.
+    paid_besides: Mutex<Vec<usize>>,
     step: Mutex<Option<Step>>,
     failing: Mutex<Option<Box<Failing>>>,
     errors: OnceLock<Box<ErrorCounts>>,
@@ -93,6 +95,7 @@ impl Info {
             changes: AtomicU64::new(0),
             tries: AtomicU32::new(0),
             paid: AtomicUsize::new(0),
+            paid_besides: Mutex::default(),
             step: Mutex::new(None),
             failing: Mutex::new(None),
             errors: OnceLock::new(),
@@ -150,8 +153,21 @@ impl Info {
         &self.tries
     }
 
-    pub(crate) const fn paid(&self) -> &AtomicUsize {
-        &self.paid
+    /// Whether the call has not paid into this bucket before.
+    pub(crate) fn pays(&self, bucket: usize) -> bool {
+        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.paid.compare_exchange(0, bucket, stored, failed) {
+            Ok(_) => return true,
+            Err(first) if first == bucket => return false,
+            Err(_) => {}
+        }
+        let besides = self.paid_besides.lock();
+        let mut besides = besides.unwrap_or_else(PoisonError::into_inner);
+        let is_new = !besides.contains(&bucket);
+        if is_new {
+            besides.push(bucket);
+        }
+        is_new
     }
 
     /// What to call the failure of this node, should it fail.

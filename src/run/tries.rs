@@ -21,7 +21,6 @@ impl Run {
         if self.kind() != NodeKind::Attempt {
             let info = &self.node().payload;
             info.tries().store(0, Ordering::Release);
-            info.paid().store(0, Ordering::Release);
             info.repeated_silence().store(false, Ordering::Release);
         }
     }
@@ -69,7 +68,7 @@ impl Run {
     /// Whether the call has still to pay for its first attempt into this bucket,
     /// which is named by where it is: of layers in layers one pays.
     pub(crate) fn pays(&self, bucket: usize) -> bool {
-        self.call_info().paid().swap(bucket, Ordering::AcqRel) != bucket
+        self.call_info().pays(bucket)
     }
 
     /// How many tries the call has made.

@@ -1,7 +1,10 @@
 //! What was tried and what was paid for it, worked out from the trace: a second
 //! set of books, in which the budget of a plan is kept by hand.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use crate::{
     plan::{Kind, Plan},
@@ -58,8 +61,8 @@ struct Books<'a> {
     plan: &'a Plan,
     buckets: HashMap<Name, Bucket>,
     visits: HashMap<usize, Visit>,
-    /// Whose bucket the call paid into last.
-    paid: Option<Name>,
+    /// Whose buckets the call has paid into.
+    paid: HashSet<Name>,
     ledger: Ledger,
 }
 
@@ -68,7 +71,7 @@ pub(crate) fn ledger(plan: &Plan, story: &Story) -> Ledger {
         plan,
         buckets: HashMap::new(),
         visits: HashMap::new(),
-        paid: None,
+        paid: HashSet::new(),
         ledger: Ledger::default(),
     };
     let mut now = Duration::ZERO;
@@ -167,7 +170,7 @@ impl Books<'_> {
         let bucket = self.buckets.entry(name.clone()).or_default();
         if !first {
             bucket.repeats += 1;
-        } else if self.paid.replace(name.clone()).as_ref() != Some(name) {
+        } else if self.paid.insert(name.clone()) {
             bucket.first += 1;
             bucket.deposits = (bucket.deposits + deposit).min((10 * floor).max(10) * TOKEN);
         }

@@ -51,8 +51,7 @@ pub(super) struct Run {
     max_turns: Later,
     idle: Later,
     pub(super) idle_breaker: Number,
-    #[serde(default)]
-    pub(super) idle_fails_over: bool,
+    pub(super) idle_fails_over: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Default, Deserialize)]

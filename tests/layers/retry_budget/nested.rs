@@ -106,6 +106,32 @@ async fn nested_layers_of_two_budgets_pay_into_both() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
+    let budget = quick().shared(0.5, 1).max_attempts_per_candidate(5);
+    let upstream = Several::new([failing(500)]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(budget.clone()))
+        .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
+        .layer(RetryBudgetLayer::new(
+            budget.clone().max_attempts_per_candidate(1),
+        ))
+        .service(upstream.clone());
+
+    service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(
+        upstream.models(),
+        ["a", "b", "a", "b"],
+        "the floor pays for one"
+    );
+    budget.withdraw(Some("a")).expect("the floor").spend();
+    assert!(
+        budget.withdraw(Some("a")).is_none(),
+        "half a repeat was paid in"
+    );
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_outer_layer_takes_the_commit_of_the_inner() {
     let upstream = Several::new([failing(500), failing(500), failing(500), healthy()]);
     let budget = quick().max_attempts_per_candidate(4);

@@ -47,6 +47,16 @@ fn silence_is_counted_if_the_file_or_the_preset_says_so() {
 }
 
 #[test]
+fn failing_over_without_a_breaker_is_refused() {
+    for silent in ["", "idle_breaker = 0\n"] {
+        let text = format!("[run]\n{silent}idle_fails_over = true");
+        let message = message(with_candidate(&text));
+        assert!(message.contains("run.idle_fails_over"), "{message}");
+    }
+    assert_eq!(idle("[run]\nidle_fails_over = false"), None);
+}
+
+#[test]
 fn what_is_no_count_is_refused_with_its_key() {
     for value in ["-1", "1.5", "\"5\"", "1001"] {
         let message = message(with_candidate(&format!("[run]\nidle_breaker = {value}")));
