@@ -3,7 +3,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::state::MAX_TEXT;
+use super::{Dialect, state::MAX_TEXT};
 
 /// A longer event is not kept as [`StreamFailure::body`].
 const MAX_BODY: usize = 16 * 1024;
@@ -22,6 +22,8 @@ pub struct StreamFailure {
     pub message: String,
     /// The event's data, so that whoever reads error bodies can look for more. Empty if over 16 KiB.
     pub body: Bytes,
+    /// Its event is called `error`.
+    pub(super) is_named: bool,
 }
 
 /// A stream ended without the event that its dialect requires at the end.
@@ -33,6 +35,19 @@ pub struct Truncated {
 }
 
 impl StreamFailure {
+    /// Whether the SDKs of this dialect raise it. An upstream that answers in words
+    /// of another one is not heard: the SDK takes what came so far for the whole.
+    pub(crate) fn is_heard(&self, dialect: Dialect) -> bool {
+        match dialect {
+            Dialect::Anthropic => self.is_named,
+            // Too long to be kept, it is taken for what it most likely is.
+            Dialect::OpenAiChat if self.body.is_empty() => true,
+            Dialect::OpenAiChat => serde_json::from_slice::<Value>(&self.body)
+                .is_ok_and(|event| !event["error"].is_null()),
+            _ => true,
+        }
+    }
+
     /// Reads the data of an event that is known to report a failure, in any of the known shapes.
     #[must_use]
     pub fn read(data: &[u8]) -> Self {

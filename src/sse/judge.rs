@@ -233,6 +233,7 @@ impl Marks {
                     if self.stream.failure().is_none() {
                         self.stream.report_failure(StreamFailure::read(event.data));
                     }
+                    self.stream.name_failure(event.name == b"error");
                 }
             }
         }

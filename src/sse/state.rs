@@ -128,6 +128,13 @@ impl StreamState {
         self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
+    /// Whether the event of the failure is called `error`.
+    pub(crate) fn name_failure(&mut self, is_named: bool) {
+        if let Some(failure) = &mut self.failure {
+            failure.is_named = is_named;
+        }
+    }
+
     /// The sequence number that an event appended now should carry.
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {

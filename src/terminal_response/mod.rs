@@ -18,8 +18,9 @@
 //! - A stream of events loses its `Content-Length`, may always have one more
 //!   event, and is handed on only up to the last event boundary (at most 1 MiB
 //!   is held back). When it is cut, the rest is dropped and the error event
-//!   takes its place. An upstream's own error event is passed on unchanged and
-//!   is then the only one. A chat answer whose choices have all finished, but
+//!   takes its place. An upstream's own error event is passed on unchanged, and
+//!   is then the only one, unless it is in words of another dialect, which the
+//!   caller's SDK would not hear: then ours follows it. A chat answer whose choices have all finished, but
 //!   that ends without `[DONE]`, is given it.
 //! - A body that is no stream of events and is cut ends with an error, never
 //!   cleanly.

@@ -7,7 +7,7 @@ use super::{answer::Told, layer::Statuses};
 use crate::{
     BoxError,
     body::{Judged, Stream},
-    run::Run,
+    run::{Run, RunId},
     sse::{DONE, Dialect, ErrorInfo, Splitter, Truncated, error_event},
 };
 
@@ -144,6 +144,7 @@ impl Events {
             self.out.push_back(Frame::data(Bytes::from_static(DONE)));
         } else {
             self.flush();
+            self.translate();
         }
     }
 
@@ -168,33 +169,57 @@ impl Events {
     /// The stream was cut.
     pub(super) fn fail(&mut self, error: &BoxError) {
         let judged = self.judged();
-        let told_already = [judged.error(), judged.terminator()];
-        let sent = self.sent;
-        if told_already.into_iter().flatten().any(|at| at <= sent) {
+        let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
+        if is_sent(judged.error()) || is_sent(judged.terminator()) {
             // The caller has the upstream's own word, or all there is.
-            return;
+            return self.translate();
         }
         let told = Told::of(error, Statuses::DEFAULT);
-        let known = told.run.or_else(|| self.run.as_ref().map(Run::id));
+        self.add(&told.code, &told.message, told.run);
+    }
+
+    /// Says once more what the upstream said in words that the caller's SDK does
+    /// not hear: it would take half an answer for the whole.
+    fn translate(&mut self) {
+        let (judged, dialect) = (self.judged(), self.dialect());
+        let failure = judged.failure().filter(|it| !it.is_heard(dialect));
+        let is_sent = judged.error().is_some_and(|at| at <= self.sent);
+        if let Some(failure) = failure.filter(|_| is_sent) {
+            let message = match &*failure.message {
+                "" => "The upstream failed (upstream_failed).".to_owned(),
+                message => format!("{message} (upstream_failed)"),
+            };
+            self.add("upstream_failed", &message, None);
+        }
+    }
+
+    /// Adds our own error event.
+    fn add(&mut self, code: &str, message: &str, run: Option<RunId>) {
+        let judged = self.judged();
+        let known = run.or_else(|| self.run.as_ref().map(Run::id));
         let run = known.map(|run| run.to_string());
-        let sequence = judged.next_sequence();
-        let dialect = match self.dialect {
-            Dialect::Any => judged.dialect(),
-            known => known,
-        };
+        let sent = self.sent;
         // A caller that was not told of the answer cannot be told that it failed.
         let response = judged.response_id().filter(|(_, end)| *end <= sent);
         let info = ErrorInfo {
-            code: &told.code,
-            message: &told.message,
+            code,
+            message,
             run_id: run.as_deref(),
-            sequence,
+            sequence: judged.next_sequence(),
             response_id: response.map(|(id, _)| id),
         };
-        let event = error_event(dialect, &info);
+        let event = error_event(self.dialect(), &info);
         self.mend();
         self.held.clear();
         self.out.push_back(Frame::data(event));
+    }
+
+    /// The caller's, or what the stream showed.
+    fn dialect(&self) -> Dialect {
+        match self.dialect {
+            Dialect::Any => self.judged().dialect(),
+            known => known,
+        }
     }
 
     fn judged(&self) -> &Judged {

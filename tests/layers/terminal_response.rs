@@ -817,3 +817,45 @@ async fn a_stream_that_is_announced_as_empty_ends_with_the_frame() {
         assert!(text.starts_with("event: error\n"), "{text}");
     }
 }
+
+/// What an upstream says in words of another dialect its caller's SDK does not
+/// hear, and so takes half an answer for the whole.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
+    let nested = "data: {\"type\":\"error\",\"error\":{\"type\":\"x\",\"message\":\"no\"}}\n\n";
+    let flat = "event: error\ndata: {\"type\":\"error\",\"code\":\"x\",\"message\":\"no\"}\n\n";
+    let named = format!("event: error\n{nested}");
+    let chat_path = "/v1/chat/completions";
+    for (path, content, event, is_heard) in [
+        (chat_path, chat("a"), nested, true),
+        (chat_path, chat("a"), &*named, true),
+        (chat_path, chat("a"), flat, false),
+        ("/v1/messages", content_block("a"), nested, false),
+        ("/v1/messages", content_block("a"), &*named, true),
+    ] {
+        for breaks in [false, true] {
+            let script = Script::sse().data(&content).data(event);
+            let script = if breaks { script.fail("reset") } else { script };
+            let (upstream, _) = script.upstream();
+            let service = ServiceBuilder::new()
+                .layer(TerminalResponseLayer::new())
+                .layer(HardCeilingLayer::new(secs(60)))
+                .service(upstream);
+            let request = Request::post(path).body(()).unwrap();
+
+            let answer = service.oneshot(request).await.unwrap();
+            let text = answer.into_body().read().await.whole();
+
+            let rest = text.strip_prefix(&[&content, event].concat()).unwrap();
+            assert_eq!(rest.is_empty(), is_heard, "{path} {event} {rest}");
+            if !is_heard {
+                assert!(rest.starts_with("event: error\ndata: "), "{rest}");
+                assert!(
+                    rest.contains("\"message\":\"no (upstream_failed)\""),
+                    "{rest}"
+                );
+                assert_eq!(rest.matches("event: error").count(), 1);
+            }
+        }
+    }
+}
