@@ -12,7 +12,7 @@ use tower_agent::{
     upstream::{FailureClass, Judgement},
 };
 
-use super::{Boxed, asks, boxed, failed, of_account};
+use super::{Boxed, asks, boxed, failed, models, of_account};
 use crate::support::{
     PRELUDE, ReadExt, Script, Several, chat, coded, failing, healthy, prompt, quick, run_on,
     saying, secs, tries,
@@ -263,4 +263,25 @@ async fn a_rules_class_asks_for_a_wait_as_any_other() {
     assert_eq!(ask().await, ["b"]);
     advance(secs(121)).await;
     assert_eq!(ask().await, ["a"]);
+}
+
+/// It is asked when a body is dropped, and a panic in a drop may take the
+/// process along.
+#[tokio::test(start_paused = true)]
+async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
+    let judgement = Judgement::new().rule(|answered| {
+        assert!(answered.status.is_some(), "a rule that knows no events");
+        None
+    });
+    let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n";
+    let text = [chat("a"), event.to_owned()].concat();
+    let upstream = Several::new([Script::sse().data(&text)]);
+    let cooldowns = Cooldowns::new();
+    let layer = models(["a"]).judgement(judgement);
+    let service = layer.cooldowns(cooldowns.clone()).layer(upstream);
+
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), text);
+    assert_eq!(cooldowns.len(), 1, "as what it was judged without the rule");
 }

@@ -238,3 +238,17 @@ async fn of_a_run_that_is_over_nothing_is_said() {
     assert!(steps(&heard).is_empty());
     assert!(denials(&heard).is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_a_caller_calls_its_model_is_cut_in_the_log() {
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = models(["a", "b"]).layer(upstream);
+    let heard = Heard::listen();
+
+    let name = "\u{e9}".repeat(100_000);
+    service.oneshot(prompt(&name, true)).await.unwrap();
+
+    let step = &heard.events("model_fallback")[0];
+    let logged = &step["gen_ai.original.model"];
+    assert_eq!(logged.chars().filter(|it| *it == '\u{e9}').count(), 256);
+}
