@@ -52,6 +52,7 @@ mod owner;
 mod pilot;
 mod policy;
 mod stage;
+mod starting;
 mod trial;
 mod tried;
 mod watched;

@@ -145,6 +145,7 @@ mod fallbacks;
 mod layer;
 mod order;
 mod original;
+mod planning;
 mod route;
 mod service;
 mod sessions;

@@ -6,10 +6,10 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, ReasonClass, RunId, Step, TerminalReason,
-    core::{End, Hook, Node},
+    NodeKind, RunId, Step, TerminalReason,
+    core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
-    summary::{CallSummary, Hooks},
+    summary::Hooks,
     told::Told,
     tries::Server,
 };
@@ -54,7 +54,7 @@ pub(crate) struct Info {
     /// Whom the last attempt of a call went to.
     asked: Mutex<Option<Arc<dyn Server>>>,
     told: Mutex<Told>,
-    hooks: OnceLock<Box<Hooks>>,
+    pub(super) hooks: OnceLock<Box<Hooks>>,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -254,45 +254,6 @@ impl Info {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
-    }
-}
-
-impl Hook for Info {
-    fn ended(&self, node: &Node<Self>, end: &End) {
-        if node.kind() == NodeKind::Run {
-            tracing::debug!(
-                target: "tower_agent",
-                run = %node.run_id(),
-                reason = end.reason.as_str(),
-                elapsed = ?end.lasted,
-                "run ended"
-            );
-        }
-        // A run of one call that was cut is over with it, though a reader that
-        // does not read keeps the call from being settled.
-        let cut = !matches!(
-            end.reason.class(),
-            ReasonClass::Success | ReasonClass::Failure
-        );
-        if let (true, true, Some(run)) = (cut, self.is_sole(), node.parent()) {
-            if run.payload.is_single() {
-                run.settle_as(end, end.at);
-            }
-        }
-        if node.is_draining() && node.is_idle() {
-            // The last one has left: whoever waits for that is woken next.
-            self.settled(node);
-        }
-        let identity = self.identity();
-        if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
-            registration.ended(node);
-        }
-    }
-
-    fn settled(&self, node: &Node<Self>) {
-        if let Some(hooks) = self.hooks.get() {
-            CallSummary::tell(node, hooks);
-        }
     }
 }
 

@@ -45,6 +45,7 @@ mod drive;
 mod ended;
 pub(crate) mod errors;
 mod handle;
+mod hook;
 mod id;
 mod info;
 mod kind;

@@ -1,0 +1,47 @@
+//! What is done when a node has ended.
+
+use super::{
+    NodeKind, ReasonClass,
+    core::{End, Hook, Node},
+    info::Info,
+    summary::CallSummary,
+};
+
+impl Hook for Info {
+    fn ended(&self, node: &Node<Self>, end: &End) {
+        if node.kind() == NodeKind::Run {
+            tracing::debug!(
+                target: "tower_agent",
+                run = %node.run_id(),
+                reason = end.reason.as_str(),
+                elapsed = ?end.lasted,
+                "run ended"
+            );
+        }
+        // A run of one call that was cut is over with it, though a reader that
+        // does not read keeps the call from being settled.
+        let cut = !matches!(
+            end.reason.class(),
+            ReasonClass::Success | ReasonClass::Failure
+        );
+        if let (true, true, Some(run)) = (cut, self.is_sole(), node.parent()) {
+            if run.payload.is_single() {
+                run.settle_as(end, end.at);
+            }
+        }
+        if node.is_draining() && node.is_idle() {
+            // The last one has left: whoever waits for that is woken next.
+            self.settled(node);
+        }
+        let identity = self.identity();
+        if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
+            registration.ended(node);
+        }
+    }
+
+    fn settled(&self, node: &Node<Self>) {
+        if let Some(hooks) = self.hooks.get() {
+            CallSummary::tell(node, hooks);
+        }
+    }
+}
