@@ -136,7 +136,7 @@ pub use self::{
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
-        CallSummary, InvalidRunId, Limits, NodeKind, Owner, ResetOn, Run, RunEvent, RunId,
+        CallSummary, InvalidRunId, Limits, NodeKind, Notice, Owner, ResetOn, Run, RunEvent, RunId,
         RunRegistry, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,
     },
     run_layer::RunLayer,

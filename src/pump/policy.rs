@@ -3,7 +3,7 @@ use std::time::Duration;
 use crate::{
     body::Policy,
     client_disconnect::DropPolicy,
-    run::{Run, Scope},
+    run::{Run, Scope, TerminalReason},
 };
 
 /// Turns a drop into a reason, at once or after a drain.
@@ -26,7 +26,9 @@ impl Policy for PumpPolicy {
             return DropPolicy::new(Scope::Found).dropped(found);
         };
         let now = found.now();
-        found.node().close(now.saturating_add(limit), now);
+        let until = now.saturating_add(limit);
+        let reason = TerminalReason::ClientDisconnect;
+        found.node().close(&reason, until, now);
     }
 }
 

@@ -138,6 +138,9 @@ impl Run {
     /// A sign of progress that no layer sees: resets every step window of this
     /// node and of what is above it.
     pub fn state_change(&self, state: impl Into<std::borrow::Cow<'static, str>>) {
+        if let Some(harness) = self.nearest().payload.harness_if_any() {
+            harness.standstill.moved();
+        }
         self.step(Step::new(StepKind::StateChange).detail(state));
     }
 

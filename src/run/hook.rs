@@ -33,9 +33,8 @@ impl Hook for Info {
             // The last one has left: whoever waits for that is woken next.
             self.settled(node);
         }
-        let identity = self.identity();
-        if let Some(registration) = identity.and_then(|known| known.registration.upgrade()) {
-            registration.ended(node);
+        if node.kind() == NodeKind::Run {
+            node.publish_end();
         }
     }
 

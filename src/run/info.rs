@@ -6,9 +6,10 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, RunId, Step, TerminalReason,
+    NodeKind, Notice, RunId, Step, TerminalReason,
     core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
+    harness::Harness,
     summary::Hooks,
     told::Told,
     tries::Server,
@@ -55,6 +56,7 @@ pub(crate) struct Info {
     asked: Mutex<Option<Arc<dyn Server>>>,
     told: Mutex<Told>,
     pub(super) hooks: OnceLock<Box<Hooks>>,
+    harness: OnceLock<Box<Harness>>,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -79,7 +81,12 @@ pub(crate) struct Identity {
 
 /// What a node tells the registry that it is enrolled in.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    fn ended(&self, node: &Node<Info>);
+    /// Answers the number of the event; none if the end is not that of the run
+    /// that stands under its name.
+    fn ended(&self, node: &Node<Info>) -> Option<u64>;
+
+    /// Answers the number of the event; none if the run is over.
+    fn notified(&self, node: &Node<Info>, notice: &Notice) -> Option<u64>;
 }
 
 impl Info {
@@ -107,6 +114,7 @@ impl Info {
             asked: Mutex::new(None),
             told: Mutex::default(),
             hooks: OnceLock::new(),
+            harness: OnceLock::new(),
             identity: OnceLock::new(),
         }
     }
@@ -230,6 +238,19 @@ impl Info {
 
     pub(super) fn hooks(&self) -> &Hooks {
         self.hooks.get_or_init(Box::default)
+    }
+
+    /// What only a run has.
+    pub(crate) fn harness(&self) -> &Harness {
+        self.harness.get_or_init(Box::default)
+    }
+
+    pub(crate) fn harness_if_any(&self) -> Option<&Harness> {
+        self.harness.get().map(|harness| &**harness)
+    }
+
+    pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {
+        self.identity()?.registration.upgrade()
     }
 
     pub(crate) fn identify(&self, identity: Identity) -> bool {

@@ -44,7 +44,9 @@ mod core;
 mod drive;
 mod ended;
 pub(crate) mod errors;
+mod event;
 mod handle;
+mod harness;
 mod hook;
 mod id;
 mod info;
@@ -57,6 +59,7 @@ mod settle;
 mod silence;
 mod snapshot;
 mod step;
+mod stuck;
 mod summary;
 mod task;
 mod terminated;
@@ -66,12 +69,13 @@ mod tries;
 
 pub use self::{
     ended::{Ended, Settled},
+    event::{Notice, RunEvent, RunEvents},
     handle::Run,
     id::{InvalidRunId, RunId},
     kind::{Limits, NodeKind, ResetOn, Scope},
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
-    registry::{Owner, RunEvent, RunEvents, RunRegistry},
+    registry::{Owner, RunRegistry},
     snapshot::{Progress, RunSnapshot},
     step::{Step, StepKind},
     summary::CallSummary,

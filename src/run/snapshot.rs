@@ -24,6 +24,8 @@ pub struct RunSnapshot {
     pub in_flight: usize,
     /// What it did last, if anybody said.
     pub last_step: Option<Step>,
+    /// Whether it did the same thing too often in a row.
+    pub stuck: bool,
     /// Signs of life and of work.
     pub progress: Progress,
     /// Time left until the earliest absolute deadline.
@@ -79,6 +81,7 @@ impl RunSnapshot {
             elapsed: until.saturating_sub(node.opened()),
             in_flight: node.active(),
             last_step: run.payload.step(),
+            stuck: run.is_stuck(),
             progress: Progress {
                 heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
                 state_changes: run.payload.changes.load(Ordering::Acquire),

@@ -117,12 +117,9 @@ impl Terminated {
 
 /// What a node that is not over is refused for.
 fn unended(node: &Node<Info>) -> TerminalReason {
-    if node.is_closing() {
-        // What it will end as, at the latest.
-        TerminalReason::ClientDisconnect
-    } else {
-        TerminalReason::Aborted
-    }
+    // What it will end as, at the latest.
+    let closing = node.closing().cloned();
+    closing.unwrap_or(TerminalReason::Aborted)
 }
 
 impl TerminalReason {

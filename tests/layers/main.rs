@@ -21,6 +21,7 @@ mod reviewed;
 mod run;
 mod run_layer;
 mod step_timeout;
+mod stuck;
 mod summary;
 mod support;
 mod terminal_response;

@@ -2,7 +2,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
-use tower_agent::{Owner, RunEvent, RunId, RunRegistry, StepTimeoutLayer, TerminalReason};
+use tower_agent::{
+    Notice, Owner, Run, RunEvent, RunId, RunRegistry, StepTimeoutLayer, TerminalReason,
+};
 
 use crate::support::{DONE, ReadExt, Script, request, secs};
 
@@ -148,7 +150,7 @@ async fn a_call_ended_by_its_own_window_also_counts_as_work_until_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn every_run_has_one_event_at_its_end_and_numbers_go_up_by_one() {
+async fn every_run_has_one_event_at_its_beginning_and_one_at_its_end_and_numbers_go_up_by_one() {
     let registry = RunRegistry::new();
     let mut events = registry.subscribe();
     for name in ["a", "b", "c"] {
@@ -161,6 +163,17 @@ async fn every_run_has_one_event_at_its_end_and_numbers_go_up_by_one() {
 
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
+        if let RunEvent::Notice {
+            run,
+            sequence,
+            notice,
+            ..
+        } = event
+        {
+            assert_eq!(notice, Notice::Opened);
+            seen.push((run.to_string(), sequence));
+            continue;
+        }
         let RunEvent::Ended {
             run,
             sequence,
@@ -181,8 +194,11 @@ async fn every_run_has_one_event_at_its_end_and_numbers_go_up_by_one() {
         seen,
         [
             ("a".to_owned(), 1),
-            ("b".to_owned(), 2),
-            ("c".to_owned(), 3)
+            ("a".to_owned(), 2),
+            ("b".to_owned(), 3),
+            ("b".to_owned(), 4),
+            ("c".to_owned(), 5),
+            ("c".to_owned(), 6)
         ]
     );
 }
@@ -191,7 +207,7 @@ async fn every_run_has_one_event_at_its_end_and_numbers_go_up_by_one() {
 async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     let registry = RunRegistry::new();
     let mut events = registry.subscribe();
-    for n in 0..RunRegistry::EVENTS + 10 {
+    for n in 0..RunRegistry::EVENTS / 2 + 5 {
         registry
             .open(us(), id(&n.to_string()))
             .end(TerminalReason::Aborted);
@@ -253,4 +269,33 @@ fn an_owner_prints_no_credential() {
     assert_eq!(format!("{:?}", Owner::of(b"sk-secret")), "Owner(..)");
     assert_eq!(Owner::of(b"a"), Owner::of(b"a"));
     assert_ne!(Owner::of(b"a"), Owner::of(b"b"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_has_observers_of_its_own_and_its_end_comes_last() {
+    for registered in [false, true] {
+        let registry = RunRegistry::new();
+        let run = match registered {
+            true => registry.open(us(), id("r")),
+            false => Run::open(),
+        };
+        let mut events = run.subscribe();
+        run.child().end(TerminalReason::Aborted);
+        run.end(TerminalReason::TurnCap);
+
+        let event = events.next().await.unwrap();
+        let RunEvent::Ended {
+            reason, sequence, ..
+        } = event
+        else {
+            panic!("{event:?}")
+        };
+        assert_eq!(reason, TerminalReason::TurnCap);
+        assert_eq!(sequence, if registered { 2 } else { 1 });
+        assert!(events.next().await.is_none(), "nothing comes after it");
+
+        let mut late = run.subscribe();
+        assert!(matches!(late.next().await, Some(RunEvent::Ended { .. })));
+        assert!(late.next().await.is_none());
+    }
 }

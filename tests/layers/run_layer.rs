@@ -279,7 +279,11 @@ async fn a_run_without_an_id_takes_its_calls_reason() {
         assert_eq!(probe.run().run().terminal_reason().unwrap().as_str(), name);
         assert!(matches!(
             events.next().await,
-            Some(tower_agent::RunEvent::Ended { sequence: 1, .. })
+            Some(tower_agent::RunEvent::Notice { sequence: 1, .. })
+        ));
+        assert!(matches!(
+            events.next().await,
+            Some(tower_agent::RunEvent::Ended { sequence: 2, .. })
         ));
         drop(registry);
         assert!(events.next().await.is_none());

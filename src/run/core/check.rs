@@ -34,7 +34,7 @@ impl<P: Hook> Node<P> {
     }
 
     /// Which of this node's clocks has passed: ceiling, step, caller's, and last
-    /// the one of a caller who is gone.
+    /// the one of a node that is closing.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<Passed>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| Passed {
@@ -64,8 +64,9 @@ impl<P: Hook> Node<P> {
         if let Some((_, passed)) = earliest {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
         }
-        // It was given to learn something, not to the caller.
-        absolute(Clock::Drain).map(|_| (TerminalReason::ClientDisconnect, None))
+        // It was given to what went on, not to whoever waits.
+        let reason = absolute(Clock::Drain).and_then(|_| self.closing());
+        reason.map(|reason| (reason.clone(), None))
     }
 
     /// When the earliest step window and the earliest of a caller's passed, and

@@ -27,8 +27,8 @@ impl<P: Hook> Node<P> {
         self.lock().follows.push((Arc::downgrade(other), key));
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
-        } else if other.is_closing() && self.nearest_end().is_none() {
-            self.stillborn();
+        } else if let (Some(reason), None) = (other.closing(), self.nearest_end()) {
+            self.stillborn(reason);
         }
     }
 

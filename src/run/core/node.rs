@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -37,8 +37,8 @@ pub(crate) struct Node<P> {
     active: AtomicUsize,
     /// How many of those are tasks, and no work of their own.
     tasks: AtomicUsize,
-    /// Nothing may start here any more.
-    pub(super) closing: AtomicBool,
+    /// Nothing may start here any more: what it will end as.
+    pub(super) closing: OnceLock<TerminalReason>,
     inner: Mutex<Inner<P>>,
     pub(crate) payload: P,
 }
@@ -87,8 +87,8 @@ impl<P: Hook> Node<P> {
         // An end that came before the insertion did not see the child.
         if let Some(end) = self.nearest_end() {
             child.inherit(end);
-        } else if self.is_closing() {
-            child.stillborn();
+        } else if let Some(reason) = self.closing() {
+            child.stillborn(reason);
         }
         child
     }
@@ -113,7 +113,7 @@ impl<P: Hook> Node<P> {
             heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
-            closing: AtomicBool::new(false),
+            closing: OnceLock::new(),
             inner: Mutex::new(Inner {
                 children: Children::new(),
                 waiters: Waiters::default(),

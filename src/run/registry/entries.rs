@@ -32,7 +32,6 @@ pub(super) struct Entries {
     /// Ended entries, oldest first, by serial number.
     ended: VecDeque<u64>,
     serial: u64,
-    sequence: u64,
 }
 
 #[derive(Debug)]
@@ -103,14 +102,18 @@ impl Entries {
             .collect()
     }
 
-    /// Turns the entry into a memory; answers its place in the order of ends,
-    /// unless the node is not the one that stands under the key.
-    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> Option<u64> {
-        let entry = self.by_key.get_mut(key)?;
+    /// Turns the entry into a memory, unless the node is not the one that stands
+    /// under the key.
+    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> bool {
+        let Some(entry) = self.by_key.get_mut(key) else {
+            return false;
+        };
         if entry.run.node().number() != number || entry.expires.is_some() {
-            return None;
+            return false;
         }
-        let expires = now.checked_add(RunRegistry::REMEMBERED)?;
+        let Some(expires) = now.checked_add(RunRegistry::REMEMBERED) else {
+            return false;
+        };
         entry.expires = Some(expires);
         self.due.push(Reverse((expires, entry.serial)));
         self.ended.push_back(entry.serial);
@@ -119,8 +122,7 @@ impl Entries {
                 self.forget(oldest);
             }
         }
-        self.sequence += 1;
-        Some(self.sequence)
+        true
     }
 
     /// Forgets what has expired, and answers the runs that have been idle for

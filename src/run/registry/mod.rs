@@ -31,7 +31,6 @@
 //! ```
 
 mod entries;
-mod event;
 mod owner;
 
 use std::{
@@ -41,14 +40,11 @@ use std::{
 
 use tokio::{sync::broadcast, time::Instant};
 
-pub use self::{
-    event::{RunEvent, RunEvents},
-    owner::Owner,
-};
+pub use self::owner::Owner;
 
 use self::entries::{Entries, Key};
 use super::{
-    Run, RunId, RunSnapshot, TerminalReason,
+    Notice, Run, RunEvent, RunEvents, RunId, RunSnapshot, TerminalReason,
     core::Node,
     info::{Identity, Info, Registration},
 };
@@ -62,6 +58,9 @@ pub struct RunRegistry {
 #[derive(Debug)]
 struct Shared {
     entries: Mutex<Entries>,
+    /// The number of the last event: locked while one is sent, so that they come
+    /// in the order of their numbers.
+    sequence: Mutex<u64>,
     events: broadcast::Sender<RunEvent>,
 }
 
@@ -92,6 +91,7 @@ impl RunRegistry {
         Self {
             shared: Arc::new(Shared {
                 entries: Mutex::default(),
+                sequence: Mutex::default(),
                 events: broadcast::Sender::new(Self::EVENTS),
             }),
         }
@@ -182,7 +182,7 @@ impl RunRegistry {
             entries.insert(key, run.clone(), Some(idle), now);
             run
         };
-        tracing::debug!(target: "tower_agent", run = %run.id(), "run opened");
+        run.notify(&Notice::Opened);
         run
     }
 
@@ -211,6 +211,7 @@ impl RunRegistry {
         let idle = (!run.node().payload.is_single()).then_some(idle);
         entries.insert(key, run.clone(), idle, now);
         drop(entries);
+        run.notify(&Notice::Opened);
         // It may have ended before it had a name to be remembered by.
         if run.terminal_reason().is_some() {
             self.shared.ended(run.node());
@@ -243,24 +244,42 @@ impl Shared {
     fn lock(&self) -> MutexGuard<'_, Entries> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
+        *sequence += 1;
+        if self.events.receiver_count() > 0 {
+            // Only that nobody listens any more can go wrong.
+            let _ = self.events.send(event(*sequence));
+        }
+        *sequence
+    }
+
+    fn sequence(&self) -> MutexGuard<'_, u64> {
+        self.sequence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Registration for Shared {
-    fn ended(&self, node: &Node<Info>) {
-        let Some(identity) = node.payload.identity() else {
-            return;
-        };
+    fn ended(&self, node: &Node<Info>) -> Option<u64> {
+        let identity = node.payload.identity()?;
         let key = Key {
             owner: identity.owner,
             id: identity.id.clone(),
         };
-        let mut entries = self.lock();
-        if let Some(sequence) = entries.ended(&key, node.number(), Instant::now()) {
-            if self.events.receiver_count() > 0 {
-                // Under the lock, so that events come in the order of their
-                // numbers. Only that nobody listens any more can go wrong.
-                let _ = self.events.send(RunEvent::ended(node, sequence));
-            }
+        if !self.lock().ended(&key, node.number(), Instant::now()) {
+            return None;
         }
+        let mut sequence = self.sequence();
+        Some(self.send(&mut sequence, |number| RunEvent::ended(node, number)))
+    }
+
+    fn notified(&self, node: &Node<Info>, notice: &Notice) -> Option<u64> {
+        let mut sequence = self.sequence();
+        if node.nearest_end().is_some() {
+            return None;
+        }
+        Some(self.send(&mut sequence, |number| {
+            RunEvent::notice(node, notice, number)
+        }))
     }
 }

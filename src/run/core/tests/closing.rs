@@ -3,7 +3,8 @@
 use super::*;
 use crate::run::core::Clock;
 
-const CLIENT_DISCONNECT: Option<TerminalReason> = Some(TerminalReason::ClientDisconnect);
+const GONE: TerminalReason = TerminalReason::ClientDisconnect;
+const CLIENT_DISCONNECT: Option<TerminalReason> = Some(GONE);
 
 #[test]
 fn what_works_goes_on_and_the_last_to_leave_ends_it() {
@@ -12,7 +13,7 @@ fn what_works_goes_on_and_the_last_to_leave_ends_it() {
     call.enter();
     attempt.enter();
 
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
     assert!(call.is_closing() && attempt.is_closing() && !tree.root.is_closing());
     assert_eq!((reason(&call), reason(&attempt)), (None, None));
 
@@ -31,7 +32,7 @@ fn a_node_nobody_works_on_ends_at_once() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
 
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
 
     assert_eq!(
         (reason(&call), reason(&attempt)),
@@ -44,7 +45,7 @@ fn nothing_is_opened_alive_below_it() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
     attempt.enter();
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
 
     for under in [&call, &attempt] {
         let late = tree.open(under, NodeKind::Attempt, ms(2));
@@ -65,7 +66,7 @@ fn the_limit_ends_it_with_all_that_works() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
     attempt.enter();
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
     assert_eq!(attempt.next_deadline(), Some(at(100)));
 
     attempt.check(ms(99), TaskId::NONE).unwrap();
@@ -83,11 +84,11 @@ fn a_second_closing_never_prolongs_it() {
     let tree = Sapling::new();
     let [call, _] = tree.call();
     call.enter();
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
 
-    call.close(ms(200), ms(2));
+    call.close(&GONE, ms(200), ms(2));
     assert_eq!(call.next_deadline(), Some(at(100)));
-    call.close(ms(50), ms(3));
+    call.close(&GONE, ms(50), ms(3));
     assert_eq!(call.next_deadline(), Some(at(50)));
 }
 
@@ -101,7 +102,7 @@ fn ends_and_clocks_win_over_it() {
         let tree = Sapling::new();
         let [call, _] = tree.call();
         call.enter();
-        call.close(ms(100), ms(1));
+        call.close(&GONE, ms(100), ms(1));
         call.clocks.tighten(clock, ms(100));
 
         call.check(ms(100), TaskId::NONE).unwrap_err();
@@ -112,7 +113,7 @@ fn ends_and_clocks_win_over_it() {
     let tree = Sapling::new();
     let [call, _] = tree.call();
     call.enter();
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
     tree.root
         .end(TerminalReason::Shutdown, None, ms(2))
         .unwrap();
@@ -127,7 +128,7 @@ fn a_node_that_is_over_is_not_closed() {
     let [call, _] = tree.call();
     call.end(TerminalReason::Aborted, None, ms(1)).unwrap();
 
-    call.close(ms(100), ms(2));
+    call.close(&GONE, ms(100), ms(2));
 
     assert!(!call.is_draining());
     assert_eq!(
@@ -150,7 +151,7 @@ fn whoever_waits_at_or_below_it_is_called() {
     }
     let heard = attempt.heard();
 
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
 
     let mut woken = tree.journal.woken();
     woken.sort_unstable();
@@ -171,7 +172,7 @@ fn what_follows_it_starts_nothing_either() {
     call.enter();
     before.enter();
 
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
     assert!(before.is_closing() && !before.is_draining());
     assert_eq!(reason(&before), None);
 
@@ -188,7 +189,7 @@ fn tasks_are_work_that_is_not_counted_as_such() {
     call.enter_task();
     assert_eq!((tree.root.active(), call.active()), (1, 1));
 
-    call.close(ms(100), ms(1));
+    call.close(&GONE, ms(100), ms(1));
     call.leave(ms(2));
     assert_eq!((call.active(), reason(&call)), (0, None));
     call.leave_task(ms(3));
@@ -203,9 +204,30 @@ fn closing_and_leaving_at_the_same_time_always_ends_it() {
         let [call, _] = tree.call();
         call.enter();
         std::thread::scope(|scope| {
-            scope.spawn(|| call.close(ms(100), ms(1)));
+            scope.spawn(|| call.close(&GONE, ms(100), ms(1)));
             scope.spawn(|| call.leave(ms(1)));
         });
         assert_eq!(reason(&call), CLIENT_DISCONNECT);
     }
+}
+
+#[test]
+fn it_ends_for_what_it_was_closed_for_first() {
+    let tree = Sapling::new();
+    let [call, attempt] = tree.call();
+    attempt.enter();
+    call.close(&TerminalReason::Shutdown, ms(100), ms(1));
+    call.close(&TerminalReason::TurnCap, ms(50), ms(2));
+
+    let late = tree.open(&attempt, NodeKind::Tool, ms(3));
+    assert_eq!(reason(&late), Some(TerminalReason::Shutdown));
+
+    assert_eq!(call.check(ms(49), TaskId::NONE).ok(), Some(()));
+    assert!(
+        call.check(ms(50), TaskId::NONE).is_err(),
+        "the earlier clock"
+    );
+    assert_eq!(reason(&call), Some(TerminalReason::Shutdown));
+    assert_eq!(reason(&attempt), Some(TerminalReason::Shutdown));
+    assert_eq!(reason(&tree.root), None);
 }

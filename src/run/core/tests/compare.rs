@@ -33,7 +33,7 @@ impl Tree {
         }
         same("paused", node.is_paused(), model.is_paused(id))?;
         if node.own_end().is_none() {
-            same("closing", node.is_closing(), spec.closing)?;
+            same("closing", node.closing(), spec.closing.as_ref())?;
         }
         same("active", node.active(), model.active(id))?;
         for sign in [ResetOn::Step, ResetOn::Content, ResetOn::AnyByte] {

@@ -8,8 +8,10 @@ use crate::run::{NodeKind, ResetOn, TerminalReason, core::Clock};
 impl Model {
     pub(super) fn open(&mut self, parent: Option<usize>, kind: NodeKind) {
         let end = parent.and_then(|parent| self.nearest_end(parent).cloned());
-        let refused = end.is_none() && parent.is_some_and(|parent| self.nodes[parent].closing);
-        let end = end.or_else(|| refused.then(|| self.stillborn(self.nodes.len(), kind, self.now)));
+        let closing = parent.and_then(|parent| self.nodes[parent].closing.clone());
+        let refused = closing.filter(|_| end.is_none());
+        let stillborn = |reason| stillborn(reason, self.nodes.len(), kind, self.now);
+        let end = end.or_else(|| refused.clone().map(stillborn));
         let born_ended = end.is_some();
         let node = self.nodes.len();
         let above = parent.map_or(0, |parent| self.nodes[parent].path);
@@ -71,29 +73,19 @@ impl Model {
         let end = self.nearest_end(other).cloned();
         if let (Some(end), None) = (end, &self.nodes[node].end) {
             self.spread(node, &end, false);
-        } else if self.nodes[other].closing && self.nearest_end(node).is_none() {
+        } else if let (Some(reason), None) =
+            (self.nodes[other].closing.clone(), self.nearest_end(node))
+        {
             let Spec { kind, opened, .. } = self.nodes[node];
-            let end = self.stillborn(node, kind, opened);
-            self.nodes[node].closing = true;
+            let end = stillborn(reason.clone(), node, kind, opened);
+            self.nodes[node].closing.get_or_insert(reason);
             self.spread(node, &end, false);
-        }
-    }
-
-    /// How a node ends that comes below one that is closing.
-    fn stillborn(&self, node: usize, kind: NodeKind, at: Duration) -> Ended {
-        Ended {
-            reason: TerminalReason::ClientDisconnect,
-            origin: node,
-            kind,
-            at,
-            lasted: Duration::ZERO,
-            limits: Vec::new(),
         }
     }
 
     /// Nothing is opened at or below `node`, nor below what follows one of
     /// those; it ends with the last one who works on it.
-    pub(super) fn close(&mut self, node: usize, until: Duration) {
+    pub(super) fn close(&mut self, node: usize, reason: &TerminalReason, until: Duration) {
         if self.nearest_end(node).is_some() {
             return;
         }
@@ -112,12 +104,15 @@ impl Model {
             // What is over has heard of that.
             self.calls.may_wake |= wakers;
             let spec = &mut self.nodes[node];
-            if !std::mem::replace(&mut spec.closing, true) && spec.end.is_none() {
-                self.calls.must_wake |= wakers;
+            if spec.closing.is_none() {
+                spec.closing = Some(reason.clone());
+                if spec.end.is_none() {
+                    self.calls.must_wake |= wakers;
+                }
             }
         }
         if self.active(node) == 0 {
-            self.end(node, TerminalReason::ClientDisconnect, Vec::new(), false);
+            self.drained(node);
         }
     }
 
@@ -222,13 +217,19 @@ impl Model {
         self.calls.may_wake |= self.wakers(|w| reached.contains(&w.node));
     }
 
+    fn drained(&mut self, node: usize) {
+        if let Some(reason) = self.nodes[node].closing.clone() {
+            self.end(node, reason, Vec::new(), false);
+        }
+    }
+
     /// The last one to leave an ended node is waited for.
     pub(super) fn leave(&mut self, node: usize) {
         self.nodes[node].work -= 1;
         for node in self.path(node).collect::<Vec<_>>() {
             let left = self.active(node) == 0;
             if left && self.nodes[node].drain.is_some() && self.nodes[node].end.is_none() {
-                self.end(node, TerminalReason::ClientDisconnect, Vec::new(), false);
+                self.drained(node);
             }
             if left && self.nodes[node].end.is_some() {
                 self.calls.must_wake |= self.wakers(|w| w.node == node && !w.below);
@@ -242,5 +243,17 @@ impl Model {
         self.nodes[node].held = false;
         let gone: Vec<_> = (0..self.nodes.len()).map(|n| !self.exists(n)).collect();
         self.follows.retain(|(from, to)| !gone[*from] && !gone[*to]);
+    }
+}
+
+/// How a node ends that comes below one that is closing.
+fn stillborn(reason: TerminalReason, node: usize, kind: NodeKind, at: Duration) -> Ended {
+    Ended {
+        reason,
+        origin: node,
+        kind,
+        at,
+        lasted: Duration::ZERO,
+        limits: Vec::new(),
     }
 }

@@ -88,6 +88,7 @@ pub(super) enum Event {
     },
     Close {
         node: u8,
+        reason: TerminalReason,
         ahead: u8,
     },
     Wait {
@@ -144,6 +145,7 @@ impl Event {
             9 => Self::Enter { node: a },
             10 => Self::Close {
                 node: a,
+                reason,
                 ahead: 1 + b % 6,
             },
             11..=13 => Self::End { node: a, reason },

@@ -30,7 +30,7 @@ pub(super) struct Spec {
     /// Until when it goes on, if it was closed.
     pub(super) drain: Option<Duration>,
     /// Whether nothing may be opened below it.
-    pub(super) closing: bool,
+    pub(super) closing: Option<TerminalReason>,
     pub(super) signs: Vec<(ResetOn, Duration)>,
     pub(super) end: Option<Ended>,
     pub(super) also: Vec<TerminalReason>,
@@ -180,7 +180,7 @@ impl Model {
             return Some((TerminalReason::CallerDeadline, limits));
         }
         spec.drain.filter(|at| self.now >= *at)?;
-        Some((TerminalReason::ClientDisconnect, Vec::new()))
+        Some((spec.closing.clone()?, Vec::new()))
     }
 
     /// When the earliest of the step windows, or of the callers', passed, and

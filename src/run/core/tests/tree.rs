@@ -158,11 +158,15 @@ impl Tree {
                     node.leave(now);
                 }
             }
-            Event::Close { node, ahead } => {
+            Event::Close {
+                node,
+                ref reason,
+                ahead,
+            } => {
                 let (id, node) = self.pick(node);
                 let until = now + ms(STEP * u64::from(ahead));
-                self.model.close(id, until);
-                node.close(until, now);
+                self.model.close(id, reason, until);
+                node.close(reason, until, now);
             }
             Event::AddWindow {
                 node,

@@ -1,0 +1,112 @@
+use std::sync::Arc;
+
+use tokio::sync::broadcast::{self, error::RecvError};
+
+use super::{RunId, RunSnapshot, TerminalReason, Terminated, core::Node, info::Info};
+
+/// Something that happened to a run. Serialises to JSON as it stands.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum RunEvent {
+    /// Something that people may want to know of a run that goes on.
+    Notice {
+        /// Its id.
+        run: RunId,
+        /// Its session.
+        session: Option<Arc<str>>,
+        /// One more than that of the event before: the registry's, or the run's
+        /// if it is in none.
+        sequence: u64,
+        /// What happened.
+        notice: Notice,
+    },
+    /// A run ended. There is exactly one for each, and nothing after it.
+    Ended {
+        /// Its id.
+        run: RunId,
+        /// Its session.
+        session: Option<Arc<str>>,
+        /// One more than that of the event before.
+        sequence: u64,
+        /// Why.
+        reason: TerminalReason,
+        /// The message for people.
+        message: String,
+        /// All that was known at the end.
+        snapshot: Arc<RunSnapshot>,
+    },
+    /// The observer was too slow for this many events.
+    Lost {
+        /// How many.
+        events: u64,
+    },
+}
+
+/// What happened to a run that goes on.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, serde::Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Notice {
+    /// It was opened.
+    Opened,
+    /// It is alive and gets nowhere: it did the same thing this often in a row.
+    /// Once per such row.
+    LooksStuck {
+        /// How often, the first time included.
+        repeats: u32,
+    },
+}
+
+impl RunEvent {
+    pub(super) fn notice(node: &Node<Info>, notice: &Notice, sequence: u64) -> Self {
+        let identity = node.nearest_run().payload.identity();
+        Self::Notice {
+            run: node.run_id(),
+            session: identity.and_then(|known| known.session.clone()),
+            sequence,
+            notice: notice.clone(),
+        }
+    }
+
+    pub(super) fn ended(node: &Node<Info>, sequence: u64) -> Self {
+        let end = Terminated::of(node);
+        let at = node.nearest_end().map(|end| end.at).unwrap_or_default();
+        let snapshot = Arc::new(RunSnapshot::of(node, at));
+        Self::Ended {
+            message: end.message(),
+            run: end.run,
+            session: snapshot.session.clone(),
+            sequence,
+            reason: end.reason,
+            snapshot,
+        }
+    }
+}
+
+/// An observer of one run, [`Run::subscribe`](super::Run::subscribe), or of all
+/// in a registry, [`RunRegistry::subscribe`](super::RunRegistry::subscribe).
+#[derive(Debug)]
+pub struct RunEvents {
+    receiver: broadcast::Receiver<RunEvent>,
+}
+
+impl RunEvents {
+    pub(super) const fn new(receiver: broadcast::Receiver<RunEvent>) -> Self {
+        Self { receiver }
+    }
+
+    /// The next event; `None` once there can be none: the run has ended, or the
+    /// registry is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// No event is lost if the future is dropped.
+    pub async fn next(&mut self) -> Option<RunEvent> {
+        match self.receiver.recv().await {
+            Ok(event) => Some(event),
+            Err(RecvError::Lagged(events)) => Some(RunEvent::Lost { events }),
+            Err(RecvError::Closed) => None,
+        }
+    }
+}

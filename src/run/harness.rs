@@ -1,0 +1,104 @@
+//! What a run has and the calls below it have not: what observers are told, and
+//! what is counted from the first request to the last.
+
+use std::sync::{
+    Mutex, MutexGuard, PoisonError,
+    atomic::{Ordering, fence},
+};
+
+use tokio::sync::broadcast;
+
+use super::{Notice, Run, RunEvent, RunEvents, core::Node, info::Info, stuck::Standstill};
+
+/// How many events an observer of one run may be behind before it loses some.
+const EVENTS: usize = 256;
+
+/// Made when a run first needs it.
+#[derive(Debug, Default)]
+pub(crate) struct Harness {
+    pub(super) standstill: Standstill,
+    observed: Mutex<Observed>,
+}
+
+/// Who watches this one run.
+#[derive(Debug, Default)]
+struct Observed {
+    /// Of a run that is in no registry.
+    sequence: u64,
+    /// None until somebody watches, and after the end.
+    sender: Option<broadcast::Sender<RunEvent>>,
+}
+
+impl Harness {
+    fn lock(&self) -> MutexGuard<'_, Observed> {
+        self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Run {
+    /// What happens to this run from now on: each observer gets every event, or is
+    /// told how many it lost. Of a run that has ended, its end.
+    ///
+    /// A sub-agent's run has observers of its own.
+    #[must_use]
+    pub fn subscribe(&self) -> RunEvents {
+        let node = self.nearest();
+        let mut observed = node.payload.harness().lock();
+        // Either the end is seen here, or whoever ends it sees the harness.
+        fence(Ordering::SeqCst);
+        if node.nearest_end().is_some() {
+            let (sender, receiver) = broadcast::channel(1);
+            observed.sequence += 1;
+            // The receiver is there.
+            let _ = sender.send(RunEvent::ended(node, observed.sequence));
+            return RunEvents::new(receiver);
+        }
+        let sender = &mut observed.sender;
+        let sender = sender.get_or_insert_with(|| broadcast::Sender::new(EVENTS));
+        RunEvents::new(sender.subscribe())
+    }
+
+    /// Tells whoever watches the nearest run, unless that is over.
+    pub(crate) fn notify(&self, notice: &Notice) {
+        self.nearest().publish(notice);
+    }
+}
+
+impl Node<Info> {
+    /// Locks are held from the look at the end to the sending, so that the end,
+    /// which is stored before it is told, comes last for everybody.
+    fn publish(&self, notice: &Notice) {
+        let mut observed = self.payload.harness_if_any().map(Harness::lock);
+        if self.nearest_end().is_some() {
+            return;
+        }
+        tracing::debug!(target: "tower_agent", run = %self.run_id(), ?notice, "notice");
+        let registration = self.payload.registration();
+        let told = registration.and_then(|registration| registration.notified(self, notice));
+        if let Some(observed) = &mut observed {
+            observed.send(told, |sequence| RunEvent::notice(self, notice, sequence));
+        }
+    }
+
+    /// The run is over: its observers are told, and nothing after it.
+    pub(super) fn publish_end(&self) {
+        fence(Ordering::SeqCst);
+        let mut observed = self.payload.harness_if_any().map(Harness::lock);
+        let registration = self.payload.registration();
+        let told = registration.and_then(|registration| registration.ended(self));
+        if let Some(observed) = &mut observed {
+            observed.send(told, |sequence| RunEvent::ended(self, sequence));
+            observed.sender = None;
+        }
+    }
+}
+
+impl Observed {
+    fn send(&mut self, told: Option<u64>, event: impl FnOnce(u64) -> RunEvent) {
+        self.sequence += 1;
+        if let Some(sender) = &self.sender {
+            // Only that nobody listens any more can go wrong.
+            let _ = sender.send(event(told.unwrap_or(self.sequence)));
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Alive, but getting nowhere: the same thing over and over.
+
+use std::{
+    num::NonZeroU32,
+    sync::{Mutex, PoisonError},
+};
+
+use super::{Notice, Run, TerminalReason, core::Node, info::Info};
+
+/// How often a run may do the same before it looks stuck.
+const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
+
+/// What a run did last, and how often in a row. Bytes and heartbeats of the wire
+/// do not count here: they say that it is alive.
+#[derive(Debug, Default)]
+pub(crate) struct Standstill(Mutex<Streak>);
+
+#[derive(Debug, Default)]
+struct Streak {
+    /// A digest of what was done; none after progress.
+    last: Option<u64>,
+    repeats: u32,
+    /// Heartbeats of the program since the last action or progress.
+    beats: u32,
+    /// The default if none.
+    limit: Option<NonZeroU32>,
+    ends: bool,
+}
+
+/// What a repetition amounts to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// It moves.
+    Moving,
+    /// It looks stuck, from now or from before.
+    Stuck {
+        /// How often the same was done, the first time included.
+        repeats: u32,
+        /// Whether this was the repetition that made it so.
+        now: bool,
+        /// Whether the run is to end for it.
+        ends: bool,
+    },
+}
+
+impl Standstill {
+    /// One of those was done once more. Equal digests are the same.
+    pub(crate) fn repeat(&self, action: u64) -> Standing {
+        self.with(|streak| {
+            if streak.last.replace(action) != Some(action) {
+                streak.repeats = 0;
+            }
+            // Its actions can be seen, so they are what counts.
+            streak.beats = 0;
+            streak.repeats = streak.repeats.saturating_add(1);
+            streak.standing(true)
+        })
+    }
+
+    /// The program said that one more round began.
+    pub(crate) fn beat(&self) -> Standing {
+        self.with(|streak| {
+            streak.beats = streak.beats.saturating_add(1);
+            streak.standing(true)
+        })
+    }
+
+    /// There was progress.
+    pub(crate) fn moved(&self) {
+        self.with(|streak| {
+            streak.last = None;
+            streak.repeats = 0;
+            streak.beats = 0;
+        });
+    }
+
+    /// How it stands.
+    pub(crate) fn standing(&self) -> Standing {
+        self.with(|streak| streak.standing(false))
+    }
+
+    /// Sets after how many times the run looks stuck, and whether it ends then;
+    /// the smaller limit and the end stay.
+    pub(crate) fn limit(&self, repeats: NonZeroU32, ends: bool) {
+        self.with(|streak| {
+            streak.limit = Some(streak.limit.map_or(repeats, |limit| limit.min(repeats)));
+            streak.ends |= ends;
+        });
+    }
+
+    fn with<R>(&self, f: impl FnOnce(&mut Streak) -> R) -> R {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Streak {
+    fn standing(&self, now: bool) -> Standing {
+        let limit = self.limit.unwrap_or(REPEATS).get();
+        let repeats = self.repeats.max(self.beats);
+        if repeats < limit {
+            return Standing::Moving;
+        }
+        Standing::Stuck {
+            repeats,
+            now: now && repeats == limit,
+            ends: self.ends,
+        }
+    }
+}
+
+impl Run {
+    #[expect(dead_code, reason = "the layer that sees actions comes next")]
+    /// The run did this; the same digest means the same again.
+    pub(crate) fn acted(&self, action: u64) {
+        self.stands(self.nearest().payload.harness().standstill.repeat(action));
+    }
+
+    /// A round of the agent's loop began: a sign of life that is no progress, as
+    /// [`heartbeat`](Self::heartbeat). Where nobody sees what the agent does, five
+    /// of them without a [`state_change`](Self::state_change) between them look
+    /// stuck.
+    pub fn heartbeat_at(&self, iteration: u64, phase: &str) {
+        tracing::trace!(target: "tower_agent", run = %self.id(), iteration, phase, "heartbeat");
+        self.heartbeat();
+        self.stands(self.nearest().payload.harness().standstill.beat());
+    }
+
+    /// Ends the nearest run as [`Stuck`](TerminalReason::Stuck) once it has done
+    /// the same thing `repeats` times in a row, the first time included. Without
+    /// this it is only told to [observers](Self::subscribe), after five.
+    ///
+    /// The same is an action of the same name and arguments, whatever came of it.
+    /// Of two limits the smaller stays.
+    pub fn end_when_stuck(&self, repeats: NonZeroU32) {
+        let standstill = &self.nearest().payload.harness().standstill;
+        standstill.limit(repeats, true);
+    }
+
+    fn stands(&self, standing: Standing) {
+        match standing {
+            Standing::Stuck { ends: true, .. } => {
+                self.run().end(TerminalReason::Stuck);
+            }
+            Standing::Stuck {
+                now: true, repeats, ..
+            } => {
+                self.notify(&Notice::LooksStuck { repeats });
+            }
+            Standing::Moving | Standing::Stuck { .. } => {}
+        }
+    }
+}
+
+impl Node<Info> {
+    /// Whether the run has done the same thing too often in a row.
+    pub(super) fn is_stuck(&self) -> bool {
+        let harness = self.payload.harness_if_any();
+        harness.is_some_and(|harness| harness.standstill.standing() != Standing::Moving)
+    }
+}

@@ -1,0 +1,53 @@
+//! Runs that are alive and get nowhere.
+
+use std::num::NonZeroU32;
+
+use tower_agent::{Notice, Run, RunEvent, TerminalReason};
+
+#[tokio::test(start_paused = true)]
+async fn five_heartbeats_without_a_change_look_stuck_and_are_told_once() {
+    let run = Run::open();
+    let mut events = run.subscribe();
+    for iteration in 0..4 {
+        run.heartbeat_at(iteration, "polling");
+    }
+    assert!(!run.snapshot().stuck);
+    run.state_change("a file was written");
+    for iteration in 4..8 {
+        run.heartbeat_at(iteration, "polling");
+    }
+    assert!(!run.snapshot().stuck, "the change began a new row");
+
+    for iteration in 8..12 {
+        run.heartbeat_at(iteration, "polling");
+        assert!(run.snapshot().stuck);
+    }
+
+    run.end(TerminalReason::Aborted);
+    let looks = events.next().await.unwrap();
+    assert!(
+        matches!(
+            looks,
+            RunEvent::Notice {
+                notice: Notice::LooksStuck { repeats: 5 },
+                ..
+            }
+        ),
+        "{looks:?}"
+    );
+    let end = events.next().await.unwrap();
+    assert!(matches!(end, RunEvent::Ended { .. }), "{end:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_told_to_ends_when_it_is_stuck() {
+    let run = Run::open();
+    run.end_when_stuck(NonZeroU32::new(3).unwrap());
+
+    run.heartbeat_at(0, "a");
+    run.heartbeat_at(1, "b");
+    assert_eq!(run.terminal_reason(), None);
+    run.heartbeat_at(2, "c");
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Stuck));
+}
