@@ -27,8 +27,13 @@ pub(crate) const REFUSING: &str = "sim-refusing";
 /// Healthy; says how many bytes the request's body had, and their checksum.
 pub(crate) const LARGE: &str = "sim-large";
 
+/// Asks for each tool of the request once, then answers.
+pub(crate) const AGENT: &str = "sim-agent";
+/// Asks for the request's first tool again and again, whatever it says.
+pub(crate) const POLLING: &str = "sim-polling";
+
 /// All simulated models, as `GET /v1/models` lists them.
-pub(crate) const MODELS: [&str; 13] = [
+pub(crate) const MODELS: [&str; 15] = [
     HEALTHY,
     SLOW,
     STALL_HEAD,
@@ -42,6 +47,8 @@ pub(crate) const MODELS: [&str; 13] = [
     FAILING,
     REFUSING,
     LARGE,
+    AGENT,
+    POLLING,
 ];
 
 /// What a simulated model does.
@@ -54,6 +61,8 @@ pub(super) enum Behaviour {
     Cut,
     Ping,
     Large,
+    Agent,
+    Polling,
     Failing(Failing),
 }
 
@@ -82,6 +91,8 @@ impl Behaviour {
             CUT => Self::Cut,
             PING => Self::Ping,
             LARGE => Self::Large,
+            AGENT => Self::Agent,
+            POLLING => Self::Polling,
             RATE_LIMITED => Self::Failing(Failing::RateLimited { retry_after: 1 }),
             RATE_LIMITED_LONG => Self::Failing(Failing::RateLimited { retry_after: 3600 }),
             OVERLOADED => Self::Failing(Failing::Overloaded),

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::request::{Answer, CREATED};
 use super::sse::{Events, data};
+use super::tools::ToolCall;
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
@@ -15,14 +16,9 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
         "model": answer.model,
         "choices": [{
             "index": 0,
-            "message": {
-                "role": "assistant",
-                "content": answer.text(),
-                "refusal": null,
-                "annotations": [],
-            },
+            "message": message(answer),
             "logprobs": null,
-            "finish_reason": "stop",
+            "finish_reason": finish_reason(answer),
         }],
         "usage": usage(answer),
         "service_tier": "default",
@@ -42,7 +38,7 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
         data(&chunk(answer, json!([choice]), Value::Null))
     };
 
-    let mut closing = vec![step(json!({}), Some("stop"))];
+    let mut closing = vec![step(json!({}), Some(finish_reason(answer)))];
     if answer.include_usage {
         closing.push(data(&chunk(answer, json!([]), usage(answer))));
     }
@@ -52,14 +48,49 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
     Events {
         prelude: vec![step(role, None)],
         opening: Vec::new(),
-        deltas: answer
-            .deltas
-            .iter()
-            .map(|text| step(json!({"content": text}), None))
-            .collect(),
+        deltas: match &answer.call {
+            Some(call) => vec![step(json!({"tool_calls": [asked(call)]}), None)],
+            None => {
+                let deltas = answer.deltas.iter();
+                deltas
+                    .map(|text| step(json!({"content": text}), None))
+                    .collect()
+            }
+        },
         closing,
         life: Bytes::from_static(b": ping\n\n"),
     }
+}
+
+fn message(answer: &Answer<'_>) -> Value {
+    let mut message = json!({
+        "role": "assistant",
+        "content": answer.text(),
+        "refusal": null,
+        "annotations": [],
+    });
+    if let Some(call) = &answer.call {
+        message["content"] = Value::Null;
+        message["tool_calls"] = json!([asked(call)]);
+    }
+    message
+}
+
+fn finish_reason(answer: &Answer<'_>) -> &'static str {
+    match answer.call {
+        Some(_) => "tool_calls",
+        None => "stop",
+    }
+}
+
+/// The arguments are text, as this API has it.
+fn asked(call: &ToolCall) -> Value {
+    json!({
+        "index": 0,
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": call.arguments.to_string()},
+    })
 }
 
 fn chunk(answer: &Answer<'_>, choices: Value, usage: Value) -> Value {

@@ -4,11 +4,16 @@ use serde_json::{Value, json};
 
 use super::request::Answer;
 use super::sse::{Events, typed};
+use super::tools::ToolCall;
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
-    let content = json!([{"type": "text", "text": answer.text()}]);
-    message(answer, content, Some("end_turn"), answer.output_tokens())
+    let content = match &answer.call {
+        Some(call) => json!([asked(call, &call.arguments)]),
+        None => json!([{"type": "text", "text": answer.text()}]),
+    };
+    let stop_reason = Some(stop_reason(answer));
+    message(answer, content, stop_reason, answer.output_tokens())
 }
 
 /// The answer of `count_tokens`.
@@ -25,16 +30,32 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
             typed(&json!({
                 "type": "content_block_start",
                 "index": 0,
-                "content_block": {"type": "text", "text": ""},
+                "content_block": match &answer.call {
+                    Some(call) => asked(call, &json!({})),
+                    None => json!({"type": "text", "text": ""}),
+                },
             })),
         ],
         opening: Vec::new(),
-        deltas: answer.deltas.iter().map(|text| delta(text)).collect(),
+        deltas: match &answer.call {
+            Some(call) => {
+                let json = call.arguments.to_string();
+                vec![delta(
+                    &json!({"type": "input_json_delta", "partial_json": json}),
+                )]
+            }
+            None => {
+                let deltas = answer.deltas.iter();
+                deltas
+                    .map(|text| delta(&json!({"type": "text_delta", "text": text})))
+                    .collect()
+            }
+        },
         closing: vec![
             typed(&json!({"type": "content_block_stop", "index": 0})),
             typed(&json!({
                 "type": "message_delta",
-                "delta": {"stop_reason": "end_turn", "stop_sequence": null},
+                "delta": {"stop_reason": stop_reason(answer), "stop_sequence": null},
                 "usage": {"output_tokens": answer.output_tokens()},
             })),
             typed(&json!({"type": "message_stop"})),
@@ -43,12 +64,23 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
     }
 }
 
-fn delta(text: &str) -> bytes::Bytes {
+fn delta(delta: &Value) -> bytes::Bytes {
     typed(&json!({
         "type": "content_block_delta",
         "index": 0,
-        "delta": {"type": "text_delta", "text": text},
+        "delta": delta,
     }))
+}
+
+fn stop_reason(answer: &Answer<'_>) -> &'static str {
+    match answer.call {
+        Some(_) => "tool_use",
+        None => "end_turn",
+    }
+}
+
+fn asked(call: &ToolCall, input: &Value) -> Value {
+    json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
 }
 
 fn message(

@@ -24,6 +24,7 @@ mod routes;
 mod script;
 mod sse;
 mod stats;
+mod tools;
 
 pub(crate) use routes::router;
 

@@ -4,6 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::behaviour::Behaviour;
+use super::tools::ToolCall;
 
 /// The fields that matter here; everything else is accepted unread.
 #[derive(Debug, Deserialize)]
@@ -15,6 +16,10 @@ pub(super) struct Request {
     pub(super) stream_options: Option<StreamOptions>,
     #[serde(default)]
     pub(super) input: Value,
+    #[serde(default)]
+    pub(super) messages: Value,
+    #[serde(default)]
+    pub(super) tools: Vec<Value>,
     /// Of embeddings: `float` or `base64`.
     #[serde(default)]
     pub(super) encoding_format: Option<String>,
@@ -44,6 +49,8 @@ pub(super) struct Answer<'a> {
     pub(super) serial: u64,
     pub(super) model: &'a str,
     pub(super) deltas: Vec<String>,
+    /// What it asks for in place of a text.
+    pub(super) call: Option<ToolCall>,
     /// Whether a chat stream ends with its usage.
     pub(super) include_usage: bool,
 }
@@ -59,6 +66,7 @@ impl<'a> Answer<'a> {
             serial,
             model: &request.model,
             deltas: behaviour.deltas(body),
+            call: ToolCall::next(behaviour, request, serial),
             include_usage: request
                 .stream_options
                 .as_ref()

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::request::{Answer, CREATED};
 use super::sse::{Events, typed};
+use super::tools::ToolCall;
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
@@ -19,6 +20,29 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
         sequence_number += 1;
         typed(&value)
     };
+    let started = response(answer, "in_progress");
+    let done = json!({"type": "response.completed", "response": whole(answer)});
+    let [opening, deltas, closing] = match &answer.call {
+        Some(call) => called(answer, call),
+        None => said(answer),
+    };
+
+    // Numbered in the order of the stream: `event` counts.
+    let mut all = |values: Vec<Value>| values.into_iter().map(&mut event).collect();
+    Events {
+        prelude: all(vec![
+            json!({"type": "response.created", "response": started}),
+            json!({"type": "response.in_progress", "response": started}),
+        ]),
+        opening: all(opening),
+        deltas: all(deltas),
+        closing: all(closing.into_iter().chain([done]).collect()),
+        life: Bytes::from_static(b": ping\n\n"),
+    }
+}
+
+/// A text: what announces it, its deltas, what closes it.
+fn said(answer: &Answer<'_>) -> [Vec<Value>; 3] {
     // Where in the output a text event belongs.
     let place = |mut value: Value| {
         value["item_id"] = json!(item_id(answer));
@@ -26,67 +50,60 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
         value["content_index"] = json!(0);
         value
     };
-    let started = response(answer, "in_progress");
     let text = answer.text();
+    let deltas = answer.deltas.iter().map(|delta| {
+        place(json!({"type": "response.output_text.delta", "delta": delta, "logprobs": []}))
+    });
+    [
+        vec![
+            added(&item(answer, "in_progress", json!([]))),
+            place(json!({"type": "response.content_part.added", "part": part("")})),
+        ],
+        deltas.collect(),
+        vec![
+            place(json!({"type": "response.output_text.done", "text": text, "logprobs": []})),
+            place(json!({"type": "response.content_part.done", "part": part(&text)})),
+            finished(&item(answer, "completed", json!([part(&text)]))),
+        ],
+    ]
+}
 
-    // Built in the order of the stream: `event` counts.
-    let prelude = vec![
-        event(json!({"type": "response.created", "response": started})),
-        event(json!({"type": "response.in_progress", "response": started})),
-    ];
-    let opening = vec![
-        event(json!({
-            "type": "response.output_item.added",
-            "output_index": 0,
-            "item": item(answer, "in_progress", json!([])),
-        })),
-        event(place(
-            json!({"type": "response.content_part.added", "part": part("")}),
-        )),
-    ];
-    let deltas = answer
-        .deltas
-        .iter()
-        .map(|delta| {
-            event(place(json!({
-                "type": "response.output_text.delta",
-                "delta": delta,
-                "logprobs": [],
-            })))
-        })
-        .collect();
-    let closing = vec![
-        event(place(json!({
-            "type": "response.output_text.done",
-            "text": text,
-            "logprobs": [],
-        }))),
-        event(place(
-            json!({"type": "response.content_part.done", "part": part(&text)}),
-        )),
-        event(json!({
-            "type": "response.output_item.done",
-            "output_index": 0,
-            "item": item(answer, "completed", json!([part(&text)])),
-        })),
-        event(json!({"type": "response.completed", "response": whole(answer)})),
-    ];
+/// The same of a tool that is asked for.
+fn called(answer: &Answer<'_>, call: &ToolCall) -> [Vec<Value>; 3] {
+    let place = |mut value: Value| {
+        value["item_id"] = json!(item_id(answer));
+        value["output_index"] = json!(0);
+        value
+    };
+    let arguments = call.arguments.to_string();
+    [
+        vec![added(&asked(answer, call, "in_progress", ""))],
+        vec![place(
+            json!({"type": "response.function_call_arguments.delta", "delta": arguments}),
+        )],
+        vec![
+            place(
+                json!({"type": "response.function_call_arguments.done", "arguments": arguments, "name": call.name}),
+            ),
+            finished(&asked(answer, call, "completed", &arguments)),
+        ],
+    ]
+}
 
-    Events {
-        prelude,
-        opening,
-        deltas,
-        closing,
-        life: Bytes::from_static(b": ping\n\n"),
-    }
+fn added(item: &Value) -> Value {
+    json!({"type": "response.output_item.added", "output_index": 0, "item": item})
+}
+
+fn finished(item: &Value) -> Value {
+    json!({"type": "response.output_item.done", "output_index": 0, "item": item})
 }
 
 fn response(answer: &Answer<'_>, status: &str) -> Value {
     let completed = status == "completed";
-    let output = if completed {
-        json!([item(answer, status, json!([part(&answer.text())]))])
-    } else {
-        json!([])
+    let output = match &answer.call {
+        _ if !completed => json!([]),
+        Some(call) => json!([asked(answer, call, status, &call.arguments.to_string())]),
+        None => json!([item(answer, status, json!([part(&answer.text())]))]),
     };
     json!({
         "id": format!("resp_sim{}", answer.serial),
@@ -124,6 +141,17 @@ fn item(answer: &Answer<'_>, status: &str, content: Value) -> Value {
         "status": status,
         "role": "assistant",
         "content": content,
+    })
+}
+
+fn asked(answer: &Answer<'_>, call: &ToolCall, status: &str, arguments: &str) -> Value {
+    json!({
+        "id": item_id(answer),
+        "type": "function_call",
+        "status": status,
+        "call_id": call.id,
+        "name": call.name,
+        "arguments": arguments,
     })
 }
 

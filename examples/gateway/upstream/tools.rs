@@ -1,0 +1,95 @@
+//! Models that ask for the tools that a request declares.
+
+use serde_json::{Value, json};
+
+use super::behaviour::Behaviour;
+use super::request::Request;
+
+/// A tool that the answer asks for, in place of a text.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ToolCall {
+    /// The same in an answer and in the result that the next request brings.
+    pub(super) id: String,
+    pub(super) name: String,
+    pub(super) arguments: Value,
+}
+
+impl ToolCall {
+    /// What the model asks for next, if anything: one that polls asks for the same
+    /// for ever, the other for each tool once, in their order.
+    pub(super) fn next(behaviour: Behaviour, request: &Request, serial: u64) -> Option<Self> {
+        let names: Vec<&str> = request.tools.iter().filter_map(name).collect();
+        let (name, arguments) = match behaviour {
+            Behaviour::Polling => (*names.first()?, json!({"job": "job-1"})),
+            Behaviour::Agent => {
+                let turn = results(request);
+                (*names.get(turn)?, json!({"turn": turn}))
+            }
+            _ => return None,
+        };
+        Some(Self {
+            id: format!("call_sim{serial}"),
+            name: name.to_owned(),
+            arguments,
+        })
+    }
+}
+
+/// In chat the function stands inside of the tool.
+fn name(tool: &Value) -> Option<&str> {
+    let own = tool["name"].as_str();
+    own.or_else(|| tool["function"]["name"].as_str())
+}
+
+/// How many results of tools the request brings, in any dialect.
+fn results(request: &Request) -> usize {
+    let messages = request.messages.as_array().into_iter().flatten();
+    let items = request.input.as_array().into_iter().flatten();
+    messages
+        .chain(items)
+        .map(|message| {
+            let blocks = message["content"].as_array().into_iter().flatten();
+            let blocks = blocks.filter(|block| block["type"] == "tool_result");
+            let whole = message["role"] == "tool" || message["type"] == "function_call_output";
+            blocks.count() + usize::from(whole)
+        })
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn next(behaviour: Behaviour, request: Value) -> Option<(String, Value)> {
+        let request = serde_json::from_value(request).unwrap();
+        let call = ToolCall::next(behaviour, &request, 1)?;
+        Some((call.name, call.arguments))
+    }
+
+    #[test]
+    fn an_agent_asks_for_each_tool_once_and_then_answers() {
+        let tools = json!([{"function": {"name": "a"}}, {"name": "b"}]);
+        let histories = [
+            json!([]),
+            json!([{"role": "tool", "content": "x"}]),
+            json!([{"role": "tool", "content": "x"}, {"role": "user", "content": [{"type": "tool_result"}]}]),
+        ];
+        let asked = histories.map(|messages| {
+            let request = json!({"model": "m", "tools": tools, "messages": messages});
+            next(Behaviour::Agent, request).map(|(name, _)| name)
+        });
+        assert_eq!(asked, [Some("a".into()), Some("b".into()), None]);
+    }
+
+    #[test]
+    fn a_polling_model_asks_for_the_same_for_ever() {
+        for results in [0, 1, 7] {
+            let input = vec![json!({"type": "function_call_output"}); results];
+            let request = json!({"model": "m", "tools": [{"name": "poll"}], "input": input});
+            let asked = next(Behaviour::Polling, request);
+            assert_eq!(asked, Some(("poll".into(), json!({"job": "job-1"}))));
+        }
+        let without = json!({"model": "m", "messages": []});
+        assert_eq!(next(Behaviour::Polling, without), None);
+    }
+}
