@@ -22,6 +22,7 @@ struct Marks {
     dialect: OnceLock<Dialect>,
     progressed: AtomicU64,
     events: AtomicU64,
+    heartbeats: AtomicU64,
     commit: AtomicU64,
     terminator: AtomicU64,
     error: AtomicU64,
@@ -41,6 +42,7 @@ impl Judged {
                 dialect: OnceLock::new(),
                 progressed: AtomicU64::new(0),
                 events: AtomicU64::new(0),
+                heartbeats: AtomicU64::new(0),
                 commit: AtomicU64::new(NONE),
                 terminator: AtomicU64::new(NONE),
                 error: AtomicU64::new(NONE),
@@ -71,6 +73,13 @@ impl Judged {
     #[must_use]
     pub fn events(&self) -> u64 {
         self.marks.events.load(Ordering::Acquire)
+    }
+
+    /// How many comments and pings there were so far: see
+    /// [`Judge::heartbeats`](crate::sse::Judge::heartbeats).
+    #[must_use]
+    pub fn heartbeats(&self) -> u64 {
+        self.marks.heartbeats.load(Ordering::Acquire)
     }
 
     /// The end of the first content event.
@@ -143,6 +152,9 @@ impl Judged {
             .progressed
             .store(judge.progressed(), Ordering::Release);
         marks.events.store(judge.events(), Ordering::Release);
+        marks
+            .heartbeats
+            .store(judge.heartbeats(), Ordering::Release);
         marks
             .sequence
             .store(judge.next_sequence(), Ordering::Release);

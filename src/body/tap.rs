@@ -81,6 +81,8 @@ pub struct Tap {
     failed: Option<FailureClass>,
     /// The strongest sign since it was last noted on the node.
     unnoted: Option<ResetOn>,
+    /// How many heartbeats the run knows of.
+    heartbeats: u64,
     /// The node knows what the answer said of itself.
     told: bool,
 }
@@ -150,6 +152,7 @@ impl Tap {
             announced,
             failed: failed(answer),
             unnoted: None,
+            heartbeats: 0,
             told: false,
         }
     }
@@ -183,6 +186,18 @@ impl Tap {
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
         if let Some(sign) = self.unnoted.take() {
             run.node().record(sign, now);
+            self.note_heartbeats(run);
+        }
+    }
+
+    /// Those of a stream are counted where it is judged, once.
+    fn note_heartbeats(&mut self, run: &Run) {
+        if let Mode::Judging(stream) = &self.mode {
+            let count = stream.judged().heartbeats();
+            let new = count - std::mem::replace(&mut self.heartbeats, count);
+            if new > 0 {
+                run.beat(new);
+            }
         }
     }
 
@@ -193,6 +208,7 @@ impl Tap {
             if !std::mem::replace(&mut self.told, true) {
                 let judged = stream.judged();
                 run.tell(judged.usage(), judged.stop_reason().as_ref());
+                self.note_heartbeats(run);
             }
         }
     }
@@ -214,6 +230,11 @@ impl Tap {
     pub(crate) fn has_content(&self) -> bool {
         self.judged()
             .map_or(self.passed > 0, |judged| judged.commit().is_some())
+    }
+
+    /// Whether the stream has shown that it sends signs of life.
+    pub(crate) fn has_heartbeats(&self) -> bool {
+        self.judged().is_some_and(|judged| judged.heartbeats() > 0)
     }
 
     /// Whether the stream ends here without its terminator, if it ends here.

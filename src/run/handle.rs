@@ -128,10 +128,7 @@ impl Run {
     /// A sign of life that is no progress: resets windows that
     /// [`ResetOn::AnyByte`] resets, and no others.
     pub fn heartbeat(&self) {
-        self.nearest()
-            .payload
-            .heartbeats
-            .fetch_add(1, Ordering::AcqRel);
+        self.beat(1);
         self.0.record(ResetOn::AnyByte, self.now());
     }
 
@@ -257,6 +254,12 @@ impl Run {
 
     pub(crate) fn note(&self, step: Step) {
         self.nearest().payload.set_step(step);
+    }
+
+    /// So many signs of life that are no progress.
+    pub(crate) fn beat(&self, count: u64) {
+        let heartbeats = &self.nearest().payload.heartbeats;
+        heartbeats.fetch_add(count, Ordering::AcqRel);
     }
 
     /// The core's clock.

@@ -15,6 +15,12 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let name = end.reason.as_str();
     write!(f, "The {subject} was stopped after {lasted}: ")?;
     match (&end.reason, end.limit.map(Span)) {
+        (TerminalReason::StepTimeout, Some(limit)) if end.measure == Measure::Lifeless => {
+            write!(
+                f,
+                "its heartbeats stopped, for {limit} nothing came ({name})"
+            )?;
+        }
         (TerminalReason::StepTimeout, Some(limit)) => {
             write!(f, "nothing happened for {limit} ({name})")?;
         }
@@ -22,7 +28,9 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
             write!(f, "it reached its time limit of {limit} ({name})")?;
         }
         (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
-            Measure::Set => write!(f, "it used up the {limit} it was given ({name})")?,
+            Measure::Set | Measure::Lifeless => {
+                write!(f, "it used up the {limit} it was given ({name})")?
+            }
             Measure::Announced => {
                 write!(f, "its caller's own deadline of {limit} passed ({name})")?
             }
@@ -38,7 +46,7 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         None => f.write_str(". Last step: unknown")?,
     }
     let advice = match end.measure {
-        Measure::Set => advice(&end.reason),
+        Measure::Set | Measure::Lifeless => advice(&end.reason),
         Measure::Announced | Measure::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }

@@ -24,6 +24,16 @@ pub(crate) struct Silence {
     state: State,
     window: Option<Arc<Window>>,
     resets_on: ResetOn,
+    kind: Kind,
+}
+
+/// What silence is, and what it leads to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Nothing was progress: the node may end of it.
+    Step,
+    /// A stream that gave signs of life gives none.
+    Lifeless,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +56,21 @@ impl Silence {
             state: State::Fresh,
             window: None,
             resets_on,
+            kind: Kind::Step,
         }
+    }
+
+    /// Measures how long a stream gives no sign of life.
+    pub(crate) fn lifeless(length: Duration) -> Self {
+        Self {
+            kind: Kind::Lifeless,
+            ..Self::new(ResetOn::AnyByte, length)
+        }
+    }
+
+    #[inline]
+    pub(crate) const fn is_of_life(&self) -> bool {
+        matches!(self.kind, Kind::Lifeless)
     }
 
     #[inline]
@@ -148,7 +172,10 @@ impl Silence {
         let since = nanos(now).saturating_sub(self.kept);
         self.state = State::Since(since);
         let window = self.window.get_or_insert_with(|| {
-            let window = Arc::new(Window::new(self.resets_on));
+            let window = Arc::new(match self.kind {
+                Kind::Step => Window::new(self.resets_on),
+                Kind::Lifeless => Window::lifeless(),
+            });
             target.add_window(&window);
             window
         });

@@ -58,6 +58,15 @@ struct Marks {
     named: Option<u64>,
     progressed: u64,
     events: u64,
+    pings: Pings,
+}
+
+/// Events that say nothing but that upstream lives.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pings {
+    /// The one that belongs to how an Anthropic stream begins has come.
+    opening: bool,
+    count: u64,
 }
 
 impl Judge {
@@ -76,6 +85,10 @@ impl Judge {
                 named: None,
                 progressed: 0,
                 events: 0,
+                pings: Pings {
+                    opening: false,
+                    count: 0,
+                },
             },
         }
     }
@@ -140,6 +153,15 @@ impl Judge {
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.marks.events
+    }
+
+    /// How many signs of life there were that are nothing else: comments and pings.
+    ///
+    /// Not the first ping of an Anthropic stream before its first content: that API begins every
+    /// stream with one, whether or not others follow.
+    #[must_use]
+    pub const fn heartbeats(&self) -> u64 {
+        self.splitter.comments() + self.marks.pings.count
     }
 
     /// What upstream's error event said.
@@ -221,7 +243,7 @@ impl Marks {
                     self.named.get_or_insert(event.end);
                 }
             }
-            EventKind::Life => {}
+            EventKind::Life => self.ping(),
             EventKind::Terminator => {
                 seen.ended = true;
                 self.terminator.get_or_insert(event.end);
@@ -237,6 +259,15 @@ impl Marks {
                 }
             }
         }
+    }
+
+    #[cold]
+    fn ping(&mut self) {
+        let opens = matches!(self.dialect, Dialect::Anthropic) && self.commit.is_none();
+        if opens && !std::mem::replace(&mut self.pings.opening, true) {
+            return;
+        }
+        self.pings.count += 1;
     }
 
     #[inline]

@@ -23,6 +23,7 @@ const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 pub struct Splitter {
     position: u64,
     boundary: u64,
+    comments: u64,
     line: Line,
     pending: Pending,
     /// The last byte was a CR that ended a line: a LF right after belongs to it.
@@ -49,6 +50,7 @@ impl Splitter {
         Self {
             position: 0,
             boundary: 0,
+            comments: 0,
             line: Line::Start,
             pending: Pending::new(),
             after_cr: false,
@@ -99,8 +101,11 @@ impl Splitter {
                 self.read_part(line);
                 self.end_line()
             };
-            if field == Field::Comment && !self.pending.has_fields {
-                self.boundary = base + at as u64;
+            if field == Field::Comment {
+                self.comments += 1;
+                if !self.pending.has_fields {
+                    self.boundary = base + at as u64;
+                }
             }
         }
         self.pending.keep(&mut borrowed);
@@ -110,6 +115,12 @@ impl Splitter {
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.position
+    }
+
+    /// How many comment lines there were.
+    #[must_use]
+    pub const fn comments(&self) -> u64 {
+        self.comments
     }
 
     /// The greatest offset fed so far at which the stream may be cut, so that bytes appended there

@@ -2,7 +2,10 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::{StepTimeout, policy::Windows};
+use super::{
+    StepTimeout,
+    policy::{Limit, Windows},
+};
 use crate::run::{ResetOn, Scope};
 
 /// Ends a node in which nothing was progress for a window: see the
@@ -12,6 +15,9 @@ pub struct StepTimeoutLayer {
     windows: Option<Windows>,
     scope: Scope,
 }
+
+/// How often a stream that shows signs of life is taken to show one.
+const HEARTBEAT: Duration = Duration::from_secs(10);
 
 impl StepTimeoutLayer {
     /// At most `window` of silence.
@@ -44,8 +50,41 @@ impl StepTimeoutLayer {
         }
     }
 
+    /// The profile of slow local models: no window at all for what is progress, a
+    /// stream's own heartbeats tell whether the model lives. See the
+    /// [module](super#local-models).
+    #[must_use]
+    pub const fn local() -> Self {
+        Self {
+            windows: Some(Windows::heartbeat(HEARTBEAT)),
+            scope: Scope::Found,
+        }
+    }
+
+    /// How often a stream shows a sign of life, if it shows any; by default every
+    /// 10 s. Without one for twice as long, its model is dead. Only the
+    /// [local](Self::local) profile asks for it.
+    ///
+    /// # Panics
+    ///
+    /// If `interval` is zero.
+    #[must_use]
+    pub const fn heartbeat(mut self, interval: Duration) -> Self {
+        assert!(
+            !interval.is_zero(),
+            "a heartbeat must take longer than zero"
+        );
+        if let Some(windows) = &mut self.windows {
+            if let Limit::Heartbeat(every) = &mut windows.limit {
+                *every = interval;
+            }
+        }
+        self
+    }
+
     /// A different window until the first content: for an answer that does not
-    /// stream it is the whole wait. An inert layer stays inert.
+    /// stream it is the whole wait. An inert layer stays inert, and one of the
+    /// [local](Self::local) profile has no window.
     ///
     /// # Panics
     ///
@@ -54,7 +93,9 @@ impl StepTimeoutLayer {
     pub const fn first(mut self, window: Duration) -> Self {
         assert!(!window.is_zero(), "a first window must be longer than zero");
         if let Some(windows) = &mut self.windows {
-            windows.first = window;
+            if let Limit::Step { first, .. } = &mut windows.limit {
+                *first = window;
+            }
         }
         self
     }

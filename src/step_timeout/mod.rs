@@ -21,6 +21,22 @@
 //! the dialect says is a delta; elsewhere every byte is progress.
 //! [`resets_on`](StepTimeoutLayer::resets_on) says what resets it.
 //!
+//! # Local models
+//!
+//! A model on a slow machine may take a minute for a token, or for a whole answer:
+//! no window for progress tells that from one that is dead.
+//! [`StepTimeoutLayer::local`] has none. An open connection counts as life, until
+//! the stream has shown a heartbeat, which is a comment or a ping. From then on its
+//! silence means something: when nothing at all comes for twice the
+//! [interval](StepTimeoutLayer::heartbeat), 20 s unless set, the node ends with
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that
+//! the heartbeats stopped.
+//!
+//! Neither a delta nor a byte of an answer that is no event stream is a promise of
+//! more, so they start no clock; they do restart one that runs. Nor does the first
+//! ping of an Anthropic stream before its first content, with which that API begins
+//! every stream. A server that sends heartbeats more rarely needs a longer interval.
+//!
 //! # Same instant
 //!
 //! A reason that is stored already wins, then a ready frame or a ready answer,
@@ -64,6 +80,18 @@
 //! let error = hung.oneshot(Request::new(())).await.unwrap_err();
 //! assert_eq!(TerminalReason::find(&*error), Some(&TerminalReason::StepTimeout));
 //! # }
+//! ```
+//!
+//! A local model, which may think as long as it lives:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//! use tower_agent::{HardCeilingLayer, StepTimeoutLayer};
+//!
+//! let stack = ServiceBuilder::new()
+//!     .layer(HardCeilingLayer::new(Duration::from_secs(3600)))
+//!     .layer(StepTimeoutLayer::local().heartbeat(Duration::from_secs(15)));
 //! ```
 //!
 //! A longer wait for the first token, and a window on the whole run beside it:

@@ -10,9 +10,17 @@ use crate::{
 /// The windows of a layer, or of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
-    pub(super) first: Duration,
-    step: Duration,
+    pub(super) limit: Limit,
     pub(super) resets_on: ResetOn,
+}
+
+/// What ends a node.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Limit {
+    /// No progress for so long.
+    Step { first: Duration, step: Duration },
+    /// No sign of life for twice this interval.
+    Heartbeat(Duration),
 }
 
 /// Measures silence towards one node.
@@ -27,8 +35,17 @@ pub struct StepPolicy {
 impl Windows {
     pub(super) const fn new(window: Duration) -> Self {
         Self {
-            first: window,
-            step: window,
+            limit: Limit::Step {
+                first: window,
+                step: window,
+            },
+            resets_on: ResetOn::Content,
+        }
+    }
+
+    pub(super) const fn heartbeat(interval: Duration) -> Self {
+        Self {
+            limit: Limit::Heartbeat(interval),
             resets_on: ResetOn::Content,
         }
     }
@@ -37,12 +54,12 @@ impl Windows {
     #[inline]
     pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
-            if let Some(step) = limits.step.filter(|step| !step.is_zero()) {
-                self.step = step;
-                self.first = step;
+            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+            if let Some(step) = set(limits.step) {
+                self.limit = Limit::Step { first: step, step };
             }
-            if let Some(first) = limits.first.filter(|first| !first.is_zero()) {
-                self.first = first;
+            if let (Some(limit), Limit::Step { first, .. }) = (set(limits.first), &mut self.limit) {
+                *first = limit;
             }
         }
         self
@@ -52,10 +69,16 @@ impl Windows {
 impl StepPolicy {
     #[inline]
     pub(super) fn new(windows: Windows, scope: Scope) -> Self {
-        let other = windows.first != windows.step;
+        let (silence, then) = match windows.limit {
+            Limit::Step { first, step } => {
+                let then = (first != step).then(|| Box::new(step));
+                (Silence::new(windows.resets_on, first), then)
+            }
+            Limit::Heartbeat(interval) => (Silence::lifeless(interval.saturating_mul(2)), None),
+        };
         Self {
-            silence: Silence::new(windows.resets_on, windows.first),
-            then: other.then(|| Box::new(windows.step)),
+            silence,
+            then,
             scope,
         }
     }
@@ -82,6 +105,10 @@ impl Policy for StepPolicy {
         task: TaskId,
     ) -> Option<Nanos> {
         self.begin(tap);
+        if self.silence.is_of_life() && !tap.is_some_and(Tap::has_heartbeats) {
+            // Nothing was promised: the open connection is life.
+            return None;
+        }
         self.silence.wait(found.in_scope(self.scope), now, task)
     }
 

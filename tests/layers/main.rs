@@ -12,6 +12,7 @@ mod commit;
 mod found;
 mod full_stack;
 mod hard_ceiling;
+mod local;
 mod model_fallback;
 mod pump;
 mod reasons;

@@ -46,18 +46,13 @@ impl<P: Hook> Node<P> {
             return Some((TerminalReason::HardCeiling, Some(passed)));
         }
         let [silent, unheard] = self.windows(now, task);
-        if let Some((_, limit)) = silent {
-            let measure = Measure::Set;
-            let passed = Passed { limit, measure };
+        if let Some((_, passed)) = silent {
             return Some((TerminalReason::StepTimeout, Some(passed)));
         }
         let callers = [
             absolute(Clock::Timeout).map(|at| (at, set(at, Measure::Set))),
             absolute(Clock::Announced).map(|at| (at, set(at, Measure::Announced))),
-            unheard.map(|(at, limit)| {
-                let measure = Measure::Unheard;
-                (Duration::from_nanos(at), Passed { limit, measure })
-            }),
+            unheard.map(|(at, passed)| (Duration::from_nanos(at), passed)),
         ];
         // The earliest wins, and of a tie the program's.
         let earliest = callers.into_iter().flatten().min_by_key(|(at, _)| *at);
@@ -70,8 +65,8 @@ impl<P: Hook> Node<P> {
     }
 
     /// When the earliest step window and the earliest of a caller's passed, and
-    /// how long they were, as far as `task` can know.
-    fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, Duration)>; 2] {
+    /// what they were, as far as `task` can know.
+    fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, Passed)>; 2] {
         let mut earliest = [None, None];
         if task == TaskId::NONE {
             return earliest;
@@ -86,7 +81,7 @@ impl<P: Hook> Node<P> {
             if let Some(at) = window.passed_at(&self.life, now, task) {
                 // Whichever layer came first.
                 if slot.is_none_or(|(earlier, _)| at < earlier) {
-                    *slot = Some((at, window.length()));
+                    *slot = Some((at, window.limit()));
                 }
             }
         }

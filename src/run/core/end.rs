@@ -19,6 +19,8 @@ pub(crate) enum Measure {
     Announced,
     /// The silence after which the caller gives up.
     Unheard,
+    /// The time without a sign of life of a stream that gave some.
+    Lifeless,
 }
 
 /// Why, where and when a node ended. Inherited unchanged by its descendants.

@@ -4,7 +4,10 @@ use std::{
     time::Duration,
 };
 
-use super::clocks::{Life, Nanos, nanos};
+use super::{
+    Measure, Passed,
+    clocks::{Life, Nanos, nanos},
+};
 use crate::run::ResetOn;
 
 /// One layer's window of silence on a node, shared by the layer, which says when it
@@ -14,6 +17,7 @@ pub(crate) struct Window {
     /// Which signs of life on the node reset it; none if it is a caller's, who
     /// knows of no sign and no pause of ours.
     resets_on: Option<ResetOn>,
+    measure: Measure,
     length: AtomicU64,
     /// Since when silence is counted: none while a frame is being handed on, a
     /// reader is slow, or there is a pause.
@@ -28,17 +32,23 @@ pub(crate) struct Window {
 impl Window {
     /// A step window.
     pub(crate) const fn new(resets_on: ResetOn) -> Self {
-        Self::of(Some(resets_on))
+        Self::of(Some(resets_on), Measure::Set)
+    }
+
+    /// How long a stream that gave signs of life may give none.
+    pub(crate) const fn lifeless() -> Self {
+        Self::of(Some(ResetOn::AnyByte), Measure::Lifeless)
     }
 
     /// How long a caller waits for the next byte.
     pub(crate) const fn callers() -> Self {
-        Self::of(None)
+        Self::of(None, Measure::Unheard)
     }
 
-    const fn of(resets_on: Option<ResetOn>) -> Self {
+    const fn of(resets_on: Option<ResetOn>, measure: Measure) -> Self {
         Self {
             resets_on,
+            measure,
             length: AtomicU64::new(0),
             since: AtomicU64::new(u64::MAX),
             task: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -74,8 +84,12 @@ impl Window {
         self.resets_on.is_none()
     }
 
-    pub(super) fn length(&self) -> Duration {
-        Duration::from_nanos(self.length.load(Ordering::Relaxed))
+    /// Its limit, if that has passed.
+    pub(super) fn limit(&self) -> Passed {
+        Passed {
+            limit: Duration::from_nanos(self.length.load(Ordering::Relaxed)),
+            measure: self.measure,
+        }
     }
 
     /// When it passed, if it has at `now`, as far as `task` can know.

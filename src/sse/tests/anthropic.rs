@@ -80,6 +80,19 @@ fn the_other_rows() {
 }
 
 #[test]
+fn the_ping_that_opens_a_stream_is_no_heartbeat() {
+    let ping = r#"{"type":"ping"}"#;
+    let content = r#"{"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}"#;
+    let heartbeats = |events: &[&str]| judged(Dialect::Anthropic, events).heartbeats();
+
+    assert_eq!(heartbeats(&[ping]), 0);
+    assert_eq!(heartbeats(&[ping, ping]), 1);
+    assert_eq!(heartbeats(&[content, ping]), 1);
+    assert_eq!(judged(Dialect::OpenAiChat, &[ping]).heartbeats(), 1);
+    assert_eq!(judged(Dialect::OpenAiChat, &["x\n: a\n:"]).heartbeats(), 2);
+}
+
+#[test]
 fn without_a_type_the_name_counts() {
     assert_eq!(
         super::kind(Dialect::Anthropic, "message_stop", "{}"),

@@ -11,7 +11,7 @@ use super::{
 #[derive(Debug, PartialEq)]
 struct Marks {
     offsets: [Option<u64>; 4],
-    counts: [u64; 4],
+    counts: [u64; 5],
     dialect: Dialect,
     failure: Option<(String, String, String)>,
     usage: Option<Usage>,
@@ -32,6 +32,7 @@ fn marks(judge: &Judge) -> Marks {
             judge.boundary(),
             judge.progressed(),
             judge.next_sequence(),
+            judge.heartbeats(),
         ],
         dialect: judge.dialect(),
         failure: judge

@@ -1,0 +1,298 @@
+//! Slow models that live, and dead ones, under the profile of local models.
+
+use tokio::time::{Instant, sleep};
+use tower::{Layer, ServiceExt};
+use tower_agent::{Limits, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated};
+
+use crate::support::{
+    DONE, PING, PRELUDE, Probe, Read, ReadExt, STOP, Script, call_of, chat, content_block,
+    messages, reason_of, request, request_of, secs,
+};
+
+const PING_EVENT: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+const MESSAGE: &str = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
+
+fn local() -> StepTimeoutLayer {
+    StepTimeoutLayer::local()
+}
+
+/// Plays a script under a layer: what was read, how long it took, what befell
+/// the upstream.
+async fn play(
+    layer: StepTimeoutLayer,
+    script: Script,
+    request: http::Request<()>,
+) -> (Read, std::time::Duration, Probe) {
+    let start = Instant::now();
+    let (upstream, probe) = script.upstream();
+    let read = match layer.layer(upstream).oneshot(request).await {
+        Ok(answer) => answer.into_body().read().await,
+        Err(error) => Read {
+            text: String::new(),
+            frames: 0,
+            trailers: None,
+            end: Err(error),
+        },
+    };
+    (read, start.elapsed(), probe)
+}
+
+/// Answers of slow models that are well, each with the seconds it takes.
+fn slow() -> Vec<(&'static str, Script, u64)> {
+    let unary = |seconds: f64| Script::before_head().wait(seconds);
+    let stream = |gap| Script::sse().data(PRELUDE).repeat(3, gap, chat("a"));
+    let pinged = |script: Script| {
+        let minute = |script: Script| script.repeat(5, 10.0, PING).wait(10.0).data(chat("a"));
+        minute(minute(minute(script))).wait(1.0).data(DONE)
+    };
+    let trickle = Script::json().repeat(32, 1.0, " ").data("{}");
+    vec![
+        ("28 s", unary(28.0).head("application/json").data("{}"), 28),
+        ("32 s", unary(32.0).head("application/json").data("{}"), 32),
+        ("60 s", unary(60.0).head("application/json").data("{}"), 60),
+        (
+            "a head, then 60 s",
+            Script::json().wait(60.0).data("{}"),
+            60,
+        ),
+        ("whitespace", trickle.clone(), 32),
+        (
+            "whitespace, then 60 s",
+            Script::json().repeat(20, 1.0, " ").wait(60.0).data("{}"),
+            80,
+        ),
+        ("28 s to a token", stream(28.0).data(DONE), 84),
+        ("32 s to a token", stream(32.0).data(DONE), 96),
+        ("60 s to a token", stream(60.0).data(DONE), 180),
+        (
+            "60 s to the head, 60 s to a token",
+            Script::before_head()
+                .wait(60.0)
+                .head("text/event-stream")
+                .repeat(3, 60.0, chat("a"))
+                .data(DONE),
+            240,
+        ),
+        (
+            "60 s to a token, with comments",
+            pinged(Script::sse().data(PRELUDE)),
+            181,
+        ),
+        (
+            "pings from the first minute's end on",
+            pinged(Script::sse().data(PRELUDE).wait(60.0)),
+            241,
+        ),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_model_completes_unary_or_streaming_with_pings_or_without() {
+    for (name, script, seconds) in slow() {
+        let (read, took, probe) = play(local(), script, request()).await;
+
+        read.end.unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(took, secs(seconds), "{name}");
+        let reason = probe.run().terminal_reason();
+        assert_eq!(reason, Some(TerminalReason::Completed), "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_clock_of_thirty_seconds_would_have_killed_them() {
+    let clock = StepTimeoutLayer::new(secs(30));
+    for (name, script, _) in slow() {
+        let quick = name.starts_with("28 s") || name == "whitespace";
+        let (read, ..) = play(clock, script, request()).await;
+
+        let killed = Some(TerminalReason::StepTimeout);
+        assert_eq!(read.reason() == killed, !quick, "{name}: {:?}", read.end);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_same_model_dead_is_found_twice_the_interval_after_its_last_heartbeat() {
+    let living = || Script::sse().data(PRELUDE).repeat(5, 10.0, PING);
+    let cases = [
+        ("in its first minute", living().never(), 50),
+        (
+            "after a token",
+            living().wait(10.0).data(chat("a")).never(),
+            60,
+        ),
+        (
+            "after a later comment",
+            living()
+                .wait(10.0)
+                .data(chat("a"))
+                .wait(4.0)
+                .data(PING)
+                .never(),
+            64,
+        ),
+        ("after one comment", Script::sse().data(PING).never(), 0),
+        (
+            "after a comment that came with a token",
+            Script::sse()
+                .wait(7.0)
+                .data(PING.to_owned() + &chat("a"))
+                .never(),
+            7,
+        ),
+        (
+            "after a comment in pieces",
+            Script::sse().data(": pi").wait(30.0).data("ng\n\n").never(),
+            30,
+        ),
+        (
+            "after a ping that is an event",
+            Script::sse()
+                .data(PRELUDE)
+                .wait(5.0)
+                .data(PING_EVENT)
+                .never(),
+            5,
+        ),
+    ];
+    for (name, script, last) in cases {
+        let (read, took, probe) = play(local(), script, request()).await;
+
+        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout), "{name}");
+        assert_eq!(took, secs(last + 20), "{name}");
+        assert_eq!(probe.dropped().reason, Some(TerminalReason::StepTimeout));
+        let error = read.end.unwrap_err();
+        let message = Terminated::find(&*error).unwrap().message();
+        assert!(
+            message.contains("its heartbeats stopped, for 20s nothing came (step_timeout)"),
+            "{message}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_restart_the_clock_that_a_heartbeat_started() {
+    let half = "data: {\"choices\":[{\"ind";
+    let rest = "ex\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
+    let script = Script::sse().data(PING).wait(19.0).data(half);
+    let script = script.wait(19.0).data(rest).wait(19.0).data("\n").never();
+
+    let (read, took, _) = play(local(), script, request()).await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(took, secs(57 + 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_ping_with_which_an_anthropic_stream_begins_promises_nothing() {
+    let begun = || Script::sse().data(MESSAGE).data(PING_EVENT);
+    let whole = begun().repeat(2, 60.0, content_block("a")).data(STOP);
+    let pinging = begun().wait(10.0).data(PING_EVENT).never();
+    let later = begun().data(content_block("a")).data(PING_EVENT).never();
+
+    let (read, ..) = play(local(), whole, messages()).await;
+    read.whole();
+    let (read, took, _) = play(local(), pinging, messages()).await;
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(took, secs(30), "a second one does");
+    let (read, took, _) = play(local(), later, messages()).await;
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(took, secs(20), "and one after the first content");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_interval_is_a_setting() {
+    let script = || Script::sse().data(PING).wait(50.0).data(PING).never();
+    let layer = local().heartbeat(secs(30));
+
+    let (read, took, _) = play(layer, script(), request()).await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(took, secs(50 + 60));
+}
+
+#[test]
+#[should_panic(expected = "a heartbeat must take longer than zero")]
+fn an_interval_of_zero_panics() {
+    let _ = local().heartbeat(secs(0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn neither_a_first_window_nor_what_resets_one_makes_a_local_layer_have_one() {
+    let layer = local().first(secs(30)).heartbeat(secs(10));
+    let script = Script::before_head().wait(60.0).head("application/json");
+
+    let (read, took, _) = play(layer, script.data("{}"), request()).await;
+
+    read.whole();
+    assert_eq!(took, secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_programs_window_for_a_request_replaces_the_profile() {
+    let mut request = request();
+    request.extensions_mut().insert(Limits {
+        step: Some(secs(30)),
+        ..Limits::default()
+    });
+
+    let (read, took, _) = play(local(), Script::before_head().never(), request).await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(took, secs(30));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_stops_the_clock_of_a_local_model_and_a_heartbeat_of_the_program_restarts_it() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().data(PING).never().upstream();
+    let answer = local().layer(upstream).oneshot(request_of(&run)).await;
+    let mut body = answer.unwrap().into_body();
+    let start = Instant::now();
+    let program = {
+        let run = run.clone();
+        tokio::spawn(async move {
+            sleep(secs(10)).await;
+            let pause = run.pause();
+            sleep(secs(300)).await;
+            drop(pause);
+            sleep(secs(5)).await;
+            run.heartbeat();
+        })
+    };
+
+    let _ping = body.next().await;
+    let error = body.next().await.unwrap().unwrap_err();
+
+    program.await.unwrap();
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(10 + 300 + 5 + 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_is_away_is_not_taken_for_a_dead_model() {
+    let (upstream, _) = Script::sse().data(PING).data(DONE).upstream();
+    let answer = local().layer(upstream).oneshot(request()).await;
+    let mut body = answer.unwrap().into_body();
+    let _ping = body.next().await;
+    sleep(secs(600)).await;
+
+    assert!(body.next().await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn scope_run_finds_the_run_dead_when_none_of_its_calls_shows_life() {
+    let run = Run::open();
+    let layer = local().scope(Scope::Run);
+    let start = Instant::now();
+    let silent = Script::sse().data(PING).never();
+    let living = Script::sse().repeat(4, 15.0, PING).never();
+    let ((first, ..), (second, ..)) = tokio::join!(
+        play(layer, silent, call_of(&run).0),
+        play(layer, living, call_of(&run).0),
+    );
+
+    assert_eq!(first.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(second.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(60 + 20));
+}
