@@ -196,7 +196,7 @@ impl Tap {
             let count = stream.judged().heartbeats();
             let new = count - std::mem::replace(&mut self.heartbeats, count);
             if new > 0 {
-                run.beat(new);
+                run.beat_of_stream(new);
             }
         }
     }

@@ -50,8 +50,8 @@ pub enum RunEvent {
 pub enum Notice {
     /// It was opened.
     Opened,
-    /// It is alive and gets nowhere: it did the same thing this often in a row.
-    /// Once per such row.
+    /// It is alive and gets nowhere: it did the same thing this often in a row. Told
+    /// after five, or as many as were set, and again after as many more.
     LooksStuck {
         /// How often, the first time included.
         repeats: u32,

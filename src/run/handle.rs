@@ -144,11 +144,7 @@ impl Run {
     /// A step was done, or begun: resets every step window of this node and of
     /// what is above it, and is what the message for people calls the last step.
     pub fn step(&self, step: Step) {
-        self.note(step);
-        self.nearest()
-            .payload
-            .changes
-            .fetch_add(1, Ordering::AcqRel);
+        self.nearest().payload.set_change(step);
         self.0.record(ResetOn::Step, self.now());
     }
 
@@ -260,6 +256,12 @@ impl Run {
     pub(crate) fn beat(&self, count: u64) {
         let heartbeats = &self.nearest().payload.heartbeats;
         heartbeats.fetch_add(count, Ordering::AcqRel);
+    }
+
+    /// The same, of a stream of this node.
+    pub(crate) fn beat_of_stream(&self, count: u64) {
+        self.0.payload.pings().store(true, Ordering::Release);
+        self.beat(count);
     }
 
     /// The core's clock.

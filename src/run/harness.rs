@@ -1,22 +1,35 @@
 //! What a run has and the calls below it have not: what observers are told, and
 //! what is counted from the first request to the last.
 
-use std::sync::{
-    Mutex, MutexGuard, PoisonError,
-    atomic::{Ordering, fence},
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering, fence},
+    },
+    time::Duration,
 };
 
 use tokio::sync::broadcast;
 
-use super::{Notice, Run, RunEvent, RunEvents, core::Node, info::Info, stuck::Standstill};
+use super::{
+    Notice, Run, RunEvent, RunEvents,
+    core::{Node, nanos},
+    info::Info,
+    stuck::Standstill,
+};
 
 /// How many events an observer of one run may be behind before it loses some.
 const EVENTS: usize = 256;
+
+/// How often a run that shows heartbeats is taken to show one.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Made when a run first needs it.
 #[derive(Debug, Default)]
 pub(crate) struct Harness {
     pub(super) standstill: Standstill,
+    /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
+    heartbeat: AtomicU64,
     observed: Mutex<Observed>,
 }
 
@@ -30,6 +43,13 @@ struct Observed {
 }
 
 impl Harness {
+    pub(super) fn heartbeat(&self) -> Duration {
+        match self.heartbeat.load(Ordering::Acquire) {
+            0 => HEARTBEAT,
+            set => Duration::from_nanos(set),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -56,6 +76,16 @@ impl Run {
         let sender = &mut observed.sender;
         let sender = sender.get_or_insert_with(|| broadcast::Sender::new(EVENTS));
         RunEvents::new(sender.subscribe())
+    }
+
+    /// How often the streams of the nearest run show a heartbeat, if they do; of
+    /// several the longest.
+    pub(crate) fn expect_heartbeat(&self, interval: Duration) {
+        if interval != HEARTBEAT {
+            let harness = self.nearest().payload.harness();
+            let set = &harness.heartbeat;
+            set.fetch_max(nanos(interval), Ordering::AcqRel);
+        }
     }
 
     /// Tells whoever watches the nearest run, unless that is over.

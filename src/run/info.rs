@@ -39,7 +39,9 @@ pub(crate) struct Info {
     paid: AtomicUsize,
     /// The others.
     paid_besides: Mutex<Vec<usize>>,
-    step: Mutex<Option<Step>>,
+    steps: Mutex<Steps>,
+    /// A stream of this node has shown a heartbeat.
+    pings: AtomicBool,
     failing: Mutex<Option<Box<Failing>>>,
     errors: OnceLock<Box<ErrorCounts>>,
     /// Whom an attempt goes to; what it is, those know who put it there.
@@ -58,6 +60,16 @@ pub(crate) struct Info {
     pub(super) hooks: OnceLock<Box<Hooks>>,
     harness: OnceLock<Box<Harness>>,
     identity: OnceLock<Box<Identity>>,
+}
+
+/// What was done last, and what of it moved the run.
+#[derive(Debug, Default)]
+struct Steps {
+    last: Option<Step>,
+    /// Whether the last one did.
+    moved: bool,
+    /// The latest that did, if the last one did not.
+    change: Option<Step>,
 }
 
 /// What a node fails with, if it fails.
@@ -103,7 +115,8 @@ impl Info {
             tries: AtomicU32::new(0),
             paid: AtomicUsize::new(0),
             paid_besides: Mutex::default(),
-            step: Mutex::new(None),
+            steps: Mutex::default(),
+            pings: AtomicBool::new(false),
             failing: Mutex::new(None),
             errors: OnceLock::new(),
             server: OnceLock::new(),
@@ -264,17 +277,63 @@ impl Info {
     /// Remembers what was done last. A step that says nothing about itself
     /// leaves one that did.
     pub(crate) fn set_step(&self, step: Step) {
-        let mut last = self.step.lock().unwrap_or_else(PoisonError::into_inner);
-        if step.has_detail() || last.as_ref().is_none_or(|last| !last.has_detail()) {
-            *last = Some(step);
+        self.lock_steps().set(step, false);
+    }
+
+    /// The same for a step that moved the run.
+    pub(crate) fn set_change(&self, step: Step) {
+        self.lock_steps().set(step, true);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Something below was done, which was said already if it was said at all.
+    pub(crate) fn confirm(&self, done: Step) {
+        let mut steps = self.lock_steps();
+        match &steps.last {
+            Some(last) if last.kind() == done.kind() => steps.moved = true,
+            _ => {
+                steps.moved = false;
+                steps.change = Some(done);
+            }
         }
+        self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn step(&self) -> Option<Step> {
-        self.step
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.lock_steps().last.clone()
+    }
+
+    /// What moved the run last.
+    pub(super) fn change(&self) -> Option<Step> {
+        let steps = self.lock_steps();
+        let change = if steps.moved {
+            &steps.last
+        } else {
+            &steps.change
+        };
+        change.clone()
+    }
+
+    fn lock_steps(&self) -> MutexGuard<'_, Steps> {
+        self.steps.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) const fn pings(&self) -> &AtomicBool {
+        &self.pings
+    }
+}
+
+impl Steps {
+    fn set(&mut self, step: Step, moved: bool) {
+        if step.has_detail() || self.last.as_ref().is_none_or(|last| !last.has_detail()) {
+            let before = self.last.replace(step);
+            if std::mem::replace(&mut self.moved, moved) {
+                self.change = before;
+            }
+        } else if moved {
+            self.moved = false;
+            self.change = Some(step);
+        }
     }
 }
 

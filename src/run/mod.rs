@@ -76,7 +76,7 @@ pub use self::{
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
     registry::{Owner, RunRegistry},
-    snapshot::{Progress, RunSnapshot},
+    snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
     summary::CallSummary,
     terminated::Terminated,
@@ -86,6 +86,7 @@ pub use self::{
 pub(crate) use self::{
     core::{Announcement, Clock, Nanos, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
+    harness::HEARTBEAT,
     info::Failing,
     silence::Silence,
     summary::OnEnd,

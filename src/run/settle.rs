@@ -1,7 +1,11 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
 use super::errors::{ErrorKey, Verdict};
-use super::{NodeKind, ReasonClass, ResetOn, Run, TerminalReason, core::End, info::Failing};
+use super::{
+    NodeKind, ReasonClass, ResetOn, Run, Step, StepKind, TerminalReason,
+    core::{End, Node},
+    info::{Failing, Info},
+};
 
 impl Run {
     /// The opener's word, once its work was dropped: stored only if nothing
@@ -30,6 +34,7 @@ impl Run {
             // because that ended was none.
             if end.is_some_and(|end| end.origin == self.node().number()) {
                 parent.record(ResetOn::Step, now);
+                self.confirm(parent.nearest_run());
             }
             // How a whole answer ended, a layer that opened the run sees itself,
             // once it has handed it on.
@@ -48,6 +53,23 @@ impl Run {
         if self.kind() == NodeKind::Call {
             self.count_failure();
         }
+    }
+
+    /// Tells the run above that this is done. That a try served says its call.
+    fn confirm(&self, run: &Node<Info>) {
+        let reason = self.node().own_end().map(|end| end.reason.class());
+        let whole = reason == Some(ReasonClass::Success);
+        let failed = reason == Some(ReasonClass::Failure);
+        let other = |detail| Step::new(StepKind::StateChange).detail(detail);
+        run.payload.confirm(match self.kind() {
+            NodeKind::Attempt if whole => return,
+            NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
+            NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
+            NodeKind::Attempt => other("an attempt failed"),
+            NodeKind::Call => other("a call failed"),
+            NodeKind::Tool => other("a tool was stopped"),
+            NodeKind::Run => other("a sub-agent ended"),
+        });
     }
 
     /// A call that failed, after all its tries, is an error of its run. The run

@@ -1,6 +1,11 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use super::{NodeKind, ResetOn, Run, RunId, Step, TerminalReason, core::Node, info::Info};
+use super::{
+    NodeKind, ResetOn, Run, RunId, Step, StepKind, TerminalReason,
+    core::{Clock, Node},
+    harness::HEARTBEAT,
+    info::Info,
+};
 use crate::sse::Usage;
 
 /// What is known of a node at one instant; serialises to JSON as it stands.
@@ -24,6 +29,11 @@ pub struct RunSnapshot {
     pub in_flight: usize,
     /// What it did last, if anybody said.
     pub last_step: Option<Step>,
+    /// Whether it gave a sign of life lately: any byte or heartbeat within twice the
+    /// interval of heartbeats, which is 10 s unless
+    /// [set](crate::StepTimeoutLayer::heartbeat). While a call or a tool of it is
+    /// under way that has shown no heartbeat, its being open is one.
+    pub alive: bool,
     /// Whether it did the same thing too often in a row.
     pub stuck: bool,
     /// Signs of life and of work.
@@ -31,6 +41,8 @@ pub struct RunSnapshot {
     /// Time left until the earliest absolute deadline.
     #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
     pub time_left: Option<Duration>,
+    /// The same by clock.
+    pub deadlines: Deadlines,
     /// The tokens of all answers at or below the node that are over, if an
     /// upstream said.
     pub usage: Option<Usage>,
@@ -42,13 +54,32 @@ pub struct RunSnapshot {
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Progress {
-    /// Signs of life that are no progress.
+    /// Signs of life that are no progress: comments and pings of streams, and
+    /// [`Run::heartbeat`].
     pub heartbeats: u64,
     /// Steps and state changes.
     pub state_changes: u64,
+    /// What the last progress was; `None` if there was none.
+    pub last_change: Option<Step>,
     /// How long ago the last progress was; `None` if there was none.
     #[serde(rename = "last_change_ago_ms", serialize_with = "optional_millis")]
     pub last_change_ago: Option<Duration>,
+}
+
+/// How much time a node has left, by clock; `None` where nothing is set, or
+/// nothing is waited for. Those of the nodes above it count.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Deadlines {
+    /// Until the absolute limit.
+    #[serde(rename = "ceiling_ms", serialize_with = "optional_millis")]
+    pub ceiling: Option<Duration>,
+    /// Until the total that the program or the caller allowed.
+    #[serde(rename = "timeout_ms", serialize_with = "optional_millis")]
+    pub timeout: Option<Duration>,
+    /// Until the step window passes, if nothing happens.
+    #[serde(rename = "step_ms", serialize_with = "optional_millis")]
+    pub step: Option<Duration>,
 }
 
 impl Run {
@@ -81,10 +112,12 @@ impl RunSnapshot {
             elapsed: until.saturating_sub(node.opened()),
             in_flight: node.active(),
             last_step: run.payload.step(),
+            alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
             progress: Progress {
                 heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
                 state_changes: run.payload.changes.load(Ordering::Acquire),
+                last_change: (!last.is_zero()).then(|| node.last_change()).flatten(),
                 last_change_ago: (!last.is_zero()).then(|| until.saturating_sub(last)),
             },
             time_left: match end {
@@ -93,11 +126,46 @@ impl RunSnapshot {
                     .next_deadline()
                     .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             },
+            deadlines: end.map_or_else(|| Deadlines::of(node, now), |_| Deadlines::default()),
             usage: node.usage(),
             also: terminated
                 .map(|terminated| terminated.also)
                 .unwrap_or_default(),
         }
+    }
+}
+
+impl Deadlines {
+    fn of(node: &Node<Info>, now: Duration) -> Self {
+        let left = |at: Duration| at.saturating_sub(now);
+        let next = |clocks: [Clock; 2]| {
+            let set = clocks.into_iter().filter_map(|clock| node.deadline(clock));
+            set.min().map(left)
+        };
+        Self {
+            ceiling: next([Clock::Ceiling, Clock::Share]),
+            timeout: next([Clock::Timeout, Clock::Announced]),
+            step: node.next_window().map(Duration::from_nanos).map(left),
+        }
+    }
+}
+
+impl Node<Info> {
+    fn is_alive(&self, now: Duration) -> bool {
+        let last = Duration::from_nanos(self.last(ResetOn::AnyByte)).max(self.opened());
+        let harness = self.nearest_run().payload.harness_if_any();
+        let interval = harness.map_or(HEARTBEAT, |harness| harness.heartbeat());
+        let silent = now.saturating_sub(last);
+        // What has shown no heartbeat yet promised none.
+        silent < interval.saturating_mul(2)
+            || self.has_leaf(&|work| !work.pings().load(Ordering::Acquire))
+    }
+
+    fn last_change(&self) -> Option<Step> {
+        if self.last(ResetOn::Content) > self.last(ResetOn::Step) {
+            return Some(Step::new(StepKind::ContentDelta));
+        }
+        self.nearest_run().payload.change()
     }
 }
 

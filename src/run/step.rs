@@ -21,6 +21,8 @@ pub enum StepKind {
     ToolComplete,
     /// The program said that something changed.
     StateChange,
+    /// A model's answer goes on: of [`Progress::last_change`](super::Progress) alone.
+    ContentDelta,
 }
 
 impl Step {
@@ -58,6 +60,7 @@ impl StepKind {
             Self::ToolExecution => "tool_execution",
             Self::ToolComplete => "tool_complete",
             Self::StateChange => "state_change",
+            Self::ContentDelta => "content_delta",
         }
     }
 }

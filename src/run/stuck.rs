@@ -7,6 +7,9 @@ use std::{
 
 use super::{Notice, Run, TerminalReason, core::Node, info::Info};
 
+#[cfg(test)]
+mod tests;
+
 /// How often a run may do the same before it looks stuck.
 const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
@@ -22,6 +25,8 @@ struct Streak {
     repeats: u32,
     /// Heartbeats of the program since the last action or progress.
     beats: u32,
+    /// At how many it is told next; at the limit if 0.
+    next: u32,
     /// The default if none.
     limit: Option<NonZeroU32>,
     ends: bool,
@@ -36,7 +41,8 @@ pub(crate) enum Standing {
     Stuck {
         /// How often the same was done, the first time included.
         repeats: u32,
-        /// Whether this was the repetition that made it so.
+        /// Whether this repetition is to be told: the first, and each that is as many
+        /// further on.
         now: bool,
         /// Whether the run is to end for it.
         ends: bool,
@@ -48,7 +54,7 @@ impl Standstill {
     pub(crate) fn repeat(&self, action: u64) -> Standing {
         self.with(|streak| {
             if streak.last.replace(action) != Some(action) {
-                streak.repeats = 0;
+                streak.begin();
             }
             // Its actions can be seen, so they are what counts.
             streak.beats = 0;
@@ -69,8 +75,8 @@ impl Standstill {
     pub(crate) fn moved(&self) {
         self.with(|streak| {
             streak.last = None;
-            streak.repeats = 0;
             streak.beats = 0;
+            streak.begin();
         });
     }
 
@@ -94,15 +100,24 @@ impl Standstill {
 }
 
 impl Streak {
-    fn standing(&self, now: bool) -> Standing {
+    fn begin(&mut self) {
+        self.repeats = 0;
+        self.next = 0;
+    }
+
+    fn standing(&mut self, repeated: bool) -> Standing {
         let limit = self.limit.unwrap_or(REPEATS).get();
         let repeats = self.repeats.max(self.beats);
         if repeats < limit {
             return Standing::Moving;
         }
+        let now = repeated && repeats >= self.next;
+        if now {
+            self.next = repeats.saturating_add(limit);
+        }
         Standing::Stuck {
             repeats,
-            now: now && repeats == limit,
+            now,
             ends: self.ends,
         }
     }
@@ -127,7 +142,8 @@ impl Run {
 
     /// Ends the nearest run as [`Stuck`](TerminalReason::Stuck) once it has done
     /// the same thing `repeats` times in a row, the first time included. Without
-    /// this it is only told to [observers](Self::subscribe), after five.
+    /// this it is only told to [observers](Self::subscribe), after five and after every
+    /// five more.
     ///
     /// The same is an action of the same name and arguments, whatever came of it.
     /// Of two limits the smaller stays.

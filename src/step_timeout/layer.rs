@@ -6,7 +6,7 @@ use super::{
     StepTimeout,
     policy::{Limit, Windows},
 };
-use crate::run::{ResetOn, Scope};
+use crate::run::{HEARTBEAT, ResetOn, Scope};
 
 /// Ends a node in which nothing was progress for a window: see the
 /// [module](super).
@@ -15,9 +15,6 @@ pub struct StepTimeoutLayer {
     windows: Option<Windows>,
     scope: Scope,
 }
-
-/// How often a stream that shows signs of life is taken to show one.
-const HEARTBEAT: Duration = Duration::from_secs(10);
 
 impl StepTimeoutLayer {
     /// At most `window` of silence.

@@ -68,13 +68,16 @@ impl Windows {
 
 impl StepPolicy {
     #[inline]
-    pub(super) fn new(windows: Windows, scope: Scope) -> Self {
+    pub(super) fn new(windows: Windows, found: &Run, scope: Scope) -> Self {
         let (silence, then) = match windows.limit {
             Limit::Step { first, step } => {
                 let then = (first != step).then(|| Box::new(step));
                 (Silence::new(windows.resets_on, first), then)
             }
-            Limit::Heartbeat(interval) => (Silence::lifeless(interval.saturating_mul(2)), None),
+            Limit::Heartbeat(interval) => {
+                found.expect_heartbeat(interval);
+                (Silence::lifeless(interval.saturating_mul(2)), None)
+            }
         };
         Self {
             silence,

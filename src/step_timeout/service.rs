@@ -57,7 +57,7 @@ where
             return SupervisedFuture::inert(self.inner.call(request));
         };
         let entry = Entry::of(&mut request);
-        let policy = StepPolicy::new(windows.replaced_by(&request), self.scope);
+        let policy = StepPolicy::new(windows.replaced_by(&request), &entry.run, self.scope);
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

@@ -30,6 +30,7 @@ mod clocks;
 mod closing;
 mod end;
 mod latch;
+mod leaves;
 mod node;
 mod pauses;
 mod waiters;

@@ -10,7 +10,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    End, Hook, Nanos, Window,
+    Clock, End, Hook, Nanos, Window,
     children::Children,
     clocks::{Clocks, Life},
     pauses::Pauses,
@@ -277,6 +277,28 @@ impl<P: Hook> Node<P> {
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         nodes.filter_map(|node| node.clocks.next()).min()
+    }
+
+    /// The earliest deadline of this clock on the path from the root to here.
+    pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        nodes.filter_map(|node| node.clocks.get(clock)).min()
+    }
+
+    /// When the earliest window of silence on the path from the root to here
+    /// passes, if nothing happens; none during a pause.
+    pub(crate) fn next_window(&self) -> Option<Nanos> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        let due = |node: &Self| {
+            let inner = node.lock();
+            let windows = inner.windows.iter().map(|(_, window)| window);
+            let ours = windows.filter(|window| !window.is_callers());
+            ours.filter_map(|window| window.due(&node.life)).min()
+        };
+        nodes
+            .filter(|node| node.paused().since.is_none())
+            .filter_map(due)
+            .min()
     }
 
     /// The reasons that came too late, oldest first, each once.

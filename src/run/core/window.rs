@@ -92,20 +92,24 @@ impl Window {
         }
     }
 
-    /// When it passed, if it has at `now`, as far as `task` can know.
-    pub(super) fn passed_at(&self, life: &Life, now: Duration, task: TaskId) -> Option<Nanos> {
+    /// When it will have passed; none while nothing is waited for.
+    pub(super) fn due(&self, life: &Life) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
             return None;
         }
+        let last = self.resets_on.map_or(0, |resets_on| life.last(resets_on));
+        let length = self.length.load(Ordering::Relaxed);
+        Some(since.max(last).saturating_add(length))
+    }
+
+    /// When it passed, if it has at `now`, as far as `task` can know.
+    pub(super) fn passed_at(&self, life: &Life, now: Duration, task: TaskId) -> Option<Nanos> {
+        let at = self.due(life)?;
         let ours = TaskId(
             self.task[0].load(Ordering::Relaxed),
             self.task[1].load(Ordering::Relaxed),
         ) == task;
-        let last = self.resets_on.map_or(0, |resets_on| life.last(resets_on));
-        let silent_since = since.max(last);
-        let length = self.length.load(Ordering::Relaxed);
-        let at = silent_since.saturating_add(length);
         (ours && at <= nanos(now)).then_some(at)
     }
 }

@@ -1,0 +1,114 @@
+use std::num::NonZeroU32;
+
+use super::{
+    Standing::{self, Moving},
+    Standstill,
+};
+
+const A: u64 = 1;
+const B: u64 = 2;
+
+const fn stuck(repeats: u32, now: bool) -> Standing {
+    Standing::Stuck {
+        repeats,
+        now,
+        ends: false,
+    }
+}
+
+fn limit(repeats: u32) -> NonZeroU32 {
+    NonZeroU32::new(repeats).unwrap()
+}
+
+/// Does each in turn, and answers how it stood after the last.
+fn after(standstill: &Standstill, actions: impl IntoIterator<Item = u64>) -> Standing {
+    let stood = actions.into_iter().map(|action| standstill.repeat(action));
+    stood.last().unwrap()
+}
+
+#[test]
+fn the_fifth_of_equal_actions_is_the_one() {
+    let standstill = Standstill::default();
+
+    assert_eq!(after(&standstill, [A; 4]), Moving);
+    assert_eq!(standstill.repeat(A), stuck(5, true));
+    assert_eq!(standstill.standing(), stuck(5, false));
+}
+
+#[test]
+fn it_is_told_once_and_again_after_as_many_more() {
+    let standstill = Standstill::default();
+    let told: Vec<_> = (1..=16)
+        .filter(|_| matches!(standstill.repeat(A), Standing::Stuck { now: true, .. }))
+        .collect();
+
+    assert_eq!(told, [5, 10, 15]);
+}
+
+#[test]
+fn another_action_begins_another_row() {
+    let standstill = Standstill::default();
+
+    assert_eq!(after(&standstill, [A, A, A, A, B, A, A, A, A]), Moving);
+    assert_eq!(after(&standstill, [A]), stuck(5, true));
+    assert_eq!(after(&standstill, [B]), Moving, "and is out of it");
+    assert_eq!(after(&standstill, [B; 4]), stuck(5, true), "told anew");
+}
+
+#[test]
+fn two_that_take_turns_are_not_the_same() {
+    assert_eq!(after(&Standstill::default(), [A, B].repeat(50)), Moving);
+}
+
+#[test]
+fn progress_begins_another_row() {
+    let standstill = Standstill::default();
+    after(&standstill, [A; 5]);
+
+    standstill.moved();
+
+    assert_eq!(standstill.standing(), Moving);
+    assert_eq!(after(&standstill, [A; 4]), Moving);
+    assert_eq!(standstill.repeat(A), stuck(5, true));
+}
+
+#[test]
+fn rounds_count_where_no_action_is_seen_and_nowhere_else() {
+    let standstill = Standstill::default();
+    for action in 0..20 {
+        assert_eq!(standstill.beat(), Moving);
+        assert_eq!(standstill.repeat(action), Moving);
+    }
+
+    let stood: Vec<_> = (0..5).map(|_| standstill.beat()).collect();
+
+    assert_eq!(stood[..4], [Moving; 4]);
+    assert_eq!(stood[4], stuck(5, true));
+}
+
+#[test]
+fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
+    let standstill = Standstill::default();
+    after(&standstill, [A; 4]);
+
+    standstill.limit(limit(3), false);
+    standstill.limit(limit(9), false);
+
+    assert_eq!(standstill.repeat(A), stuck(5, true), "late is not never");
+    assert_eq!(after(&standstill, [A; 2]), stuck(7, false));
+    assert_eq!(standstill.repeat(A), stuck(8, true));
+}
+
+#[test]
+fn who_was_told_to_end_it_is_not_overruled() {
+    let standstill = Standstill::default();
+    standstill.limit(limit(2), true);
+    standstill.limit(limit(2), false);
+
+    let ended = Standing::Stuck {
+        repeats: 2,
+        now: true,
+        ends: true,
+    };
+    assert_eq!(after(&standstill, [A; 2]), ended);
+}

@@ -1,0 +1,186 @@
+//! What a run's diagnostics say.
+
+use std::time::Duration;
+
+use tokio::time::{advance, sleep};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{HardCeilingLayer, Run, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason};
+
+use crate::support::{
+    DONE, PING, PRELUDE, ReadExt, Script, call_of, chat, poll_body, poll_once, request_of, secs,
+};
+
+fn last_change(run: &Run) -> Option<String> {
+    let progress = run.snapshot().progress;
+    progress.last_change.map(|step| step.to_string())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_alive_until_twice_the_interval_after_its_last_heartbeat() {
+    let run = Run::open();
+    assert!(run.snapshot().alive, "it has just been opened");
+    advance(secs(15)).await;
+    run.heartbeat();
+
+    advance(Duration::from_millis(19_999)).await;
+    assert!(run.snapshot().alive);
+    advance(Duration::from_millis(1)).await;
+    assert!(!run.snapshot().alive);
+
+    run.heartbeat();
+    assert!(run.snapshot().alive);
+    run.end(TerminalReason::Aborted);
+    assert!(!run.snapshot().alive, "it is over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_open_connection_is_life_until_it_has_shown_a_heartbeat() {
+    let run = Run::open();
+    let script = Script::before_head().wait(60.0).head("text/event-stream");
+    let (upstream, _) = script
+        .data(PRELUDE)
+        .wait(60.0)
+        .data(PING)
+        .never()
+        .upstream();
+    let mut layer = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(600)))
+        .service(upstream);
+    let (request, call) = call_of(&run);
+    let stream = async {
+        let answer = tower::Service::call(&mut layer, request).await.unwrap();
+        answer.into_body().read().await
+    };
+    let look = async {
+        for seconds in [59, 60, 10] {
+            sleep(secs(seconds)).await;
+            assert!(run.snapshot().alive && call.snapshot().alive);
+        }
+        assert_eq!(run.snapshot().progress.heartbeats, 1);
+        sleep(secs(12)).await;
+        assert!(!run.snapshot().alive, "its heartbeats stopped");
+        let tool = run.tool("search").watch(sleep(secs(60)));
+        assert!(run.snapshot().alive, "a tool is under way");
+        assert!(!call.snapshot().alive);
+        drop(tool);
+        assert!(run.snapshot().alive, "its end was a sign of life");
+        sleep(secs(20)).await;
+        assert!(!run.snapshot().alive);
+        run.end(TerminalReason::Aborted);
+    };
+
+    tokio::join!(stream, look);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_interval_of_a_local_model_is_that_of_its_run() {
+    let run = Run::open();
+    let (upstream, _) = Script::sse().data(PING).never().upstream();
+    let layer = StepTimeoutLayer::local().heartbeat(secs(30));
+    let answer = layer.layer(upstream).oneshot(request_of(&run)).await;
+    let mut body = answer.unwrap().into_body();
+    body.next().await.unwrap().unwrap();
+    assert!(poll_body(&mut body).is_pending());
+
+    advance(secs(59)).await;
+    assert!(run.snapshot().alive);
+    advance(secs(1)).await;
+    assert!(!run.snapshot().alive);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_change_is_what_moved_the_run() {
+    let run = Run::open();
+    assert_eq!(last_change(&run), None);
+    advance(secs(1)).await;
+
+    run.state_change("a file was written");
+    assert_eq!(
+        last_change(&run).unwrap(),
+        "state_change (a file was written)"
+    );
+    advance(secs(1)).await;
+    run.heartbeat();
+
+    let (upstream, _) = Script::sse()
+        .data(chat("a"))
+        .wait(5.0)
+        .data(DONE)
+        .upstream();
+    let layer = StepTimeoutLayer::new(secs(60));
+    let (request, _) = call_of(&run);
+    let answer = layer.layer(upstream).oneshot(request).await.unwrap();
+    assert_eq!(
+        last_change(&run).unwrap(),
+        "state_change (a file was written)",
+        "that a call began is none"
+    );
+    let mut body = answer.into_body();
+    body.next().await.unwrap().unwrap();
+    assert!(poll_body(&mut body).is_pending());
+    assert_eq!(last_change(&run).unwrap(), "content_delta");
+    assert_eq!(body.read().await.whole(), DONE);
+    assert_eq!(last_change(&run).unwrap(), "llm_response");
+
+    let mut tool = Box::pin(run.tool("search").watch(sleep(secs(1))));
+    assert!(poll_once(&mut tool).is_pending());
+    assert_eq!(last_change(&run).unwrap(), "llm_response");
+    tool.await.unwrap();
+    assert_eq!(last_change(&run).unwrap(), "tool_complete (search)");
+    let progress = run.snapshot().progress;
+    assert_eq!((progress.state_changes, progress.heartbeats), (3, 1));
+    assert_eq!(progress.last_change_ago, Some(secs(0)));
+
+    run.step(Step::new(StepKind::ToolExecution));
+    assert_eq!(last_change(&run).unwrap(), "tool_execution");
+    assert_eq!(
+        run.snapshot().last_step.unwrap().to_string(),
+        "tool_complete (search)",
+        "one that says nothing leaves one that did"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_deadline_is_there_as_the_time_that_is_left() {
+    let run = Run::open();
+    let (upstream, _) = Script::before_head().never().upstream();
+    let stack = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(600)).scope(Scope::Run))
+        .layer(HardCeilingLayer::new(secs(700)).timeout(Some(secs(300))))
+        .layer(StepTimeoutLayer::new(secs(120)))
+        .service(upstream);
+    let left = |run: &Run| {
+        let deadlines = run.snapshot().deadlines;
+        let secs = |left: Option<Duration>| left.map(|left| left.as_secs());
+        [deadlines.ceiling, deadlines.timeout, deadlines.step].map(secs)
+    };
+    assert_eq!(left(&run), [None; 3]);
+    advance(secs(10)).await;
+    let (request, call) = call_of(&run);
+    let mut future = Box::pin(stack.oneshot(request));
+    assert!(poll_once(&mut future).is_pending());
+
+    advance(secs(20)).await;
+    assert_eq!(left(&call), [Some(570), Some(280), Some(100)]);
+    assert_eq!(
+        left(&run),
+        [Some(570), None, None],
+        "those of a call are its own"
+    );
+    assert_eq!(call.snapshot().time_left, Some(secs(280)));
+
+    let pause = run.pause();
+    assert_eq!(left(&call), [Some(570), Some(280), None]);
+    drop(pause);
+    call.state_change("x");
+    assert_eq!(left(&call), [Some(570), Some(280), Some(120)]);
+
+    let json = serde_json::to_value(call.snapshot()).unwrap();
+    assert_eq!(json["deadlines"]["ceiling_ms"], 570_000);
+    assert_eq!(json["deadlines"]["step_ms"], 120_000);
+    assert_eq!(json["alive"], true);
+    assert_eq!(json["progress"]["last_change"], "state_change (x)");
+
+    run.end(TerminalReason::Aborted);
+    assert_eq!(left(&call), [None; 3]);
+}
