@@ -11,6 +11,7 @@ pub struct HardCeilingLayer {
     totals: Totals,
     scope: Scope,
     caller_deadline: bool,
+    observes: bool,
 }
 
 impl HardCeilingLayer {
@@ -41,6 +42,7 @@ impl HardCeilingLayer {
             },
             scope: Scope::Found,
             caller_deadline: false,
+            observes: false,
         }
     }
 
@@ -72,6 +74,18 @@ impl HardCeilingLayer {
         self
     }
 
+    /// Shadow mode: measures and ends nothing. When a limit passes, observers are told
+    /// what [would have ended](crate::Notice::WouldHaveEnded), and if it completes all
+    /// the same, that this was a [false positive](crate::Notice::FalsePositive).
+    /// Another layer, of a limit that is known to be safe, may stand beside it.
+    ///
+    /// What a caller announces is not looked at then.
+    #[must_use]
+    pub const fn observe(mut self) -> Self {
+        self.observes = true;
+        self
+    }
+
     /// Which node is measured, and ended. By default the one found.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
@@ -84,6 +98,7 @@ impl<S> Layer<S> for HardCeilingLayer {
     type Service = HardCeiling<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HardCeiling::new(inner, self.totals, self.scope, self.caller_deadline)
+        let announces = self.caller_deadline && !self.observes;
+        HardCeiling::new(inner, self.totals, self.scope, announces, self.observes)
     }
 }

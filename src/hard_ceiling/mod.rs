@@ -67,6 +67,16 @@
 //!   `NOT_GIVEN` there; the same number under both names is taken for the read
 //!   timeout that it is.
 //!
+//! # Shadow mode
+//!
+//! A limit that is too short kills what works, and one is wiser after the fact.
+//! `observe` lets a layer measure and end nothing: each time that the limit passes,
+//! observers get a [`WouldHaveEnded`](crate::Notice::WouldHaveEnded), and if what it
+//! would have ended completes all the same a
+//! [`FalsePositive`](crate::Notice::FalsePositive), which is logged as a warning too.
+//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. An old limit may
+//! go on ending things beside it.
+//!
 //! # Same instant
 //!
 //! A reason that is stored already wins, then the end of the body; then the
@@ -145,6 +155,7 @@
 mod announced;
 mod caller;
 mod layer;
+mod observed;
 mod policy;
 mod service;
 #[cfg(test)]

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, Request};
 
-use super::{announced::Announced, caller::Caller};
+use super::{announced::Announced, caller::Caller, observed::Observed};
 use crate::{
     body::{Policy, Seen, Tap},
     run::{Clock, Limits, Nanos, Run, Scope, TaskId},
@@ -21,6 +21,8 @@ pub struct CeilingPolicy {
     scope: Scope,
     /// Boxed: most calls have none, and this moves with every answer.
     caller: Option<Box<Caller>>,
+    /// The limits that end nothing, in a layer that observes.
+    observed: Option<Box<Observed>>,
 }
 
 impl Totals {
@@ -60,7 +62,21 @@ impl CeilingPolicy {
             }
         }
         let caller = announced.map(|announced| Box::new(Caller::new(announced, found)));
-        Self { scope, caller }
+        Self {
+            scope,
+            caller,
+            observed: None,
+        }
+    }
+
+    /// The same without a consequence for the node.
+    pub(super) fn observing(totals: Totals, found: &Run, scope: Scope) -> Self {
+        let opened = found.in_scope(scope).opened();
+        Self {
+            scope,
+            caller: None,
+            observed: Some(Box::new(Observed::new(totals, opened))),
+        }
     }
 }
 
@@ -75,6 +91,9 @@ impl Policy for CeilingPolicy {
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
+        if let Some(observed) = &mut self.observed {
+            return observed.pending(found, self.scope, now);
+        }
         let next = found.in_scope(self.scope).clocks.next();
         match &mut self.caller {
             Some(caller) => caller.pending(now, task).into_iter().chain(next).min(),

@@ -22,15 +22,23 @@ pub struct HardCeiling<S> {
     totals: Totals,
     scope: Scope,
     caller_deadline: bool,
+    observes: bool,
 }
 
 impl<S> HardCeiling<S> {
-    pub(super) const fn new(inner: S, totals: Totals, scope: Scope, caller_deadline: bool) -> Self {
+    pub(super) const fn new(
+        inner: S,
+        totals: Totals,
+        scope: Scope,
+        caller_deadline: bool,
+        observes: bool,
+    ) -> Self {
         Self {
             inner,
             totals,
             scope,
             caller_deadline,
+            observes,
         }
     }
 }
@@ -74,7 +82,11 @@ where
             entry = Entry::of(&mut request);
             scope = Scope::Run;
         }
-        let policy = CeilingPolicy::new(totals, announced, &entry.run, scope);
+        let policy = if self.observes {
+            CeilingPolicy::observing(totals, &entry.run, scope)
+        } else {
+            CeilingPolicy::new(totals, announced, &entry.run, scope)
+        };
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }

@@ -1,8 +1,13 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::broadcast::{self, error::RecvError};
 
-use super::{RunId, RunSnapshot, TerminalReason, Terminated, core::Node, info::Info};
+use super::{
+    RunId, RunSnapshot, TerminalReason, Terminated,
+    core::Node,
+    info::Info,
+    snapshot::{millis, optional_millis},
+};
 
 /// Something that happened to a run. Serialises to JSON as it stands.
 #[non_exhaustive]
@@ -55,6 +60,27 @@ pub enum Notice {
     LooksStuck {
         /// How often, the first time included.
         repeats: u32,
+    },
+    /// A limit in shadow mode passed: it would have ended the run, or something of
+    /// it. Once for each that would have ended, and limit.
+    WouldHaveEnded {
+        /// As what.
+        reason: TerminalReason,
+        /// The limit, if it is one that is measured in time.
+        #[serde(rename = "limit_ms", serialize_with = "optional_millis")]
+        limit: Option<Duration>,
+    },
+    /// What a limit in shadow mode would have ended has completed: the limit is too
+    /// short for it.
+    FalsePositive {
+        /// As what it would have been ended.
+        reason: TerminalReason,
+        /// After how long it would have been ended.
+        #[serde(rename = "after_ms", serialize_with = "millis")]
+        after: Duration,
+        /// How long it took to complete.
+        #[serde(rename = "took_ms", serialize_with = "millis")]
+        took: Duration,
     },
 }
 

@@ -15,6 +15,7 @@ use super::{
     Notice, Run, RunEvent, RunEvents,
     core::{Node, nanos},
     info::Info,
+    shadow::Shadows,
     stuck::Standstill,
 };
 
@@ -28,6 +29,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 #[derive(Debug, Default)]
 pub(crate) struct Harness {
     pub(super) standstill: Standstill,
+    pub(super) shadows: Shadows,
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     heartbeat: AtomicU64,
     observed: Mutex<Observed>,
@@ -90,21 +92,22 @@ impl Run {
 
     /// Tells whoever watches the nearest run, unless that is over.
     pub(crate) fn notify(&self, notice: &Notice) {
-        self.nearest().publish(notice);
+        self.nearest().publish(notice, false);
     }
 }
 
 impl Node<Info> {
     /// Locks are held from the look at the end to the sending, so that the end,
-    /// which is stored before it is told, comes last for everybody.
-    fn publish(&self, notice: &Notice) {
+    /// which is stored before it is told, comes last for everybody. The `last`
+    /// notice is that of whoever ends the run, before the end is told.
+    pub(super) fn publish(&self, notice: &Notice, last: bool) {
         let mut observed = self.payload.harness_if_any().map(Harness::lock);
-        if self.nearest_end().is_some() {
+        if !last && self.nearest_end().is_some() {
             return;
         }
         tracing::debug!(target: "tower_agent", run = %self.run_id(), ?notice, "notice");
         let registration = self.payload.registration();
-        let told = registration.and_then(|registration| registration.notified(self, notice));
+        let told = registration.and_then(|registration| registration.notified(self, notice, last));
         if let Some(observed) = &mut observed {
             observed.send(told, |sequence| RunEvent::notice(self, notice, sequence));
         }

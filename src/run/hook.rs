@@ -9,6 +9,7 @@ use super::{
 
 impl Hook for Info {
     fn ended(&self, node: &Node<Self>, end: &End) {
+        node.judge_shadows(end);
         if node.kind() == NodeKind::Run {
             tracing::debug!(
                 target: "tower_agent",

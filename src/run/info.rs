@@ -97,8 +97,9 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// that stands under its name.
     fn ended(&self, node: &Node<Info>) -> Option<u64>;
 
-    /// Answers the number of the event; none if the run is over.
-    fn notified(&self, node: &Node<Info>, notice: &Notice) -> Option<u64>;
+    /// Answers the number of the event; none if the run is over, and this is not
+    /// the `last` notice, of whoever ended it.
+    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64>;
 }
 
 impl Info {

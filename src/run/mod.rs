@@ -56,6 +56,7 @@ mod pause;
 mod reason;
 mod registry;
 mod settle;
+mod shadow;
 mod silence;
 mod snapshot;
 mod step;
@@ -76,6 +77,7 @@ pub use self::{
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
     registry::{Owner, RunRegistry},
+    shadow::ShadowReport,
     snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
     summary::CallSummary,

@@ -25,6 +25,8 @@ pub(crate) struct Silence {
     window: Option<Arc<Window>>,
     resets_on: ResetOn,
     kind: Kind,
+    /// The node is not told: it does not end of it.
+    observes: bool,
 }
 
 /// What silence is, and what it leads to.
@@ -57,7 +59,24 @@ impl Silence {
             window: None,
             resets_on,
             kind: Kind::Step,
+            observes: false,
         }
+    }
+
+    /// Measures as before, and ends nothing.
+    pub(crate) const fn observing(mut self) -> Self {
+        self.observes = true;
+        self
+    }
+
+    #[inline]
+    pub(crate) const fn observes(&self) -> bool {
+        self.observes
+    }
+
+    /// How long it may last.
+    pub(crate) const fn limit(&self) -> Duration {
+        Duration::from_nanos(self.length)
     }
 
     /// Measures how long a stream gives no sign of life.
@@ -171,6 +190,9 @@ impl Silence {
     fn begin(&mut self, target: &Node<Info>, now: Duration, task: TaskId) -> u64 {
         let since = nanos(now).saturating_sub(self.kept);
         self.state = State::Since(since);
+        if self.observes {
+            return since;
+        }
         let window = self.window.get_or_insert_with(|| {
             let window = Arc::new(match self.kind {
                 Kind::Step => Window::new(self.resets_on),

@@ -177,7 +177,7 @@ pub(super) fn millis<S: serde::Serializer>(
 }
 
 #[allow(clippy::ref_option, reason = "the signature is serde's")]
-fn optional_millis<S: serde::Serializer>(
+pub(super) fn optional_millis<S: serde::Serializer>(
     span: &Option<Duration>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {

@@ -106,6 +106,18 @@ impl StepTimeoutLayer {
         self
     }
 
+    /// Shadow mode: measures and ends nothing. When the window passes, observers are
+    /// told what [would have ended](crate::Notice::WouldHaveEnded), and if it completes
+    /// all the same, that this was a [false positive](crate::Notice::FalsePositive).
+    /// Another layer, of a limit that is known to be safe, may stand beside it.
+    #[must_use]
+    pub const fn observe(mut self) -> Self {
+        if let Some(windows) = &mut self.windows {
+            windows.observes = true;
+        }
+        self
+    }
+
     /// Which node is measured, and ended. By default the one found.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {

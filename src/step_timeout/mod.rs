@@ -37,6 +37,16 @@
 //! ping of an Anthropic stream before its first content, with which that API begins
 //! every stream. A server that sends heartbeats more rarely needs a longer interval.
 //!
+//! # Shadow mode
+//!
+//! A limit that is too short kills what works, and one is wiser after the fact.
+//! `observe` lets a layer measure and end nothing: each time that the limit passes,
+//! observers get a [`WouldHaveEnded`](crate::Notice::WouldHaveEnded), and if what it
+//! would have ended completes all the same a
+//! [`FalsePositive`](crate::Notice::FalsePositive), which is logged as a warning too.
+//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. An old limit may
+//! go on ending things beside it.
+//!
 //! # Same instant
 //!
 //! A reason that is stored already wins, then a ready frame or a ready answer,

@@ -4,7 +4,7 @@ use http::Request;
 
 use crate::{
     body::{Policy, Seen, Tap},
-    run::{Limits, Nanos, ResetOn, Run, Scope, Silence, TaskId},
+    run::{Limits, Nanos, ResetOn, Run, Scope, Silence, TaskId, TerminalReason, nanos},
 };
 
 /// The windows of a layer, or of one call.
@@ -12,6 +12,7 @@ use crate::{
 pub(crate) struct Windows {
     pub(super) limit: Limit,
     pub(super) resets_on: ResetOn,
+    pub(super) observes: bool,
 }
 
 /// What ends a node.
@@ -30,6 +31,8 @@ pub struct StepPolicy {
     /// The window from the first content on, if it is another.
     then: Option<Box<Duration>>,
     scope: Scope,
+    /// It would have ended, which was told.
+    told: bool,
 }
 
 impl Windows {
@@ -40,6 +43,7 @@ impl Windows {
                 step: window,
             },
             resets_on: ResetOn::Content,
+            observes: false,
         }
     }
 
@@ -47,6 +51,7 @@ impl Windows {
         Self {
             limit: Limit::Heartbeat(interval),
             resets_on: ResetOn::Content,
+            observes: false,
         }
     }
 
@@ -80,10 +85,31 @@ impl StepPolicy {
             }
         };
         Self {
-            silence,
+            silence: if windows.observes {
+                silence.observing()
+            } else {
+                silence
+            },
             then,
             scope,
+            told: false,
         }
+    }
+
+    /// Waits without a consequence for the node.
+    #[cold]
+    fn observe(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
+        if self.told {
+            return None;
+        }
+        let due = self.silence.wait(found.in_scope(self.scope), now, task)?;
+        if due > nanos(now) {
+            return Some(due);
+        }
+        self.told = true;
+        let limit = Some(self.silence.limit());
+        found.would_end(self.scope, &TerminalReason::StepTimeout, limit);
+        None
     }
 
     /// From the first content on the other window holds.
@@ -112,7 +138,11 @@ impl Policy for StepPolicy {
             // Nothing was promised: the open connection is life.
             return None;
         }
-        self.silence.wait(found.in_scope(self.scope), now, task)
+        let node = found.in_scope(self.scope);
+        if !self.silence.observes() {
+            return self.silence.wait(node, now, task);
+        }
+        self.observe(found, now, task)
     }
 
     #[inline]

@@ -21,6 +21,7 @@ mod retry_budget;
 mod reviewed;
 mod run;
 mod run_layer;
+mod shadow;
 mod snapshot;
 mod step_timeout;
 mod stuck;

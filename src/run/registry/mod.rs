@@ -34,7 +34,10 @@ mod entries;
 mod owner;
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -44,7 +47,7 @@ pub use self::owner::Owner;
 
 use self::entries::{Entries, Key};
 use super::{
-    Notice, Run, RunEvent, RunEvents, RunId, RunSnapshot, TerminalReason,
+    Notice, Run, RunEvent, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason,
     core::Node,
     info::{Identity, Info, Registration},
 };
@@ -62,6 +65,9 @@ struct Shared {
     /// in the order of their numbers.
     sequence: Mutex<u64>,
     events: broadcast::Sender<RunEvent>,
+    /// What limits in shadow mode would have ended, and what of it completed.
+    would_have_ended: AtomicU64,
+    completed: AtomicU64,
 }
 
 impl Default for RunRegistry {
@@ -93,6 +99,8 @@ impl RunRegistry {
                 entries: Mutex::default(),
                 sequence: Mutex::default(),
                 events: broadcast::Sender::new(Self::EVENTS),
+                would_have_ended: AtomicU64::new(0),
+                completed: AtomicU64::new(0),
             }),
         }
     }
@@ -158,6 +166,16 @@ impl RunRegistry {
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
         RunEvents::new(self.shared.events.subscribe())
+    }
+
+    /// What limits in shadow mode would have ended so far, and how often they would
+    /// have been wrong.
+    #[must_use]
+    pub fn shadow(&self) -> ShadowReport {
+        ShadowReport {
+            would_have_ended: self.shared.would_have_ended.load(Relaxed),
+            completed: self.shared.completed.load(Relaxed),
+        }
     }
 
     pub(crate) fn open_with(
@@ -273,11 +291,16 @@ impl Registration for Shared {
         Some(self.send(&mut sequence, |number| RunEvent::ended(node, number)))
     }
 
-    fn notified(&self, node: &Node<Info>, notice: &Notice) -> Option<u64> {
+    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64> {
         let mut sequence = self.sequence();
-        if node.nearest_end().is_some() {
+        if !last && node.nearest_end().is_some() {
             return None;
         }
+        match notice {
+            Notice::WouldHaveEnded { .. } => self.would_have_ended.fetch_add(1, Relaxed),
+            Notice::FalsePositive { .. } => self.completed.fetch_add(1, Relaxed),
+            _ => 0,
+        };
         Some(self.send(&mut sequence, |number| {
             RunEvent::notice(node, notice, number)
         }))
