@@ -74,6 +74,7 @@
 //! |---|---|
 //! | [`TerminalResponseLayer`] | reasons become HTTP answers and error events |
 //! | [`RunLayer`] | run id and session, registry, a call per request |
+//! | [`TurnCapLayer`] | ends a run that has used up its turns |
 //! | [`PumpLayer`] | servers: deadlines hold whatever the reader does |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
@@ -117,6 +118,7 @@ pub mod run_layer;
 pub mod sse;
 pub mod step_timeout;
 pub mod terminal_response;
+pub mod turn_cap;
 pub mod upstream;
 
 pub use self::error::BoxError;
@@ -142,4 +144,5 @@ pub use self::{
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,
     terminal_response::TerminalResponseLayer,
+    turn_cap::TurnCapLayer,
 };

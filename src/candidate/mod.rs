@@ -16,6 +16,6 @@ pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, dialect::Candidat
 pub(crate) use self::{
     credential::{ACCOUNT, ApiKey, WITHIN_ACCOUNT},
     headers::{strip_hop, undress},
-    operation::Operation,
+    operation::{Operation, generates},
     patch::Prompt,
 };

@@ -1,3 +1,5 @@
+use http::{Method, Request};
+
 /// What is asked of an upstream, by the last segments of the request's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
@@ -49,4 +51,25 @@ impl Operation {
     pub(crate) const fn is_anthropic(self) -> bool {
         matches!(self, Self::Messages | Self::CountTokens)
     }
+}
+
+/// Whether a request has a model write something, so that it is a turn of its run.
+/// Embeddings, counts of tokens and lists of models do not; what is not known does.
+pub(crate) fn generates<B>(request: &Request<B>) -> bool {
+    let path = request.uri().path();
+    let reads = matches!(*request.method(), Method::GET | Method::HEAD);
+    if reads && is_of_models(path) {
+        return false;
+    }
+    !matches!(
+        Operation::from_path(path),
+        Some(Operation::Embeddings | Operation::CountTokens)
+    )
+}
+
+/// A list of models, or one of them.
+fn is_of_models(path: &str) -> bool {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    let mut segments = path.rsplit('/');
+    segments.next() == Some("models") || segments.next() == Some("models")
 }

@@ -13,11 +13,15 @@ impl Run {
     /// If the run is over the call is over from its birth, and the first layer
     /// answers so.
     #[must_use]
-    pub fn attach<B>(&self, mut request: http::Request<B>) -> http::Request<B> {
-        let call = self.open_call();
-        call.node().payload.set_unclaimed();
-        request.extensions_mut().insert(Ticket::new(call.clone()));
-        request.extensions_mut().insert(call);
+    pub fn attach<B>(&self, request: http::Request<B>) -> http::Request<B> {
+        self.open_call().carried_by(request)
+    }
+
+    /// Puts this call into the request; the first layer that sees it settles it.
+    pub(super) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
+        self.node().payload.set_unclaimed();
+        request.extensions_mut().insert(Ticket::new(self.clone()));
+        request.extensions_mut().insert(self);
         request
     }
 

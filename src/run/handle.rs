@@ -212,6 +212,14 @@ impl Run {
         Self(self.0.child(kind, fastrand::u64(..), info, self.now()))
     }
 
+    /// Opens the call that may start though this run is closing.
+    pub(super) fn open_last(&self, now: Duration) -> Self {
+        let info = self.0.payload.for_child();
+        let call = Self(self.0.last_call(fastrand::u64(..), info, now));
+        call.0.enter();
+        call
+    }
+
     /// Opens a piece of work below this node, which has to be settled, unless
     /// the node is over, by the clocks, or closing.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {

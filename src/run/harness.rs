@@ -17,6 +17,7 @@ use super::{
     info::Info,
     shadow::Shadows,
     stuck::Standstill,
+    turns::Turns,
 };
 
 /// How many events an observer of one run may be behind before it loses some.
@@ -32,6 +33,7 @@ pub(crate) struct Harness {
     pub(super) shadows: Shadows,
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     heartbeat: AtomicU64,
+    pub(super) turns: Turns,
     observed: Mutex<Observed>,
 }
 

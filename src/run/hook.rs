@@ -36,6 +36,7 @@ impl Hook for Info {
         }
         if node.kind() == NodeKind::Run {
             node.publish_end();
+            node.let_go();
         }
     }
 

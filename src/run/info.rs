@@ -35,6 +35,8 @@ pub(crate) struct Info {
     pub(crate) changes: AtomicU64,
     /// How many tries the call has made.
     tries: AtomicU32,
+    /// Which turn of its run the call is; none if 0.
+    turn: AtomicU32,
     /// The bucket that the call paid into first; none if 0.
     paid: AtomicUsize,
     /// The others.
@@ -114,6 +116,7 @@ impl Info {
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             tries: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
             paid: AtomicUsize::new(0),
             paid_besides: Mutex::default(),
             steps: Mutex::default(),
@@ -173,6 +176,10 @@ impl Info {
 
     pub(crate) const fn tries(&self) -> &AtomicU32 {
         &self.tries
+    }
+
+    pub(crate) const fn turn(&self) -> &AtomicU32 {
+        &self.turn
     }
 
     /// Whether the call has not paid into this bucket before.

@@ -28,9 +28,6 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
             write!(f, "it reached its time limit of {limit} ({name})")?;
         }
         (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
-            Measure::Set | Measure::Lifeless => {
-                write!(f, "it used up the {limit} it was given ({name})")?
-            }
             Measure::Announced => {
                 write!(f, "its caller's own deadline of {limit} passed ({name})")?
             }
@@ -38,7 +35,13 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
                 f,
                 "nothing came for {limit}, the longest its caller waits ({name})"
             )?,
+            _ => write!(f, "it used up the {limit} it was given ({name})")?,
         },
+        (TerminalReason::TurnCap, _) if end.at_turn().is_some() => {
+            let turns = end.at_turn().unwrap_or_default();
+            let s = if turns == 1 { "" } else { "s" };
+            write!(f, "it reached its limit of {turns} turn{s} ({name})")?;
+        }
         (reason, _) => write!(f, "{} ({name})", cause(reason))?,
     }
     match &end.last_step {
@@ -46,10 +49,10 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         None => f.write_str(". Last step: unknown")?,
     }
     let advice = match end.measure {
-        Measure::Set | Measure::Lifeless => advice(&end.reason),
         Measure::Announced | Measure::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }
+        _ => advice(&end.reason),
     };
     write!(f, ". {advice}.")
 }

@@ -67,6 +67,7 @@ mod terminated;
 mod told;
 mod tool;
 mod tries;
+mod turns;
 
 pub use self::{
     ended::{Ended, Settled},
@@ -94,4 +95,5 @@ pub(crate) use self::{
     summary::OnEnd,
     task::TaskGuard,
     tries::Server,
+    turns::TurnCap,
 };

@@ -36,6 +36,8 @@ pub struct RunSnapshot {
     pub alive: bool,
     /// Whether it did the same thing too often in a row.
     pub stuck: bool,
+    /// How many turns the run has had, where they are counted.
+    pub turns: u32,
     /// Signs of life and of work.
     pub progress: Progress,
     /// Time left until the earliest absolute deadline.
@@ -114,6 +116,7 @@ impl RunSnapshot {
             last_step: run.payload.step(),
             alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
+            turns: run.turns(),
             progress: Progress {
                 heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
                 state_changes: run.payload.changes.load(Ordering::Acquire),

@@ -59,6 +59,15 @@ impl Terminated {
         text
     }
 
+    /// The number of turns that were its cap, if that is what ended it.
+    #[must_use]
+    pub const fn at_turn(&self) -> Option<u32> {
+        match self.measure {
+            Measure::Turns(turns) => Some(turns),
+            _ => None,
+        }
+    }
+
     /// The first one in the chain of `error`, itself included.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
@@ -94,7 +103,12 @@ impl Terminated {
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
-            measure: end.map_or(Measure::Set, |end| end.measure),
+            measure: match end {
+                Some(end) => end.measure,
+                None => node
+                    .closing_for()
+                    .map_or(Measure::Set, |limit| limit.measure),
+            },
             source: None,
         }
     }

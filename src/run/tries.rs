@@ -165,8 +165,12 @@ impl Run {
     }
 
     pub(super) fn call_info(&self) -> &Info {
-        let call = self.up_to_call().last();
-        &call.unwrap_or(self.node()).payload
+        &self.call_node().payload
+    }
+
+    /// The nearest node that is no attempt.
+    pub(super) fn call_node(&self) -> &Node<Info> {
+        self.up_to_call().last().unwrap_or(self.node())
     }
 
     /// Ends the call that this node belongs to.

@@ -30,3 +30,4 @@ mod support;
 mod terminal_response;
 mod ties;
 mod tools;
+mod turn_cap;

@@ -38,7 +38,7 @@ impl<P: Hook> Node<P> {
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<Passed>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| Passed {
-            limit: at.saturating_sub(self.opened),
+            limit: Some(at.saturating_sub(self.opened)),
             measure,
         };
         if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
@@ -60,8 +60,8 @@ impl<P: Hook> Node<P> {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
         }
         // It was given to what went on, not to whoever waits.
-        let reason = absolute(Clock::Drain).and_then(|_| self.closing());
-        reason.map(|reason| (reason.clone(), None))
+        let closed = absolute(Clock::Drain).and_then(|_| self.closing.get());
+        closed.map(|closed| (closed.reason.clone(), closed.passed))
     }
 
     /// When the earliest step window and the earliest of a caller's passed, and

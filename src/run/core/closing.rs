@@ -2,8 +2,15 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use super::{Hook, Node};
-use crate::run::TerminalReason;
+use super::{Hook, Node, Passed};
+use crate::run::{NodeKind, TerminalReason};
+
+/// What a node that is closing ends as.
+#[derive(Clone, Debug)]
+pub(super) struct Closing {
+    pub(super) reason: TerminalReason,
+    pub(super) passed: Option<Passed>,
+}
 
 impl<P: Hook> Node<P> {
     /// It will be over for `reason`: from now on nothing is opened at or below
@@ -11,15 +18,34 @@ impl<P: Hook> Node<P> {
     /// any more, and at `until` at the latest. An end that comes before that
     /// wins as always; of two that close it the first one's reason stays.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
+        self.close_for(reason, None, until, now);
+    }
+
+    /// The same for a limit that was reached.
+    pub(crate) fn close_for(
+        &self,
+        reason: &TerminalReason,
+        passed: Option<Passed>,
+        until: Duration,
+        now: Duration,
+    ) {
         if self.nearest_end().is_some() {
             return;
         }
         self.clocks.drain(until);
         let mut wakers = Vec::new();
         let mut below = Vec::new();
-        self.refuse(reason, &mut wakers, &mut below);
+        let closing = Closing {
+            reason: reason.clone(),
+            passed,
+        };
+        self.refuse(&closing, &mut wakers, &mut below);
         while let Some(node) = below.pop() {
-            node.refuse(reason, &mut wakers, &mut below);
+            if node.last {
+                // Opened meanwhile; it is what the closing waits for.
+                continue;
+            }
+            node.refuse(&closing, &mut wakers, &mut below);
         }
         if self.is_idle() {
             // The last one may have left without having seen the clock.
@@ -38,6 +64,33 @@ impl<P: Hook> Node<P> {
 
     /// What this node ends as, at the latest, if it is closing.
     pub(crate) fn closing(&self) -> Option<&TerminalReason> {
+        self.closing.get().map(|closing| &closing.reason)
+    }
+
+    /// The limit for which it is closing.
+    pub(crate) fn closing_for(&self) -> Option<Passed> {
+        self.closing.get()?.passed
+    }
+
+    /// Opens the one call that may start though this node is closing: attempts
+    /// below it are opened alive, and nothing else is. Whoever opens it has to
+    /// [`enter`](Self::enter) the node before, for one on which nobody works is
+    /// over.
+    pub(crate) fn last_call(self: &Arc<Self>, number: u64, payload: P, now: Duration) -> Arc<Self> {
+        self.open(NodeKind::Call, number, payload, now, true)
+    }
+
+    /// Whether this is that call, or an attempt of it.
+    #[inline]
+    pub(crate) const fn is_last(&self) -> bool {
+        self.last
+    }
+
+    /// What a child of this kind ends as at its birth; `None` if it lives.
+    pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Closing> {
+        if self.last && kind != NodeKind::Attempt {
+            return self.ancestors().find_map(|node| node.closing.get());
+        }
         self.closing.get()
     }
 
@@ -49,8 +102,8 @@ impl<P: Hook> Node<P> {
 
     /// Refuses new work, and collects who must hear of it: whoever waits to
     /// start something has nothing to wait for.
-    fn refuse(&self, reason: &TerminalReason, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>) {
-        if self.closing.set(reason.clone()).is_err() {
+    fn refuse(&self, closing: &Closing, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>) {
+        if self.closing.set(closing.clone()).is_err() {
             return;
         }
         self.hear();
@@ -60,15 +113,15 @@ impl<P: Hook> Node<P> {
     }
 
     /// Opened below a node that is closing: over before it begins.
-    pub(super) fn stillborn(&self, reason: &TerminalReason) {
-        let _closed_before = self.closing.set(reason.clone());
-        drop(self.end(reason.clone(), None, self.opened));
+    pub(super) fn stillborn(&self, closing: &Closing) {
+        let _closed_before = self.closing.set(closing.clone());
+        drop(self.end(closing.reason.clone(), closing.passed, self.opened));
     }
 
     /// Nobody works on it any more.
     pub(super) fn drained(&self, now: Duration) {
-        if let (None, Some(reason)) = (self.end.get(), self.closing.get()) {
-            drop(self.end(reason.clone(), None, now));
+        if let (None, Some(closing)) = (self.end.get(), self.closing.get()) {
+            drop(self.end(closing.reason.clone(), closing.passed, now));
         }
     }
 }

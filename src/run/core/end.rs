@@ -5,7 +5,8 @@ use crate::run::{NodeKind, TerminalReason};
 /// A limit that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Passed {
-    pub(crate) limit: Duration,
+    /// None if it is not measured in time.
+    pub(crate) limit: Option<Duration>,
     pub(crate) measure: Measure,
 }
 
@@ -21,6 +22,8 @@ pub(crate) enum Measure {
     Unheard,
     /// The time without a sign of life of a stream that gave some.
     Lifeless,
+    /// This many turns of the run.
+    Turns(u32),
 }
 
 /// Why, where and when a node ended. Inherited unchanged by its descendants.

@@ -27,8 +27,8 @@ impl<P: Hook> Node<P> {
         self.lock().follows.push((Arc::downgrade(other), key));
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
-        } else if let (Some(reason), None) = (other.closing(), self.nearest_end()) {
-            self.stillborn(reason);
+        } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
+            self.stillborn(closing);
         }
     }
 
@@ -54,11 +54,11 @@ impl<P: Hook> Node<P> {
 
     /// Takes over the end of the one call that this run was opened for.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
-        let passed = call.limit.map(|limit| Passed {
-            limit,
+        let passed = Passed {
+            limit: call.limit,
             measure: call.measure,
-        });
-        drop(self.latch(call.reason.clone(), passed, now, true));
+        };
+        drop(self.latch(call.reason.clone(), Some(passed), now, true));
     }
 
     fn latch(
@@ -76,7 +76,7 @@ impl<P: Hook> Node<P> {
                 kind: self.kind,
                 at: now,
                 lasted: now.saturating_sub(self.opened),
-                limit: passed.map(|passed| passed.limit),
+                limit: passed.and_then(|passed| passed.limit),
                 measure: passed.map_or(Measure::Set, |passed| passed.measure),
             },
         };

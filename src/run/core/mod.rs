@@ -15,8 +15,8 @@
 //! 4. Deadlines only tighten, but for those that are limits to the head or to
 //!    the commit: they lapse there.
 //! 5. A node's end never reaches an ancestor.
-//! 6. Below a node that is closing nothing is opened alive; it ends with the
-//!    last one who works on it.
+//! 6. Below a node that is closing nothing is opened alive but the one call that
+//!    is to be its last; it ends with the last one who works on it.
 //!
 //! # Locks
 //!

@@ -13,6 +13,7 @@ use super::{
     Clock, End, Hook, Nanos, Window,
     children::Children,
     clocks::{Clocks, Life},
+    closing::Closing,
     pauses::Pauses,
     waiters::Waiters,
 };
@@ -38,7 +39,9 @@ pub(crate) struct Node<P> {
     /// How many of those are tasks, and no work of their own.
     tasks: AtomicUsize,
     /// Nothing may start here any more: what it will end as.
-    pub(super) closing: OnceLock<TerminalReason>,
+    pub(super) closing: OnceLock<Closing>,
+    /// Opened though a node above it was closing.
+    pub(super) last: bool,
     inner: Mutex<Inner<P>>,
     pub(crate) payload: P,
 }
@@ -74,21 +77,34 @@ impl<P: Hook> Node<P> {
         payload: P,
         now: Duration,
     ) -> Arc<Self> {
+        self.open(kind, number, payload, now, false)
+    }
+
+    pub(super) fn open(
+        self: &Arc<Self>,
+        kind: NodeKind,
+        number: u64,
+        payload: P,
+        now: Duration,
+        last: bool,
+    ) -> Arc<Self> {
         let child = {
             let mut inner = self.lock();
             let parent = Parent {
                 node: Arc::clone(self),
                 key: inner.children.next_key(),
             };
-            let child = Arc::new(Self::new(kind, number, payload, now, Some(parent)));
+            let mut child = Self::new(kind, number, payload, now, Some(parent));
+            child.last = last || self.last;
+            let child = Arc::new(child);
             inner.children.insert(Arc::downgrade(&child));
             child
         };
         // An end that came before the insertion did not see the child.
         if let Some(end) = self.nearest_end() {
             child.inherit(end);
-        } else if let Some(reason) = self.closing() {
-            child.stillborn(reason);
+        } else if let (Some(closing), false) = (self.refuses(kind), last) {
+            child.stillborn(closing);
         }
         child
     }
@@ -114,6 +130,7 @@ impl<P: Hook> Node<P> {
             active: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
             closing: OnceLock::new(),
+            last: false,
             inner: Mutex::new(Inner {
                 children: Children::new(),
                 waiters: Waiters::default(),

@@ -87,7 +87,7 @@ impl Window {
     /// Its limit, if that has passed.
     pub(super) fn limit(&self) -> Passed {
         Passed {
-            limit: Duration::from_nanos(self.length.load(Ordering::Relaxed)),
+            limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
             measure: self.measure,
         }
     }

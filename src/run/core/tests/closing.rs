@@ -1,7 +1,7 @@
 //! Between alive and ended.
 
 use super::*;
-use crate::run::core::Clock;
+use crate::run::core::{Clock, Measure, Passed};
 
 const GONE: TerminalReason = TerminalReason::ClientDisconnect;
 const CLIENT_DISCONNECT: Option<TerminalReason> = Some(GONE);
@@ -230,4 +230,103 @@ fn it_ends_for_what_it_was_closed_for_first() {
     assert_eq!(reason(&call), Some(TerminalReason::Shutdown));
     assert_eq!(reason(&attempt), Some(TerminalReason::Shutdown));
     assert_eq!(reason(&tree.root), None);
+}
+
+const CAP: Passed = Passed {
+    limit: None,
+    measure: Measure::Turns(3),
+};
+
+/// A run that reached its cap, held open for its last call.
+fn held() -> Sapling {
+    let tree = Sapling::new();
+    tree.root.enter_task();
+    tree.root
+        .close_for(&TerminalReason::TurnCap, Some(CAP), ms(100), ms(1));
+    tree
+}
+
+#[test]
+fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
+    let tree = held();
+    let late = tree.open(&tree.root, NodeKind::Call, ms(2));
+    assert_eq!(reason(&late), Some(TerminalReason::TurnCap));
+
+    let call = tree.last_call(&tree.root, ms(2));
+    call.enter();
+    tree.root.leave_task(ms(2));
+    assert!(call.is_last() && !call.is_closing());
+    let attempt = tree.open(&call, NodeKind::Attempt, ms(3));
+    let inner = tree.open(&attempt, NodeKind::Attempt, ms(3));
+    for node in [&call, &attempt, &inner] {
+        assert_eq!(reason(node), None);
+    }
+    for under in [&call, &attempt, &inner] {
+        for kind in [NodeKind::Tool, NodeKind::Call, NodeKind::Run] {
+            let other = tree.open(under, kind, ms(3));
+            assert_eq!(reason(&other), Some(TerminalReason::TurnCap), "{kind:?}");
+        }
+    }
+
+    call.settle(TerminalReason::Completed, ms(4)).unwrap();
+    assert_eq!(reason(&tree.root), None);
+    call.leave(ms(4));
+    let end = tree.root.own_end().unwrap();
+    assert_eq!(end.reason, TerminalReason::TurnCap);
+    assert_eq!((end.limit, end.measure), (None, Measure::Turns(3)));
+}
+
+#[test]
+fn the_last_call_ends_with_the_limit_of_the_closing() {
+    let tree = held();
+    let call = tree.last_call(&tree.root, ms(2));
+    call.enter();
+    tree.root.leave_task(ms(2));
+
+    call.check(ms(99), TaskId::NONE).unwrap();
+    let end = call.check(ms(100), TaskId::NONE).unwrap_err();
+
+    assert_eq!(
+        cause(&end),
+        (tree.root.number(), TerminalReason::TurnCap),
+        "the run's end"
+    );
+    assert_eq!(end.measure, Measure::Turns(3));
+}
+
+#[test]
+fn a_ceiling_of_the_same_instant_wins_over_the_cap() {
+    let tree = held();
+    tree.root.clocks.tighten(Clock::Ceiling, ms(100));
+    let call = tree.last_call(&tree.root, ms(2));
+
+    let end = call.check(ms(100), TaskId::NONE).unwrap_err();
+
+    assert_eq!(end.reason, TerminalReason::HardCeiling);
+}
+
+#[test]
+fn the_last_call_can_be_closed_itself() {
+    let tree = held();
+    let call = tree.last_call(&tree.root, ms(2));
+    call.enter();
+    tree.root.leave_task(ms(2));
+
+    call.close(&GONE, ms(50), ms(3));
+    let late = tree.open(&call, NodeKind::Attempt, ms(4));
+    assert_eq!(reason(&late), CLIENT_DISCONNECT);
+    call.leave(ms(5));
+
+    assert_eq!(reason(&call), CLIENT_DISCONNECT);
+    assert_eq!(reason(&tree.root), Some(TerminalReason::TurnCap));
+}
+
+#[test]
+fn a_last_call_that_comes_too_late_is_over_from_its_birth() {
+    let tree = held();
+    tree.root.end(TerminalReason::Aborted, None, ms(2)).unwrap();
+
+    let call = tree.last_call(&tree.root, ms(3));
+
+    assert_eq!(reason(&call), Some(TerminalReason::Aborted));
 }

@@ -9,7 +9,7 @@ fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
         .unwrap();
 
     let late = Passed {
-        limit: ms(2),
+        limit: Some(ms(2)),
         measure: Measure::Set,
     };
     let loser = tree.root.end(TerminalReason::Aborted, Some(late), ms(2));

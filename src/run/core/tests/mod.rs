@@ -56,6 +56,14 @@ impl Sapling {
         node
     }
 
+    fn last_call(&self, under: &Arc<Node<Log>>, now: Duration) -> Arc<Node<Log>> {
+        let log = self.journal.next();
+        let number = log.id as u64;
+        let node = under.last_call(number, log, now);
+        self.journal.watch(&node);
+        node
+    }
+
     /// A call and its attempt under the root.
     fn call(&self) -> [Arc<Node<Log>>; 2] {
         let call = self.open(&self.root, NodeKind::Call, Duration::ZERO);

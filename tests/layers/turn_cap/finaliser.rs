@@ -1,0 +1,214 @@
+//! The one call that a run may make after its cap.
+
+use futures_util::future::pending;
+use tokio::time::{Instant, advance};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, RetryBudgetLayer, Run, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
+    ToolError, TurnCapLayer,
+};
+
+use super::{CAPPED, end_of, turn, upstream};
+use crate::support::{
+    Several, failing, healthy, poll_once, prompt, quick, reason_of, request, request_of, secs,
+};
+
+const LIMIT: std::time::Duration = secs(60);
+
+/// A run at its cap, held open for its last call.
+async fn capped() -> Run {
+    let (upstream, _) = upstream();
+    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let run = Run::open();
+    turn(&service, run.attach(request())).await.unwrap();
+    let error = turn(&service, run.attach(request())).await.unwrap_err();
+    assert_eq!(end_of(&error).at_turn(), Some(1));
+    assert_eq!((run.terminal_reason(), run.in_flight()), (None, 0));
+    run
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_and_its_attempts_are_admitted_and_then_the_run_is_capped() {
+    let run = capped().await;
+    let upstream = Several::new([failing(500), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(TurnCapLayer::new(1))
+        .service(upstream.clone());
+
+    let last = run.finaliser(prompt("m", true)).unwrap();
+    turn(&service, last).await.unwrap();
+
+    assert_eq!(upstream.calls(), 2, "its second attempt served");
+    assert_eq!((run.terminal_reason(), run.turns()), (CAPPED, 1));
+    assert_eq!(run.terminated().unwrap().at_turn(), Some(1));
+    assert!(
+        run.terminated()
+            .unwrap()
+            .message()
+            .contains("its limit of 1 turn (")
+    );
+    assert_eq!(run.settled().await, TerminalReason::TurnCap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_else_starts_meanwhile() {
+    let run = capped().await;
+    let (upstream, probe) = upstream();
+    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let last = run.finaliser(request()).unwrap();
+    let call = last.extensions().get::<Run>().unwrap().clone();
+
+    assert!(run.finaliser(request()).is_none(), "once");
+    for (of, next) in [
+        ("run", run.attach(request())),
+        ("call", call.attach(request())),
+    ] {
+        let error = turn(&service, next).await.unwrap_err();
+        assert_eq!(reason_of(&error), CAPPED, "{of}");
+    }
+    let error = turn(&service, request_of(&run)).await.unwrap_err();
+    assert_eq!(reason_of(&error), CAPPED, "the run itself");
+    for of in [&run, &call] {
+        let tool = of.tool("search").call(async { Ok::<_, &str>(()) }).await;
+        assert!(matches!(tool, Err(ToolError::Terminated(end)) if end.at_turn() == Some(1)));
+        assert_eq!(of.child().terminal_reason(), CAPPED);
+    }
+    assert_eq!((probe.calls(), run.terminal_reason()), (0, None));
+    assert!(run.check().is_err());
+
+    turn(&service, last).await.unwrap();
+    assert_eq!((probe.calls(), run.terminal_reason()), (1, CAPPED));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_goes_on_until_the_limit() {
+    let run = Run::open();
+    let (upstream, _) = upstream();
+    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    turn(&service, run.attach(request())).await.unwrap();
+    let mut tool = Box::pin(run.tool("build").watch(pending::<()>()));
+    assert!(poll_once(&mut tool).is_pending());
+    turn(&service, run.attach(request())).await.unwrap_err();
+    drop(run.finaliser(request()).unwrap());
+    assert_eq!(run.terminal_reason(), None, "the tool works on it");
+
+    let start = Instant::now();
+    let end = tool.await.unwrap_err();
+
+    assert_eq!(
+        (end.reason.clone(), start.elapsed()),
+        (TerminalReason::TurnCap, LIMIT)
+    );
+    assert_eq!(run.settled().await, TerminalReason::TurnCap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_never_made_ends_at_the_limit_by_whoever_looks() {
+    let run = capped().await;
+    advance(LIMIT - secs(1)).await;
+    assert_eq!(run.check().unwrap_err().reason, TerminalReason::TurnCap);
+    assert_eq!(run.terminal_reason(), None);
+    advance(secs(1)).await;
+
+    assert!(run.finaliser(request()).is_none(), "too late");
+
+    assert_eq!((run.terminal_reason(), run.in_flight()), (CAPPED, 0));
+    assert_eq!(run.settled().await, TerminalReason::TurnCap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_takes_too_long_is_cut_with_the_run() {
+    let run = capped().await;
+    let upstream = Several::new([crate::support::Script::before_head().never()]);
+    let service = ServiceBuilder::new()
+        .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let start = Instant::now();
+
+    let last = run.finaliser(prompt("m", true)).unwrap();
+    let error = service.oneshot(last).await.unwrap_err();
+
+    assert_eq!((reason_of(&error), start.elapsed()), (CAPPED, LIMIT));
+    assert_eq!((run.terminal_reason(), upstream.calls()), (CAPPED, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_under_way_is_cut_at_the_limit_too() {
+    let run = Run::open();
+    let (upstream, probe) = crate::support::Script::sse().never().upstream();
+    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let slow = tokio::spawn({
+        let (service, request) = (service.clone(), run.attach(request()));
+        async move { turn(&service, request).await }
+    });
+    tokio::task::yield_now().await;
+    turn(&service, run.attach(request())).await.unwrap_err();
+    let start = Instant::now();
+
+    let error = slow.await.unwrap().unwrap_err();
+
+    assert_eq!((reason_of(&error), start.elapsed()), (CAPPED, LIMIT));
+    assert_eq!(probe.dropped().reason, CAPPED);
+    assert_eq!(run.settled().await, TerminalReason::TurnCap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_ends_it_before_and_in_the_same_instant() {
+    for ceiling in [secs(30), LIMIT] {
+        let run = Run::open();
+        let (upstream, _) = upstream();
+        let service = ServiceBuilder::new()
+            .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+            .layer(HardCeilingLayer::new(ceiling).scope(Scope::Run))
+            .service(upstream);
+        turn(&service, run.attach(request())).await.unwrap();
+        turn(&service, run.attach(request())).await.unwrap_err();
+        let last = run.finaliser(request()).unwrap();
+        advance(ceiling).await;
+
+        let error = turn(&service, last).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(run.settled().await, TerminalReason::HardCeiling);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_dropped_unsent_was_the_last_call() {
+    let run = capped().await;
+    drop(run.finaliser(request()).unwrap());
+    assert_eq!((run.terminal_reason(), run.in_flight()), (CAPPED, 0));
+    assert!(run.finaliser(request()).is_none());
+    assert_eq!(run.settled().await, TerminalReason::TurnCap);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_from_outside_is_the_end_and_nothing_is_left() {
+    let registry = RunRegistry::new();
+    let run = registry.open(tower_agent::Owner::default(), "r".parse().unwrap());
+    let (upstream, _) = upstream();
+    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    turn(&service, run.attach(request())).await.unwrap();
+    turn(&service, run.attach(request())).await.unwrap_err();
+
+    assert!(run.end(TerminalReason::Aborted));
+
+    assert!(run.finaliser(request()).is_none());
+    assert_eq!(run.settled().await, TerminalReason::Aborted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_it_there_is_none() {
+    let (upstream, _) = upstream();
+    let service = TurnCapLayer::new(1).layer(upstream);
+    let run = Run::open();
+    assert!(run.finaliser(request()).is_none(), "not at its cap");
+    turn(&service, run.attach(request())).await.unwrap();
+    turn(&service, run.attach(request())).await.unwrap_err();
+    assert!(run.finaliser(request()).is_none());
+}
