@@ -140,6 +140,7 @@ pub use self::{
     run::{
         CallSummary, InvalidRunId, Limits, NodeKind, Notice, Owner, ResetOn, Run, RunEvent, RunId,
         RunRegistry, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,
+        Trajectory,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

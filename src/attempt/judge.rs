@@ -5,7 +5,7 @@ use super::trial::Spent;
 use crate::{
     BoxError,
     error::chain,
-    run::{ReasonClass, Run, TerminalReason, Terminated},
+    run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     sse::Truncated,
     upstream::{Failure, FailureClass, TransportError},
 };
@@ -21,6 +21,8 @@ pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
         return Failure::of_error(&**error);
     };
     Failure::new(match &ended.reason {
+        // A tool of the program's: no other model would do better.
+        _ if is_of_tool(ended, own) => FailureClass::Caller,
         // A node below ours ended: the tree tells, not the text.
         TerminalReason::Failed(class) if ended.is_kin_of(own) => *class,
         TerminalReason::StepTimeout if ended.is_kin_of(own) && streams => FailureClass::Silence,
@@ -35,16 +37,24 @@ pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
 /// Whether a try that broke tells something of the upstream: a layer on this side
 /// of it may have refused the request, for the program's own reasons.
 pub(super) fn is_upstreams(error: &BoxError, own: &Run) -> bool {
-    let is_ours = Terminated::find(&**error).is_some_and(|ended| ended.is_kin_of(own));
-    is_ours
+    let ended = Terminated::find(&**error);
+    let is_ours = |ended: &Terminated| ended.is_kin_of(own) && !is_of_tool(ended, own);
+    ended.is_some_and(is_ours)
         || TransportError::is_in(&**error)
         || chain(&**error).any(|error| error.is::<Truncated>())
 }
 
 /// Whether an attempt below `own` ended because nothing came of it for a window.
 pub(super) fn is_silence(error: &BoxError, own: &Run) -> bool {
-    Terminated::find(&**error)
-        .is_some_and(|ended| ended.reason == TerminalReason::StepTimeout && ended.is_kin_of(own))
+    Terminated::find(&**error).is_some_and(|ended| {
+        let silent = ended.reason == TerminalReason::StepTimeout && ended.is_kin_of(own);
+        silent && !is_of_tool(ended, own)
+    })
+}
+
+/// Whether it is the end of a tool of our run, its compaction for one.
+fn is_of_tool(ended: &Terminated, own: &Run) -> bool {
+    ended.kind == NodeKind::Tool && ended.is_kin_of(own)
 }
 
 /// Whether the error says that our run is over in another tree.

@@ -3,8 +3,8 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering, fence},
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU8, AtomicU64, Ordering, fence},
     },
     time::Duration,
 };
@@ -12,7 +12,7 @@ use std::{
 use tokio::sync::broadcast;
 
 use super::{
-    Notice, Run, RunEvent, RunEvents,
+    Notice, Run, RunEvent, RunEvents, Trajectory,
     core::{Node, nanos},
     info::Info,
     shadow::Shadows,
@@ -34,6 +34,9 @@ pub(crate) struct Harness {
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     heartbeat: AtomicU64,
     pub(super) turns: Turns,
+    pub(super) trajectory: OnceLock<Trajectory>,
+    /// How many tools that were refused were written down there.
+    pub(super) refusals: AtomicU8,
     observed: Mutex<Observed>,
 }
 

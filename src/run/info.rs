@@ -6,7 +6,7 @@ use std::sync::{
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, Notice, RunId, Step, TerminalReason,
+    NodeKind, Notice, RunId, Step, TerminalReason, Trajectory,
     core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
     harness::Harness,
@@ -102,6 +102,9 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// Answers the number of the event; none if the run is over, and this is not
     /// the `last` notice, of whoever ended it.
     fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64>;
+
+    /// Where the ends of its runs are written.
+    fn trajectory(&self) -> Option<Trajectory>;
 }
 
 impl Info {

@@ -66,6 +66,7 @@ mod task;
 mod terminated;
 mod told;
 mod tool;
+mod trajectory;
 mod tries;
 mod turns;
 
@@ -84,6 +85,7 @@ pub use self::{
     summary::CallSummary,
     terminated::Terminated,
     tool::{Call, Tool, ToolError, Watch},
+    trajectory::Trajectory,
 };
 
 pub(crate) use self::{

@@ -104,6 +104,8 @@ impl Tool {
         if node.terminal_reason().is_none() {
             let step = Step::new(StepKind::ToolExecution);
             node.note(step.detail(self.name.clone()));
+        } else {
+            self.run.refuse_tool(&self.name);
         }
         Watch {
             future: Some(future),

@@ -30,4 +30,5 @@ mod support;
 mod terminal_response;
 mod ties;
 mod tools;
+mod trajectory;
 mod turn_cap;

@@ -35,7 +35,7 @@ mod owner;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
@@ -47,7 +47,7 @@ pub use self::owner::Owner;
 
 use self::entries::{Entries, Key};
 use super::{
-    Notice, Run, RunEvent, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason,
+    Notice, Run, RunEvent, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason, Trajectory,
     core::Node,
     info::{Identity, Info, Registration},
 };
@@ -68,6 +68,7 @@ struct Shared {
     /// What limits in shadow mode would have ended, and what of it completed.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
+    trajectory: OnceLock<Trajectory>,
 }
 
 impl Default for RunRegistry {
@@ -101,8 +102,17 @@ impl RunRegistry {
                 events: broadcast::Sender::new(Self::EVENTS),
                 would_have_ended: AtomicU64::new(0),
                 completed: AtomicU64::new(0),
+                trajectory: OnceLock::new(),
             }),
         }
+    }
+
+    /// Writes what the harness does to the runs of this registry to `trajectory`,
+    /// as long as the registry is there. Of two the first stays.
+    #[must_use]
+    pub fn trajectory(self, trajectory: &Trajectory) -> Self {
+        let _first = self.shared.trajectory.set(trajectory.clone());
+        self
     }
 
     /// The owner's run of this id: the live one, else the tombstone, else a
@@ -304,5 +314,9 @@ impl Registration for Shared {
         Some(self.send(&mut sequence, |number| {
             RunEvent::notice(node, notice, number)
         }))
+    }
+
+    fn trajectory(&self) -> Option<Trajectory> {
+        self.trajectory.get().cloned()
     }
 }

@@ -1,0 +1,184 @@
+//! What the harness did to runs, written down for whoever reads it later.
+
+use std::{
+    fmt,
+    io::Write,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    time::Duration,
+};
+
+use super::{
+    NodeKind, ReasonClass, Run, RunId, TerminalReason, Terminated,
+    core::{End, Node},
+    info::Info,
+    snapshot::millis,
+};
+
+/// How many tools that were refused are written down for one run.
+const REFUSALS: u8 = 8;
+
+/// A file, or anything else that can be written to, which is told of each run that
+/// the harness ended: one line of JSON each. Cheap to clone; all clones write to
+/// the same.
+///
+/// Set for all runs of a registry, [`RunRegistry::trajectory`](super::RunRegistry::trajectory),
+/// or for one, [`Run::record_to`].
+///
+/// ```json
+/// {"type":"event","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
+/// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","name":"compaction","run":"r-1","session":null}
+/// ```
+///
+/// The first kind is there once for each run that ended by a limit or a clock of its
+/// own, whatever its calls ended by; `at_turn` is how many turns it had. The second
+/// says that a tool was not started because of that, for the first eight of a run.
+///
+/// A line is given to the writer in one piece and then flushed, where the run ends:
+/// the writer should be quick, and must not end runs. If it fails or panics that is
+/// logged, and disturbs nothing.
+#[derive(Clone)]
+pub struct Trajectory(Arc<Mutex<dyn Write + Send>>);
+
+/// What both kinds of lines begin with.
+#[derive(serde::Serialize)]
+struct Event<'a, T> {
+    r#type: &'static str,
+    kind: &'static str,
+    reason: &'a TerminalReason,
+    #[serde(flatten)]
+    rest: T,
+}
+
+#[derive(serde::Serialize)]
+struct Terminate {
+    at_turn: u32,
+    run: RunId,
+    session: Option<Arc<str>>,
+    #[serde(rename = "elapsed_ms", serialize_with = "millis")]
+    elapsed: Duration,
+    message: String,
+}
+
+#[derive(serde::Serialize)]
+struct Refused<'a> {
+    name: &'a str,
+    run: RunId,
+    session: Option<Arc<str>>,
+}
+
+impl Trajectory {
+    /// Writes to `writer`.
+    #[must_use]
+    pub fn new(writer: impl Write + Send + 'static) -> Self {
+        Self(Arc::new(Mutex::new(writer)))
+    }
+
+    fn write<T: serde::Serialize>(&self, kind: &'static str, reason: &TerminalReason, rest: T) {
+        let event = Event {
+            r#type: "event",
+            kind,
+            reason,
+            rest,
+        };
+        let Ok(mut line) = serde_json::to_vec(&event) else {
+            // Strings and numbers do not fail.
+            return;
+        };
+        line.push(b'\n');
+        let written = catch_unwind(AssertUnwindSafe(|| {
+            let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            writer.write_all(&line)?;
+            writer.flush()
+        }));
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::error!(target: "tower_agent", %error, "trajectory not written");
+            }
+            Err(_) => tracing::error!(target: "tower_agent", "trajectory panicked"),
+        }
+    }
+}
+
+impl Run {
+    /// Writes what the harness does to the nearest run, and to the sub-agents below
+    /// it, to `trajectory`, in place of the registry's. Of a run that has ended
+    /// nothing more is written but what was refused. Of two the first stays.
+    pub fn record_to(&self, trajectory: &Trajectory) {
+        let harness = self.nearest().payload.harness();
+        let _first = harness.trajectory.set(trajectory.clone());
+    }
+
+    /// A tool of this name was not started, for the run is over.
+    pub(super) fn refuse_tool(&self, name: &str) {
+        let run = self.nearest();
+        let end = run.nearest_end();
+        let Some(reason) = end.map(|end| &end.reason).or_else(|| run.closing()) else {
+            return;
+        };
+        if !is_harness(reason) {
+            return;
+        }
+        let Some(trajectory) = run.trajectory() else {
+            return;
+        };
+        let refusals = &run.payload.harness().refusals;
+        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let one_more = |refusals| (refusals < REFUSALS).then_some(refusals + 1);
+        if refusals.fetch_update(stored, failed, one_more).is_ok() {
+            let refused = Refused {
+                name,
+                run: run.run_id(),
+                session: run.session(),
+            };
+            trajectory.write("harness_refused", reason, refused);
+        }
+    }
+}
+
+impl Node<Info> {
+    /// The run has ended: that is written down if it was a limit of its own.
+    pub(super) fn record_end(&self, end: &End) {
+        if end.origin != self.number() || !is_harness(&end.reason) {
+            return;
+        }
+        if let Some(trajectory) = self.trajectory() {
+            let terminate = Terminate {
+                at_turn: self.turns(),
+                run: self.run_id(),
+                session: self.session(),
+                elapsed: end.lasted,
+                message: Terminated::of(self).message(),
+            };
+            trajectory.write("harness_terminate", &end.reason, terminate);
+        }
+    }
+
+    /// Where it is written: as the nearest run says that says anything.
+    fn trajectory(&self) -> Option<Trajectory> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        let mut runs = nodes.filter(|node| node.kind() == NodeKind::Run);
+        runs.find_map(|run| {
+            let harness = run.payload.harness_if_any();
+            let own = harness.and_then(|harness| harness.trajectory.get().cloned());
+            own.or_else(|| run.payload.registration()?.trajectory())
+        })
+    }
+
+    fn session(&self) -> Option<Arc<str>> {
+        let identity = self.nearest_run().payload.identity();
+        identity.and_then(|known| known.session.clone())
+    }
+}
+
+/// Whether a run ends so because it was not let go on.
+fn is_harness(reason: &TerminalReason) -> bool {
+    matches!(reason.class(), ReasonClass::Limit | ReasonClass::Timeout)
+}
+
+impl fmt::Debug for Trajectory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trajectory(..)")
+    }
+}
