@@ -61,6 +61,9 @@ impl Caller {
         }
         let at = limit.map(|limit| self.call.node().opened().saturating_add(limit));
         self.standing = at.and_then(|at| clocks.announce(at));
+        if self.standing.is_some() {
+            self.call.node().tightened();
+        }
     }
 
     /// The head is handed on.

@@ -57,8 +57,7 @@ impl CeilingPolicy {
         ];
         for (clock, limit) in limits {
             if let Some(limit) = limit {
-                node.clocks
-                    .tighten(clock, node.opened().saturating_add(limit));
+                node.tighten(clock, node.opened().saturating_add(limit));
             }
         }
         let caller = announced.map(|announced| Box::new(Caller::new(announced, found)));

@@ -89,6 +89,7 @@ impl Run {
         reason = "the cold path, and the type of every layer"
     )]
     pub fn check(&self) -> Result<(), Terminated> {
+        self.heed();
         let checked = self.0.check(self.now(), TaskId::NONE);
         if checked.is_err() || self.0.is_closing() {
             return Err(self.to_terminated());
@@ -223,6 +224,7 @@ impl Run {
     /// Opens a piece of work below this node, which has to be settled, unless
     /// the node is over, by the clocks, or closing.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
+        self.heed();
         let now = self.now();
         self.0.check(now, TaskId::NONE).ok()?;
         if self.0.is_closing() {

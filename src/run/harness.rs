@@ -17,6 +17,7 @@ use super::{
     info::Info,
     shadow::Shadows,
     stuck::Standstill,
+    sub_agent::{Above, Asked},
     turns::Turns,
 };
 
@@ -38,6 +39,9 @@ pub(crate) struct Harness {
     /// How many tools that were refused were written down there.
     pub(super) refusals: AtomicU8,
     observed: Mutex<Observed>,
+    above: OnceLock<Above>,
+    /// Who is asked to stop when the run ends.
+    asked: Mutex<Vec<Asked>>,
 }
 
 /// Who watches this one run.
@@ -59,6 +63,32 @@ impl Harness {
 
     fn lock(&self) -> MutexGuard<'_, Observed> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn set_above(&self, above: Above) {
+        // It is set once, by the one who opens the run.
+        let _set_before = self.above.set(above);
+    }
+
+    pub(super) fn above(&self) -> Option<&Above> {
+        self.above.get()
+    }
+
+    pub(super) fn ask_at_end(&self, child: Asked) {
+        let mut asked = self.lock_asked();
+        // Only when it would have to grow: each of many costs the same.
+        if asked.len() == asked.capacity() {
+            asked.retain(|child| child.strong_count() > 0);
+        }
+        asked.push(child);
+    }
+
+    pub(super) fn asked(&self) -> Vec<Asked> {
+        std::mem::take(&mut *self.lock_asked())
+    }
+
+    fn lock_asked(&self) -> MutexGuard<'_, Vec<Asked>> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -38,6 +38,7 @@ impl Hook for Info {
             node.record_end(end);
             node.publish_end();
             node.let_go();
+            node.ask_below(end);
         }
     }
 

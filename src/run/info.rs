@@ -1,6 +1,9 @@
-use std::sync::{
-    Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::time::Instant;
@@ -91,6 +94,8 @@ pub(crate) struct Identity {
     pub(crate) session: Option<Arc<str>>,
     pub(crate) registration: Weak<dyn Registration>,
     pub(crate) owner: u128,
+    /// How often the name was opened, this time included.
+    pub(crate) generation: u64,
 }
 
 /// What a node tells the registry that it is enrolled in.
@@ -105,6 +110,10 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
 
     /// Where the ends of its runs are written.
     fn trajectory(&self) -> Option<Trajectory>;
+
+    /// Completes the run if it has been idle for too long; else answers when it
+    /// can have been, if being idle ever ends it.
+    fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant>;
 }
 
 impl Info {
@@ -141,6 +150,11 @@ impl Info {
 
     pub(crate) fn for_child(&self) -> Self {
         Self::new(self.epoch, self.tree)
+    }
+
+    /// The core's clock.
+    pub(crate) fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.epoch)
     }
 
     pub(crate) fn set_unclaimed(&self) {

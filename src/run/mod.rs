@@ -61,6 +61,7 @@ mod silence;
 mod snapshot;
 mod step;
 mod stuck;
+mod sub_agent;
 mod summary;
 mod task;
 mod terminated;
@@ -69,6 +70,7 @@ mod tool;
 mod trajectory;
 mod tries;
 mod turns;
+mod wait;
 
 pub use self::{
     ended::{Ended, Settled},
@@ -78,7 +80,7 @@ pub use self::{
     kind::{Limits, NodeKind, ResetOn, Scope},
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
-    registry::{Owner, RunRegistry},
+    registry::{Owner, RunDrain, RunRegistry},
     shadow::ShadowReport,
     snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
@@ -86,6 +88,7 @@ pub use self::{
     terminated::Terminated,
     tool::{Call, Tool, ToolError, Watch},
     trajectory::Trajectory,
+    wait::RunWait,
 };
 
 pub(crate) use self::{

@@ -14,8 +14,11 @@ impl Run {
     pub(crate) fn settle(&self, reason: TerminalReason) {
         let now = self.now();
         let shared = self.kind() == NodeKind::Run && !self.node().payload.is_single();
-        // The caller is gone, and who works on goes on: the last one ends it.
-        if shared || self.node().is_draining() {
+        // The caller is gone, and who works on goes on: the last one ends it. A
+        // shutdown lets it finish, for a caller who is there.
+        let closed_for = self.node().closing().filter(|_| self.node().is_draining());
+        let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
+        if shared || gone {
             self.node().leave(now);
             return;
         }

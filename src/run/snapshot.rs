@@ -14,6 +14,11 @@ use crate::sse::Usage;
 pub struct RunSnapshot {
     /// The run's id.
     pub run: RunId,
+    /// How often its id was opened, this time included: of two runs that had the
+    /// same id the later one's is higher. 1 if it is in no registry.
+    pub generation: u64,
+    /// The run that it is a sub-agent of.
+    pub parent: Option<RunId>,
     /// Its session.
     pub session: Option<Arc<str>>,
     /// What kind of node this is.
@@ -101,6 +106,8 @@ impl RunSnapshot {
         let terminated = end.map(|_| super::Terminated::of(node));
         Self {
             run: node.run_id(),
+            generation: run.payload.identity().map_or(1, |known| known.generation),
+            parent: run.parent_id(),
             session: run
                 .payload
                 .identity()

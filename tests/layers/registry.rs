@@ -1,3 +1,5 @@
+mod waits;
+
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -225,6 +227,9 @@ async fn shutdown_ends_live_runs_once() {
 
     assert_eq!(registry.shutdown(), 2);
     assert_eq!(registry.shutdown(), 0);
+    let late = registry.open(us(), id("d"));
+    assert_eq!(late.terminal_reason(), Some(TerminalReason::Shutdown));
+    assert!(registry.get(us(), &id("d")).is_none(), "it admits nothing");
 
     assert_eq!(runs[0].terminal_reason(), Some(TerminalReason::Aborted));
     assert_eq!(runs[1].terminal_reason(), Some(TerminalReason::Shutdown));
@@ -241,6 +246,25 @@ async fn ended_runs_are_bounded_and_the_oldest_is_forgotten() {
 
     assert!(registry.get(us(), &id("r-0")).is_none());
     assert!(registry.get(us(), &id("r-1")).is_some());
+    assert_eq!(registry.list().len(), RunRegistry::ENDED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_that_completed_are_forgotten_before_those_that_were_ended() {
+    let registry = RunRegistry::new();
+    registry
+        .open(us(), id("ended"))
+        .end(TerminalReason::TurnCap);
+    for n in 0..RunRegistry::ENDED {
+        registry
+            .open(us(), id(&format!("r-{n}")))
+            .end(TerminalReason::Completed);
+    }
+
+    assert!(registry.get(us(), &id("r-0")).is_none());
+    assert!(registry.get(us(), &id("r-1")).is_some());
+    let ended = registry.open(us(), id("ended"));
+    assert_eq!(ended.terminal_reason(), Some(TerminalReason::TurnCap));
     assert_eq!(registry.list().len(), RunRegistry::ENDED);
 }
 

@@ -63,14 +63,13 @@ impl Clocks {
         }
     }
 
-    /// Lowers the deadline to `at`; a later one than the stored is ignored.
-    pub(crate) fn tighten(&self, clock: Clock, at: Duration) {
+    /// Lowers the deadline to `at`; a later one than the stored is ignored. Answers
+    /// whether it was lowered.
+    pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = self.cell(clock);
         let at = nanos(at);
         // Mostly it stands there already: a load is cheaper than an exchange.
-        if at < cell.load(Ordering::Acquire) {
-            cell.fetch_min(at, Ordering::AcqRel);
-        }
+        at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
     }
 
     /// The share was a limit to the commit, and that has come.

@@ -24,6 +24,7 @@
 //! At most one of them is held at a time, and never while a waker or a hook
 //! runs, so there is no lock order to get wrong.
 
+mod below;
 mod check;
 mod children;
 mod clocks;

@@ -35,9 +35,11 @@ pub(crate) struct Node<P> {
     /// How often drivers here were called because something ended.
     heard: AtomicU64,
     /// How many work on nodes at or below this one.
-    active: AtomicUsize,
+    pub(super) active: AtomicUsize,
     /// How many of those are tasks, and no work of their own.
     tasks: AtomicUsize,
+    /// How many watch the clocks at or below this node.
+    pub(super) watched: AtomicUsize,
     /// Nothing may start here any more: what it will end as.
     pub(super) closing: OnceLock<Closing>,
     /// Opened though a node above it was closing.
@@ -129,6 +131,7 @@ impl<P: Hook> Node<P> {
             heard: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
+            watched: AtomicUsize::new(0),
             closing: OnceLock::new(),
             last: false,
             inner: Mutex::new(Inner {

@@ -1,13 +1,13 @@
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque},
+    collections::{BinaryHeap, HashMap},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{Owner, RunRegistry};
-use crate::run::{ResetOn, Run, RunId, TerminalReason};
+use crate::run::{ResetOn, Run, RunId, TerminalReason, core::Node, info::Info};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
@@ -21,7 +21,8 @@ impl Key {
     }
 }
 
-/// What the registry knows, behind its lock; no run is ended in here.
+/// One of the parts of what the registry knows, behind a lock; no run is ended in
+/// here.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     by_key: HashMap<Key, Entry>,
@@ -29,9 +30,15 @@ pub(super) struct Entries {
     /// of the same key has a newer one.
     due: BinaryHeap<Reverse<(Instant, u64)>>,
     keys: HashMap<u64, Key>,
-    /// Ended entries, oldest first, by serial number.
-    ended: VecDeque<u64>,
-    serial: u64,
+    /// When all that live are to be looked at.
+    sweep: Option<Instant>,
+    /// Ended runs whose id was opened anew before they could be told of: their
+    /// serial numbers by those of their nodes.
+    replaced: HashMap<u64, u64>,
+    /// How many more are remembered than when this was last asked.
+    remembered: isize,
+    /// What left, to be dropped without the lock.
+    left: Vec<Run>,
 }
 
 #[derive(Debug)]
@@ -40,16 +47,20 @@ struct Entry {
     serial: u64,
     /// The idle limit of a run that was given its id; others end by themselves.
     idle: Option<Duration>,
+    /// When it is forgotten; none while it lives.
     expires: Option<Instant>,
 }
 
 impl Entries {
-    pub(super) fn insert(&mut self, key: Key, run: Run, idle: Option<Duration>, now: Instant) {
-        self.serial += 1;
-        let serial = self.serial;
-        if let Some(at) = idle.and_then(|idle| now.checked_add(idle)) {
-            self.due.push(Reverse((at, serial)));
-        }
+    pub(super) fn insert(
+        &mut self,
+        key: Key,
+        run: Run,
+        serial: u64,
+        idle: Option<Duration>,
+        now: Instant,
+    ) {
+        let at = idle.and_then(|idle| now.checked_add(idle));
         self.keys.insert(serial, key.clone());
         let entry = Entry {
             run,
@@ -59,7 +70,22 @@ impl Entries {
         };
         if let Some(old) = self.by_key.insert(key, entry) {
             self.keys.remove(&old.serial);
+            if old.expires.is_none() {
+                self.replaced.insert(old.run.node().number(), old.serial);
+            }
+            self.leave(old);
         }
+        if let Some(at) = at {
+            self.look_at(serial, at);
+        }
+        self.sweep.get_or_insert(now + RunRegistry::SAFETY);
+    }
+
+    /// How often the key was opened before, as far as is remembered.
+    pub(super) fn generation(&self, key: &Key) -> u64 {
+        let entry = self.by_key.get(key);
+        let known = entry.and_then(|entry| entry.run.node().payload.identity());
+        known.map_or(0, |known| known.generation)
     }
 
     /// The run of this key, unless the next request with it opens a new one.
@@ -76,8 +102,9 @@ impl Entries {
         };
         entry.run.node().payload.set_single(false);
         if entry.idle.replace(idle).is_none() && entry.expires.is_none() {
+            let serial = entry.serial;
             if let Some(at) = now.checked_add(idle) {
-                self.due.push(Reverse((at, entry.serial)));
+                self.look_at(serial, at);
             }
         }
     }
@@ -90,45 +117,56 @@ impl Entries {
         Some(entry.run.clone())
     }
 
-    pub(super) fn find(&self, id: &RunId) -> Vec<Run> {
-        let matching = self.by_key.iter().filter(|(key, _)| key.id == *id);
-        matching.map(|(_, entry)| entry.run.clone()).collect()
+    /// How long the run of this key may be idle, if it is that node.
+    pub(super) fn idle(&self, key: &Key, number: u64) -> Option<Duration> {
+        let entry = self.by_key.get(key)?;
+        (entry.run.node().number() == number)
+            .then_some(entry.idle)
+            .flatten()
     }
 
-    pub(super) fn all(&self) -> Vec<Run> {
-        self.by_key
-            .values()
-            .map(|entry| entry.run.clone())
-            .collect()
+    pub(super) fn find(&self, id: &RunId) -> impl Iterator<Item = Run> {
+        let matching = self.by_key.iter().filter(move |(key, _)| key.id == *id);
+        matching.map(|(_, entry)| entry.run.clone())
     }
 
-    /// Turns the entry into a memory, unless the node is not the one that stands
-    /// under the key.
-    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> bool {
-        let Some(entry) = self.by_key.get_mut(key) else {
-            return false;
-        };
+    pub(super) fn all(&self) -> impl Iterator<Item = Run> {
+        self.by_key.values().map(|entry| entry.run.clone())
+    }
+
+    pub(super) fn live(&self) -> impl Iterator<Item = Run> {
+        let live = self.by_key.values().filter(|entry| entry.expires.is_none());
+        live.map(|entry| entry.run.clone())
+    }
+
+    /// Turns the entry into a memory, and answers its serial number, unless the
+    /// node never stood under the key, or has ended before.
+    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> Option<u64> {
+        if let Some(serial) = self.replaced.remove(&number) {
+            return Some(serial);
+        }
+        let entry = self.by_key.get_mut(key)?;
         if entry.run.node().number() != number || entry.expires.is_some() {
-            return false;
+            return None;
         }
-        let Some(expires) = now.checked_add(RunRegistry::REMEMBERED) else {
-            return false;
-        };
+        let expires = now.checked_add(RunRegistry::REMEMBERED)?;
         entry.expires = Some(expires);
-        self.due.push(Reverse((expires, entry.serial)));
-        self.ended.push_back(entry.serial);
-        while self.ended.len() > RunRegistry::ENDED {
-            if let Some(oldest) = self.ended.pop_front() {
-                self.forget(oldest);
-            }
-        }
-        true
+        let serial = entry.serial;
+        self.remembered += 1;
+        self.look_at(serial, expires);
+        Some(serial)
     }
 
-    /// Forgets what has expired, and answers the runs that have been idle for
-    /// too long, for the caller to end.
+    /// When [`due`](Self::due) has something to do.
+    pub(super) fn next(&self) -> Option<Instant> {
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        due.into_iter().chain(self.sweep).min()
+    }
+
+    /// Forgets what has expired, and answers the runs that are to be looked at, by
+    /// the caller and without the lock.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Run> {
-        let mut idle = Vec::new();
+        let mut suspects = Vec::new();
         while let Some(&Reverse((at, serial))) = self.due.peek() {
             if at > now {
                 break;
@@ -143,14 +181,13 @@ impl Entries {
                     None
                 }
                 (Some(expires), _) => Some(expires),
-                (None, Some(limit)) => match entry.idle_since(limit) {
-                    Some(at) if at <= now => {
-                        idle.push(entry.run.clone());
-                        None
+                (None, Some(limit)) => match idle_until(entry.run.node(), limit, now) {
+                    at if at <= now => {
+                        suspects.push(entry.run.clone());
+                        // Something may begin before it is looked at.
+                        now.checked_add(limit)
                     }
-                    Some(at) => Some(at),
-                    // Busy: it cannot be idle before a whole limit from now.
-                    None => now.checked_add(limit),
+                    at => Some(at),
                 },
                 (None, None) => None,
             };
@@ -158,36 +195,66 @@ impl Entries {
                 self.due.push(Reverse((at, serial)));
             }
         }
+        if self.sweep.is_some_and(|at| at <= now) {
+            suspects.clear();
+            suspects.extend(self.live());
+            self.sweep = (!suspects.is_empty()).then(|| now + RunRegistry::SAFETY);
+        }
+        suspects
+    }
+
+    /// Forgets the entry of that number, if it is still there.
+    pub(super) fn forget(&mut self, serial: u64) -> bool {
+        let key = self.keys.remove(&serial);
+        match key.and_then(|key| self.by_key.remove(&key)) {
+            Some(entry) => {
+                self.leave(entry);
+                true
+            }
+            None => false,
+        }
+    }
+
+    pub(super) fn knows(&self, serial: u64) -> bool {
+        self.keys.contains_key(&serial)
+    }
+
+    /// By how much more is remembered, and what is to be dropped.
+    pub(super) fn settle(&mut self) -> (isize, Vec<Run>) {
+        (
+            std::mem::take(&mut self.remembered),
+            std::mem::take(&mut self.left),
+        )
+    }
+
+    fn leave(&mut self, entry: Entry) {
+        if entry.expires.is_some() {
+            self.remembered -= 1;
+        }
+        self.left.push(entry.run);
+    }
+
+    fn look_at(&mut self, serial: u64, at: Instant) {
         // What was forgotten before its time leaves its place in the queue.
         if self.due.len() > 2 * self.keys.len() + 64 {
             let keys = &self.keys;
             self.due
                 .retain(|Reverse((_, serial))| keys.contains_key(serial));
         }
-        while let Some(serial) = self.ended.front() {
-            if self.keys.contains_key(serial) {
-                break;
-            }
-            self.ended.pop_front();
-        }
-        idle
-    }
-
-    fn forget(&mut self, serial: u64) {
-        if let Some(key) = self.keys.remove(&serial) {
-            self.by_key.remove(&key);
-        }
+        self.due.push(Reverse((at, serial)));
     }
 }
 
-impl Entry {
-    /// When it will have been idle for `limit`; `None` while it is busy.
-    fn idle_since(&self, limit: Duration) -> Option<Instant> {
-        if !self.run.node().is_idle() {
-            return None;
-        }
-        let node = self.run.node();
-        let last = Duration::from_nanos(node.last(ResetOn::AnyByte)).max(node.opened());
-        self.run.instant(last)?.checked_add(limit)
-    }
+/// When the run will have been idle for `limit`, if nothing happens until then.
+pub(super) fn idle_until(node: &Node<Info>, limit: Duration, now: Instant) -> Instant {
+    let epoch = node.payload.epoch;
+    let before = now.saturating_duration_since(epoch);
+    let before = before.saturating_sub(RunRegistry::SAFETY);
+    let last = Duration::from_nanos(node.last(ResetOn::AnyByte)).max(node.opened());
+    // What was over long ago and was never cleaned up is no work.
+    let since = match node.is_idle() || node.is_left_over(before) {
+        true => epoch.checked_add(last).unwrap_or(now),
+        false => now,
+    };
+    since.checked_add(limit).unwrap_or(now + RunRegistry::IDLE)
 }

@@ -1,0 +1,227 @@
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Owner, RunRegistry,
+    entries::{Entries, Key},
+    shared::Shared,
+};
+use crate::run::{
+    Notice, Run, RunId, TerminalReason,
+    info::{Identity, Registration},
+};
+
+/// What a run is enrolled with.
+struct Enrolment {
+    key: Key,
+    session: Option<Arc<str>>,
+    /// None if the run ends with its one call.
+    idle: Option<Duration>,
+}
+
+impl RunRegistry {
+    /// The owner's run of this id: the live one, else the tombstone, else a
+    /// new one. Check [`Run::terminal_reason`] before you work for it: of a
+    /// registry that is shut down a new one is over from its birth.
+    #[must_use]
+    pub fn open(&self, owner: Owner, id: RunId) -> Run {
+        let run = self.open_with(owner, id, None, Self::IDLE);
+        drop(run.check());
+        run
+    }
+
+    /// Ends the owner's run `old` as [`Superseded`](TerminalReason::Superseded) and
+    /// opens `new` in its place, in the same session: by the time anybody hears of
+    /// the end, the new run is there. If `old` is unknown or has ended, `new` is
+    /// opened all the same.
+    ///
+    /// `None`, and nothing is touched, if `new` is no new id: it lives, or ended
+    /// otherwise than as completed; likewise if the registry is shut down.
+    ///
+    /// ```
+    /// use tower_agent::{Owner, RunRegistry, TerminalReason};
+    ///
+    /// let (registry, us) = (RunRegistry::new(), Owner::default());
+    /// let first = registry.open(us, "message-1".parse()?);
+    /// let second = registry.supersede(us, &first.id(), "message-2".parse()?);
+    ///
+    /// assert!(second.is_some_and(|run| run.terminal_reason().is_none()));
+    /// assert_eq!(first.terminal_reason(), Some(TerminalReason::Superseded));
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "the new run can be found by its id"
+    )]
+    pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
+        let old_key = Key::new(owner, old.clone());
+        let old = self.get(owner, old);
+        let enrolment = Enrolment {
+            key: Key::new(owner, new),
+            session: old.as_ref().and_then(Run::session),
+            idle: Some(self.idle_of(&old_key, old.as_ref())),
+        };
+        let run = self.open_anew(enrolment, |known| {
+            known.terminal_reason() == Some(TerminalReason::Completed)
+        })?;
+        if let Some(old) = old.filter(|old| old.terminal_reason().is_none()) {
+            old.end(TerminalReason::Superseded);
+        }
+        Some(run)
+    }
+
+    /// Opens an id that has ended anew, in the same session: the next generation,
+    /// with nothing on its account. For the program alone; no request can.
+    ///
+    /// `None` if the id is unknown, lives, or the registry is shut down.
+    #[must_use]
+    pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
+        let ended = self.get(owner, id)?;
+        let key = Key::new(owner, id.clone());
+        let enrolment = Enrolment {
+            session: ended.session(),
+            idle: Some(self.idle_of(&key, Some(&ended))),
+            key,
+        };
+        self.open_anew(enrolment, |known| known.terminal_reason().is_some())
+    }
+
+    pub(crate) fn open_with(
+        &self,
+        owner: Owner,
+        id: RunId,
+        session: Option<Arc<str>>,
+        idle: Duration,
+    ) -> Run {
+        self.shared.tidy();
+        let now = Instant::now();
+        let key = Key::new(owner, id);
+        let enrolment = Enrolment {
+            key: key.clone(),
+            session,
+            idle: Some(idle),
+        };
+        let (run, enrolled) = self.shared.with(&key, |entries| {
+            if let Some(run) = entries.reusable(&key, now) {
+                // Found by its name, it is no longer the run of one call.
+                entries.share(&key, idle, now);
+                return (run, None);
+            }
+            let run = Run::open();
+            self.identify(&run, &enrolment, entries.generation(&key) + 1);
+            let enrolled = self.enrol(entries, &run, enrolment, now);
+            (run, Some(enrolled))
+        });
+        match enrolled {
+            Some(true) => run.notify(&Notice::Opened),
+            Some(false) => drop(run.end(TerminalReason::Shutdown)),
+            None => {}
+        }
+        run
+    }
+
+    /// Enrols a run that has no name yet: under this one if that is free, else,
+    /// without one, under the id that is made up for it. Answers whether it was
+    /// enrolled. A run that its opener does not settle ends after `idle`.
+    pub(crate) fn adopt(
+        &self,
+        run: &Run,
+        owner: Owner,
+        id: Option<RunId>,
+        session: Option<Arc<str>>,
+        idle: Duration,
+    ) -> bool {
+        self.shared.tidy();
+        let now = Instant::now();
+        let given = id.is_some();
+        let key = Key::new(owner, id.unwrap_or_else(|| run.id()));
+        let adopted = self.shared.with(&key, |entries| {
+            let mut enrolment = Enrolment {
+                key: key.clone(),
+                session,
+                idle: None,
+            };
+            let taken = entries.reusable(&key, now).is_some();
+            let generation = entries.generation(&key) + 1;
+            if self.shared.is_closed() || taken || !self.identify(run, &enrolment, generation) {
+                return false;
+            }
+            if given {
+                run.node().payload.set_single(false);
+            }
+            enrolment.idle = (!run.node().payload.is_single()).then_some(idle);
+            self.enrol(entries, run, enrolment, now)
+        });
+        if !adopted {
+            if !given && self.shared.is_closed() {
+                run.end(TerminalReason::Shutdown);
+            }
+            return false;
+        }
+        run.notify(&Notice::Opened);
+        // It may have ended before it had a name to be remembered by.
+        if run.terminal_reason().is_some() {
+            self.shared.ended(run.node());
+        }
+        true
+    }
+
+    /// Opens a run under a key that is free, or whose run is one of those that a
+    /// new one may replace.
+    fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
+        let now = Instant::now();
+        let key = enrolment.key.clone();
+        let run = self.shared.with(&key, |entries| {
+            let known = entries.get(&key, now);
+            if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
+                return None;
+            }
+            let run = Run::open();
+            self.identify(&run, &enrolment, entries.generation(&key) + 1);
+            self.enrol(entries, &run, enrolment, now).then_some(run)
+        })?;
+        run.notify(&Notice::Opened);
+        Some(run)
+    }
+
+    /// The only place where a run becomes one of those that live here; they leave
+    /// in [`Registration::ended`]. Answers false if the registry is shut down.
+    fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment, now: Instant) -> bool {
+        if self.shared.is_closed() {
+            return false;
+        }
+        let Enrolment { key, session, idle } = with;
+        let serial = self.shared.next_serial();
+        if let Some(session) = &session {
+            // Under the lock of the shard, so that no end comes in between.
+            self.shared.sessions(session, |sessions| {
+                sessions.insert(session, key.owner, serial, run.clone());
+            });
+        }
+        entries.insert(key, run.clone(), serial, idle, now);
+        true
+    }
+
+    fn identify(&self, run: &Run, with: &Enrolment, generation: u64) -> bool {
+        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
+        run.node().payload.identify(Identity {
+            id: with.key.id.clone(),
+            session: with.session.clone(),
+            registration: shared,
+            owner: with.key.owner,
+            generation,
+        })
+    }
+
+    fn idle_of(&self, key: &Key, run: Option<&Run>) -> Duration {
+        let idle = run.and_then(|run| {
+            let number = run.node().number();
+            self.shared.with(key, |entries| entries.idle(key, number))
+        });
+        idle.unwrap_or(Self::IDLE)
+    }
+}

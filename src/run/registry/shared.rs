@@ -1,0 +1,246 @@
+use std::{
+    collections::hash_map::RandomState,
+    hash::BuildHasher,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
+    },
+};
+
+use tokio::{sync::broadcast, time::Instant};
+
+use super::{
+    RunRegistry,
+    entries::{Entries, Key, idle_until},
+    memories::{Memories, Memory},
+    sessions::Sessions,
+};
+use crate::run::{
+    Notice, Run, RunEvent, ShadowReport, TerminalReason, Trajectory,
+    core::{Nanos, Node, nanos},
+    info::{Info, Registration},
+};
+
+const SHARDS: usize = 16;
+
+/// What all clones of a registry share.
+///
+/// Locks are taken in this order: memories, one shard, one part of the sessions.
+/// None is held while a run is ended, woken or dropped.
+#[derive(Debug)]
+pub(super) struct Shared {
+    shards: [Mutex<Entries>; SHARDS],
+    sessions: [Mutex<Sessions>; SHARDS],
+    memories: Mutex<Memories>,
+    /// How many ended runs are remembered.
+    remembered: AtomicIsize,
+    /// The number of the last entry.
+    serial: AtomicU64,
+    /// When some shard is to be tidied, since the registry was made.
+    next: AtomicU64,
+    epoch: Instant,
+    hasher: RandomState,
+    /// Nothing is opened any more. Set before the shards are walked through, and
+    /// read under the lock of one: what was opened before is found there.
+    closed: AtomicBool,
+    /// The number of the last event: locked while one is sent, so that they come
+    /// in the order of their numbers.
+    sequence: Mutex<u64>,
+    pub(super) events: broadcast::Sender<RunEvent>,
+    pub(super) trajectory: OnceLock<Trajectory>,
+    /// What limits in shadow mode would have ended, and what of it completed.
+    would_have_ended: AtomicU64,
+    completed: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: Default::default(),
+            sessions: Default::default(),
+            memories: Mutex::default(),
+            remembered: AtomicIsize::new(0),
+            serial: AtomicU64::new(0),
+            next: AtomicU64::new(Nanos::MAX),
+            epoch: Instant::now(),
+            hasher: RandomState::new(),
+            closed: AtomicBool::new(false),
+            sequence: Mutex::default(),
+            events: broadcast::Sender::new(RunRegistry::EVENTS),
+            trajectory: OnceLock::new(),
+            would_have_ended: AtomicU64::new(0),
+            completed: AtomicU64::new(0),
+        }
+    }
+
+    /// What is known under the key.
+    pub(super) fn with<R>(&self, key: &Key, f: impl FnOnce(&mut Entries) -> R) -> R {
+        self.with_shard(self.shard(key), f)
+    }
+
+    /// A list from all shards, which are not locked at the same time.
+    pub(super) fn collect<R: IntoIterator<Item = Run>>(
+        &self,
+        f: impl Fn(&mut Entries) -> R,
+    ) -> Vec<Run> {
+        let mut runs = Vec::new();
+        for shard in 0..SHARDS {
+            self.with_shard(shard, |entries| runs.extend(f(entries)));
+        }
+        runs
+    }
+
+    pub(super) fn sessions<R>(&self, session: &str, f: impl FnOnce(&mut Sessions) -> R) -> R {
+        let part = &self.sessions[self.part(session)];
+        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(super) fn next_serial(&self) -> u64 {
+        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// Completes what has been idle for too long, ends what is past its deadline
+    /// and forgets what is due.
+    pub(super) fn tidy(&self) {
+        let now = Instant::now();
+        let since = nanos(now.saturating_duration_since(self.epoch));
+        if since < self.next.load(Ordering::Acquire) {
+            return;
+        }
+        self.next.store(Nanos::MAX, Ordering::Release);
+        for shard in 0..SHARDS {
+            let suspects = self.with_shard(shard, |entries| entries.due(now));
+            for run in suspects {
+                run.node().check_below(run.at(now));
+                let _later = self.idle(run.node(), now);
+            }
+        }
+    }
+
+    pub(super) fn shadow(&self) -> ShadowReport {
+        ShadowReport {
+            would_have_ended: self.would_have_ended.load(Ordering::Relaxed),
+            completed: self.completed.load(Ordering::Relaxed),
+        }
+    }
+
+    fn shard(&self, key: &Key) -> usize {
+        self.part(key)
+    }
+
+    fn part(&self, key: impl std::hash::Hash) -> usize {
+        // The remainder is smaller than the number of shards.
+        usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)
+    }
+
+    fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
+        let entries = self.shards[shard].lock();
+        let mut entries = entries.unwrap_or_else(PoisonError::into_inner);
+        let result = f(&mut entries);
+        if let Some(at) = entries.next() {
+            let at = nanos(at.saturating_duration_since(self.epoch));
+            self.next.fetch_min(at, Ordering::AcqRel);
+        }
+        let (more, left) = entries.settle();
+        self.remembered.fetch_add(more, Ordering::AcqRel);
+        drop(entries);
+        // What is dropped may come back to the registry.
+        drop(left);
+        result
+    }
+
+    /// Remembers an ended run, and forgets others if they are too many.
+    fn remember(&self, memory: Memory, completed: bool) {
+        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
+        memories.push(memory, completed);
+        while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
+            let Some(oldest) = memories.pop() else { break };
+            self.with_shard(oldest.shard, |entries| entries.forget(oldest.serial));
+        }
+        if memories.len() > 2 * RunRegistry::ENDED {
+            memories.retain(|memory| {
+                self.with_shard(memory.shard, |entries| entries.knows(memory.serial))
+            });
+        }
+    }
+
+    fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
+        *sequence += 1;
+        if self.events.receiver_count() > 0 {
+            // Only that nobody listens any more can go wrong.
+            let _ = self.events.send(event(*sequence));
+        }
+        *sequence
+    }
+
+    fn sequence(&self) -> MutexGuard<'_, u64> {
+        self.sequence.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Registration for Shared {
+    fn ended(&self, node: &Node<Info>) -> Option<u64> {
+        let identity = node.payload.identity()?;
+        let key = Key {
+            owner: identity.owner,
+            id: identity.id.clone(),
+        };
+        let shard = self.shard(&key);
+        let now = Instant::now();
+        let serial = self.with_shard(shard, |entries| entries.ended(&key, node.number(), now))?;
+        if let Some(session) = &identity.session {
+            self.sessions(session, |sessions| {
+                sessions.remove(session, key.owner, serial);
+            });
+        }
+        let reason = node.nearest_end().map(|end| &end.reason);
+        let completed = reason == Some(&TerminalReason::Completed);
+        self.remember(Memory { shard, serial }, completed);
+        let mut sequence = self.sequence();
+        Some(self.send(&mut sequence, |number| RunEvent::ended(node, number)))
+    }
+
+    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64> {
+        let mut sequence = self.sequence();
+        if !last && node.nearest_end().is_some() {
+            return None;
+        }
+        match notice {
+            Notice::WouldHaveEnded { .. } => self.would_have_ended.fetch_add(1, Ordering::Relaxed),
+            Notice::FalsePositive { .. } => self.completed.fetch_add(1, Ordering::Relaxed),
+            _ => 0,
+        };
+        Some(self.send(&mut sequence, |number| {
+            RunEvent::notice(node, notice, number)
+        }))
+    }
+
+    fn trajectory(&self) -> Option<Trajectory> {
+        self.trajectory.get().cloned()
+    }
+
+    fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant> {
+        let identity = node.payload.identity()?;
+        let key = Key {
+            owner: identity.owner,
+            id: identity.id.clone(),
+        };
+        let limit = self.with(&key, |entries| entries.idle(&key, node.number()))?;
+        let at = idle_until(node, limit, now);
+        if at > now {
+            return Some(at);
+        }
+        // Nobody works on it, so drivers above need no call.
+        let now = now.saturating_duration_since(node.payload.epoch);
+        drop(node.settle(TerminalReason::Completed, now));
+        None
+    }
+}

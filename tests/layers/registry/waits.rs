@@ -1,0 +1,184 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Duration,
+};
+
+use http::HeaderValue;
+use tokio::time::{Instant, sleep};
+use tower::{Layer, ServiceExt};
+use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+
+use super::{id, us};
+use crate::support::{Script, request, secs};
+
+const LIMIT: Duration = RunRegistry::WAIT;
+
+#[tokio::test(start_paused = true)]
+async fn the_limit_passes_and_ends_nothing() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+
+    let began = Instant::now();
+    let waited = registry.wait(us(), &id("r"), LIMIT).unwrap().await;
+
+    assert!(waited.is_none());
+    assert_eq!(began.elapsed(), secs(30));
+    assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_what_is_unknown_or_somebody_elses() {
+    let registry = RunRegistry::new();
+    let _run = registry.open(us(), id("r"));
+    assert!(registry.wait(us(), &id("s"), LIMIT).is_none());
+    let theirs = tower_agent::Owner::of(b"key");
+    assert!(registry.wait(theirs, &id("r"), LIMIT).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_those_who_wait_is_answered_once_when_it_ends() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let waits: Vec<_> = (0..100)
+        .map(|_| tokio::spawn(registry.wait(us(), &id("r"), LIMIT).unwrap()))
+        .collect();
+    sleep(secs(7)).await;
+
+    let ended = Instant::now();
+    run.end(TerminalReason::TurnCap);
+
+    for wait in waits {
+        let snapshot = wait.await.unwrap().unwrap();
+        assert_eq!(snapshot.reason, Some(TerminalReason::TurnCap));
+        assert_eq!(snapshot.elapsed, secs(7));
+    }
+    assert_eq!(ended.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_ended_within_ten_minutes_is_answered_at_once_and_then_unknown() {
+    let registry = RunRegistry::new();
+    for reason in [TerminalReason::Completed, TerminalReason::Aborted] {
+        registry.open(us(), id("r")).end(reason.clone());
+        sleep(secs(599)).await;
+        let began = Instant::now();
+        let wait = registry.wait(us(), &id("r"), LIMIT).unwrap();
+        assert_eq!(wait.await.unwrap().reason, Some(reason));
+        assert_eq!(began.elapsed(), Duration::ZERO);
+        sleep(secs(600)).await;
+        assert!(registry.wait(us(), &id("r"), LIMIT).is_none());
+    }
+}
+
+/// A stream that says nothing behind a ceiling of 20 s.
+async fn unread(registry: &RunRegistry, scope: Scope, id: Option<&str>) -> impl Sized {
+    let (upstream, _) = Script::sse().never().upstream();
+    let ceiling = HardCeilingLayer::new(secs(20)).scope(scope);
+    let layer = RunLayer::new(registry.clone()).owner_by(|_| us());
+    let service = layer.layer(ceiling.layer(upstream));
+    let mut request = request();
+    if let Some(id) = id {
+        let id = HeaderValue::from_str(id).unwrap();
+        request.headers_mut().insert("x-run-id", id);
+    }
+    service.oneshot(request).await.unwrap().into_body()
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_drives_a_ceiling_that_nobody_else_polls() {
+    for scope in [Scope::Run, Scope::Found] {
+        let registry = RunRegistry::new();
+        let _unread = unread(&registry, scope, None).await;
+        let id = registry.list()[0].run.clone();
+
+        let began = Instant::now();
+        let waited = registry.wait(us(), &id, LIMIT).unwrap().await;
+
+        let ended = waited.expect("before the limit");
+        assert_eq!(ended.reason, Some(TerminalReason::HardCeiling), "{scope:?}");
+        assert_eq!(began.elapsed(), secs(20), "{scope:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_that_is_set_while_somebody_waits_is_seen() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let began = Instant::now();
+    let waited = tokio::spawn(run.child().wait(LIMIT));
+    let below = tokio::spawn(run.wait(LIMIT));
+    sleep(secs(3)).await;
+    let _unread = unread(&registry, Scope::Run, Some("r")).await;
+
+    for waited in [waited, below] {
+        let ended = waited.await.unwrap().expect("before the limit");
+        assert_eq!(ended.reason, Some(TerminalReason::HardCeiling));
+        assert_eq!(began.elapsed(), secs(20), "counted from the run's opening");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_waits_drives_the_end_of_an_idle_run() {
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    sleep(secs(60)).await;
+    run.heartbeat();
+
+    let began = Instant::now();
+    let waited = registry.wait(us(), &id("r"), Duration::MAX).unwrap().await;
+
+    assert_eq!(waited.unwrap().reason, Some(TerminalReason::Completed));
+    assert_eq!(began.elapsed(), RunRegistry::IDLE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_at_the_limit_is_answered() {
+    let registry = RunRegistry::new();
+    let _unread = unread(&registry, Scope::Run, Some("r")).await;
+
+    let wait = registry.wait(us(), &id("r"), secs(20)).unwrap();
+
+    let ended = wait.await.expect("the end, and not the limit");
+    assert_eq!(ended.reason, Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_dropped_or_has_passed_is_called_no_more() {
+    let run = Run::open();
+    let (dropped, passed) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+    let mut first = run.wait(LIMIT);
+    assert!(poll(&mut first, &dropped).is_pending());
+    let mut second = run.wait(secs(1));
+    assert!(poll(&mut second, &passed).is_pending());
+    sleep(secs(1)).await;
+    assert!(poll(&mut second, &passed).is_ready());
+    assert_eq!(Arc::strong_count(&dropped), 3, "the node's and the timer's");
+
+    drop(first);
+
+    assert_eq!(Arc::strong_count(&dropped), 1);
+    assert_eq!(Arc::strong_count(&passed), 1);
+    run.end(TerminalReason::Aborted);
+    assert_eq!(dropped.0.load(Ordering::SeqCst), 0);
+    assert_eq!(passed.0.load(Ordering::SeqCst), 1, "by its timer alone");
+}
+
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+fn poll<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::clone(woken));
+    Pin::new(future).poll(&mut Context::from_waker(&waker))
+}
