@@ -170,12 +170,14 @@ impl<S, C: Chain> Pilot<S, C> {
                 key,
                 reason: Some(failed),
                 counted,
+                unasked: false,
             });
         }
         self.own.fail_as(Failing {
             key,
             reason: Some(reason.clone()),
             counted,
+            unasked: false,
         });
         match spent {
             Spent::Answer(mut answer) => {
@@ -228,6 +230,7 @@ impl<S, C: Chain> Pilot<S, C> {
                 key: ErrorKey::new(subject, "failed after its first content"),
                 reason: None,
                 counted: None,
+                unasked: false,
             });
         } else {
             self.own.forget_failing();

@@ -159,11 +159,11 @@ impl<S, C> Pilot<S, C> {
         }
         let reason = judge::reason_of(&error, &self.own);
         if error.is::<CoolingDown>() {
-            // Nobody was asked, so nothing has failed once more.
             self.own.fail_as(Failing {
                 key: ErrorKey::new("", "nobody was asked"),
                 reason: Some(reason.clone()),
                 counted: Some(Verdict::Within),
+                unasked: true,
             });
         }
         self.settle(reason);

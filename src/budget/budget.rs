@@ -63,6 +63,14 @@ impl RetryBudget {
         self.set(|settings| settings.per_run = failures.into())
     }
 
+    /// How many failures in a row a run may have, whatever failed: with 5 the sixth
+    /// ends it, unless a call or a tool succeeded between them. Only what reaches the
+    /// harness counts, also under [`Count::Every`]. Off by default.
+    #[must_use]
+    pub fn consecutive_errors(self, failures: impl Into<Option<u32>>) -> Self {
+        self.set(|settings| settings.consecutive_errors = failures.into())
+    }
+
     /// What all runs together may repeat, per candidate: `ratio` repeats per
     /// first attempt (by default 0.2, kept to the thousandth), and `floor`
     /// repeats per second (by default 10) in any case.
@@ -188,7 +196,9 @@ impl RetryBudget {
     /// Counts for one run, with this budget's limits; nothing is counted yet.
     #[must_use]
     pub fn counts(&self) -> ErrorCounts {
-        ErrorCounts::new(self.0.per_error_key, self.0.per_run)
+        let counts = ErrorCounts::new(self.0.per_error_key, self.0.per_run);
+        counts.tighten_in_a_row(self.0.consecutive_errors);
+        counts
     }
 
     pub(crate) fn settings(&self) -> &Settings {

@@ -53,6 +53,7 @@ pub(crate) struct Settings {
     pub(crate) max_attempts_per_candidate: u32,
     pub(crate) per_error_key: Option<u32>,
     pub(crate) per_run: Option<u32>,
+    pub(crate) consecutive_errors: Option<u32>,
     pub(crate) delays: Delays,
     pub(crate) max_retry_after: Duration,
     pub(crate) min_attempt: Duration,
@@ -68,6 +69,7 @@ impl Settings {
             max_attempts_per_candidate: 2,
             per_error_key: Some(3),
             per_run: Some(10),
+            consecutive_errors: None,
             delays: Delays {
                 base: Duration::from_millis(500),
                 max: Duration::from_secs(8),
@@ -92,6 +94,7 @@ impl fmt::Debug for Settings {
             )
             .field("per_error_key", &self.per_error_key)
             .field("per_run", &self.per_run)
+            .field("consecutive_errors", &self.consecutive_errors)
             .field("delays", &self.delays)
             .field("max_retry_after", &self.max_retry_after)
             .field("min_attempt", &self.min_attempt)

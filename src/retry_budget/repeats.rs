@@ -194,7 +194,8 @@ impl Chain for Repeats {
         verdict: Verdict,
     ) -> Result<Option<Grant<'static>>, Denial> {
         match verdict {
-            Verdict::Within => {}
+            // In a row are those that reached the harness.
+            Verdict::Within | Verdict::RowSpent => {}
             Verdict::KeySpent | Verdict::BothSpent => return Err(Denial::Key),
             Verdict::RunSpent => return Err(Denial::Run),
         }

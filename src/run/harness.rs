@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU8, AtomicU64, Ordering, fence},
+        atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering, fence},
     },
     time::Duration,
 };
@@ -35,6 +35,8 @@ pub(crate) struct Harness {
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     heartbeat: AtomicU64,
     pub(super) turns: Turns,
+    /// Errors of a run that may have any number.
+    errors: AtomicU32,
     pub(super) trajectory: OnceLock<Trajectory>,
     /// How many tools that were refused were written down there.
     pub(super) refusals: AtomicU8,
@@ -59,6 +61,15 @@ impl Harness {
             0 => HEARTBEAT,
             set => Duration::from_nanos(set),
         }
+    }
+
+    /// Counts an error that no limit counts.
+    pub(super) fn count_error(&self) {
+        self.errors.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn errors(&self) -> u32 {
+        self.errors.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, Observed> {

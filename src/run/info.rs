@@ -85,6 +85,8 @@ pub(crate) struct Failing {
     pub(crate) reason: Option<TerminalReason>,
     /// What counting it said, if it was counted already.
     pub(crate) counted: Option<Verdict>,
+    /// Nobody was asked, so nothing has failed once more.
+    pub(crate) unasked: bool,
 }
 
 /// The name of a registered run.
@@ -234,11 +236,17 @@ impl Info {
     }
 
     /// Sets how many errors a run may make; a limit that is there only tightens.
-    pub(crate) fn limit_errors(&self, per_key: Option<u32>, per_run: Option<u32>) {
-        if per_key.is_some() || per_run.is_some() {
+    pub(crate) fn limit_errors(
+        &self,
+        per_key: Option<u32>,
+        per_run: Option<u32>,
+        in_a_row: Option<u32>,
+    ) {
+        if per_key.or(per_run).or(in_a_row).is_some() {
             let none = || Box::new(ErrorCounts::new(None, None));
             let errors = self.errors.get_or_init(none);
             errors.tighten(per_key, per_run);
+            errors.tighten_in_a_row(in_a_row);
         }
     }
 

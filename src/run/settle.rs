@@ -1,6 +1,6 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
-use super::errors::{ErrorKey, Verdict};
+use super::errors::{ErrorCounts, ErrorKey, Verdict};
 use super::{
     NodeKind, ReasonClass, ResetOn, Run, Step, StepKind, TerminalReason,
     core::{End, Node},
@@ -53,8 +53,10 @@ impl Run {
             }
         }
         self.node().leave(now);
-        if self.kind() == NodeKind::Call {
-            self.count_failure();
+        match self.kind() {
+            NodeKind::Call => self.count(),
+            NodeKind::Tool => self.count_success(),
+            NodeKind::Run | NodeKind::Attempt => {}
         }
     }
 
@@ -78,11 +80,12 @@ impl Run {
     /// A call that failed, after all its tries, is an error of its run. The run
     /// ends only now, with the answer handed on: what hit the limit is still
     /// answered as it was.
-    fn count_failure(&self) {
+    fn count(&self) {
         if self.nearest().payload.is_single() {
             // It is over with its one call, and as that is.
             return;
         }
+        self.count_success();
         let own = self.node().own_end();
         let Some(end) = own.filter(|end| end.origin == self.node().number()) else {
             return;
@@ -95,41 +98,72 @@ impl Run {
         }
         match failing {
             None => self.run().fail(|| ErrorKey::new("", end.reason.as_str())),
+            Some(failing) if failing.unasked => {}
             Some(failing) => match failing.counted {
                 None => self.run().fail(|| failing.key),
-                // A key that was spent inside a call is the end of that call
-                // alone.
-                Some(Verdict::Within | Verdict::KeySpent) => {}
                 Some(Verdict::RunSpent | Verdict::BothSpent) => {
                     self.run().end(TerminalReason::RunErrors);
+                }
+                // A key that was spent inside a call is the end of that call
+                // alone.
+                Some(Verdict::Within | Verdict::KeySpent | Verdict::RowSpent) => {
+                    let errors = self.nearest().payload.errors();
+                    if errors.is_some_and(ErrorCounts::reached) {
+                        self.run().end(TerminalReason::ConsecutiveErrors);
+                    }
                 }
             },
         }
     }
 
+    /// If this call or tool did what it was asked for, no errors of its run are in a
+    /// row any more.
+    fn count_success(&self) {
+        let own = |end: &&End| end.origin == self.node().number();
+        let end = self.node().own_end().filter(own);
+        if end.is_some_and(|end| end.reason == TerminalReason::Completed) {
+            if let Some(errors) = self.nearest().payload.errors() {
+                errors.succeeded();
+            }
+        }
+    }
+
     /// Counts an error of this run, and ends it if that was one too many.
     pub(super) fn fail(&self, key: impl FnOnce() -> ErrorKey) {
-        let reason = match self.node().nearest_run().payload.errors() {
-            Some(errors) => match errors.count(key()) {
-                Verdict::Within => return,
-                Verdict::KeySpent | Verdict::BothSpent => TerminalReason::RetryBudget,
-                Verdict::RunSpent => TerminalReason::RunErrors,
-            },
-            None => return,
+        let run = self.nearest();
+        let Some(errors) = run.payload.errors() else {
+            run.payload.harness().count_error();
+            return;
+        };
+        let reason = match errors.count(key()) {
+            Verdict::Within => return,
+            Verdict::KeySpent | Verdict::BothSpent => TerminalReason::RetryBudget,
+            Verdict::RunSpent => TerminalReason::RunErrors,
+            Verdict::RowSpent => TerminalReason::ConsecutiveErrors,
         };
         self.run().end(reason);
     }
 
     /// Counts an error of the nearest run, and ends nothing.
     pub(crate) fn count_error(&self, key: ErrorKey) -> Verdict {
-        let errors = self.nearest().payload.errors();
-        errors.map_or(Verdict::Within, |errors| errors.count(key))
+        let run = self.nearest();
+        let Some(errors) = run.payload.errors() else {
+            run.payload.harness().count_error();
+            return Verdict::Within;
+        };
+        errors.count_attempt(key)
     }
 
     /// Limits how many errors the nearest run may make; a limit that is there only
     /// tightens.
-    pub(crate) fn tighten_errors(&self, per_key: Option<u32>, per_run: Option<u32>) {
-        self.nearest().payload.limit_errors(per_key, per_run);
+    pub(crate) fn tighten_errors(
+        &self,
+        per_key: Option<u32>,
+        per_run: Option<u32>,
+        in_a_row: Option<u32>,
+    ) {
+        let run = &self.nearest().payload;
+        run.limit_errors(per_key, per_run, in_a_row);
     }
 
     /// Whether the nearest run is over with its one call, however that ends.

@@ -3,6 +3,7 @@ use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 use super::{
     NodeKind, ResetOn, Run, RunId, Step, StepKind, TerminalReason,
     core::{Clock, Node},
+    errors::ErrorCounts,
     harness::HEARTBEAT,
     info::Info,
 };
@@ -43,6 +44,9 @@ pub struct RunSnapshot {
     pub stuck: bool,
     /// How many turns the run has had, where they are counted.
     pub turns: u32,
+    /// How many errors it has had: calls that failed, after all their tries, and
+    /// tools.
+    pub errors: u32,
     /// Signs of life and of work.
     pub progress: Progress,
     /// Time left until the earliest absolute deadline.
@@ -97,6 +101,14 @@ impl Run {
     }
 }
 
+impl Node<Info> {
+    fn errors(&self) -> u32 {
+        let limited = self.payload.errors().map_or(0, ErrorCounts::all);
+        let harness = self.payload.harness_if_any();
+        limited.saturating_add(harness.map_or(0, super::harness::Harness::errors))
+    }
+}
+
 impl RunSnapshot {
     pub(super) fn of(node: &Node<Info>, now: Duration) -> Self {
         let run = node.nearest_run();
@@ -124,6 +136,7 @@ impl RunSnapshot {
             alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
             turns: run.turns(),
+            errors: run.errors(),
             progress: Progress {
                 heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
                 state_changes: run.payload.changes.load(Ordering::Acquire),

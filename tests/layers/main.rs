@@ -9,6 +9,7 @@
 mod caller_deadline;
 mod client_disconnect;
 mod commit;
+mod consecutive;
 mod found;
 mod full_stack;
 mod hard_ceiling;

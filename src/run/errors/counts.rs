@@ -30,13 +30,19 @@ pub enum Verdict {
     RunSpent,
     /// Both.
     BothSpent,
+    /// The run has had as many failures in a row as it may, and neither of the
+    /// others.
+    RowSpent,
 }
 
 #[derive(Debug, Default)]
 struct Counted {
     per_key: Option<u32>,
     per_run: Option<u32>,
+    in_a_row: Option<u32>,
     all: u32,
+    /// Since the last success, of those that reached the harness.
+    row: u32,
     /// At most `KEYS`: few enough to be looked through.
     keys: Vec<(ErrorKey, u32)>,
     /// All the other keys, as one.
@@ -63,11 +69,44 @@ impl ErrorCounts {
         });
     }
 
+    /// The same for failures in a row, whatever failed.
+    pub fn tighten_in_a_row(&self, limit: Option<u32>) {
+        self.with(|counted| counted.in_a_row = smaller(counted.in_a_row, limit));
+    }
+
     /// Counts one failure. Once over a limit, each further one is over it too.
     ///
     /// The first 64 keys of a run are told apart; all others count as one.
     pub fn count(&self, key: ErrorKey) -> Verdict {
+        self.with(|counted| {
+            let verdict = counted.add(key);
+            match (verdict, counted.add_to_row()) {
+                (Verdict::Within, true) => Verdict::RowSpent,
+                (verdict, _) => verdict,
+            }
+        })
+    }
+
+    /// Something succeeded: the next failure is the first in a row.
+    pub fn succeeded(&self) {
+        self.with(|counted| counted.row = 0);
+    }
+
+    /// Counts one failure that may not be one of the run yet: another try may
+    /// succeed.
+    pub(crate) fn count_attempt(&self, key: ErrorKey) -> Verdict {
         self.with(|counted| counted.add(key))
+    }
+
+    /// What was counted as attempts has reached the harness. Answers whether that
+    /// is one too many in a row.
+    pub(crate) fn reached(&self) -> bool {
+        self.with(Counted::add_to_row)
+    }
+
+    /// How many were counted in all.
+    pub(crate) fn all(&self) -> u32 {
+        self.with(|counted| counted.all)
     }
 
     fn with<R>(&self, f: impl FnOnce(&mut Counted) -> R) -> R {
@@ -89,6 +128,11 @@ impl Counted {
             (false, true) => Verdict::RunSpent,
             (true, true) => Verdict::BothSpent,
         }
+    }
+
+    fn add_to_row(&mut self) -> bool {
+        self.row = self.row.saturating_add(1);
+        self.in_a_row.is_some_and(|limit| self.row > limit)
     }
 
     fn of_key(&mut self, key: ErrorKey) -> &mut u32 {

@@ -1,0 +1,170 @@
+//! Errors in a row, across different tools and calls.
+
+use tower::{Layer, ServiceExt};
+use tower_agent::{
+    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    retry_budget::Count,
+};
+
+use crate::support::{ReadExt, Several, failing, healthy, prompt, quick, secs};
+
+const IN_A_ROW: Option<TerminalReason> = Some(TerminalReason::ConsecutiveErrors);
+
+/// No limit but on what comes in a row.
+fn budget(in_a_row: u32) -> RetryBudget {
+    quick()
+        .per_error_key(None)
+        .per_run(None)
+        .consecutive_errors(in_a_row)
+}
+
+fn limited(in_a_row: u32) -> Run {
+    let run = Run::open();
+    run.limit_errors(&budget(in_a_row));
+    run
+}
+
+async fn fails(run: &Run, tool: &'static str) {
+    let failed = run.tool(tool).call(async { Err::<(), _>("no") }).await;
+    assert!(failed.is_err());
+}
+
+async fn succeeds(run: &Run) {
+    run.tool("other")
+        .call(async { Ok::<_, &str>(()) })
+        .await
+        .unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_more_in_a_row_than_allowed_ends_the_run_whatever_failed() {
+    let run = limited(3);
+    for tool in ["a", "b", "c"] {
+        fails(&run, tool).await;
+        assert_eq!(run.terminal_reason(), None);
+    }
+    assert_eq!(run.snapshot().errors, 3);
+    fails(&run, "d").await;
+    assert_eq!(run.terminal_reason(), IN_A_ROW);
+    assert_eq!(run.snapshot().errors, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_off_unless_set() {
+    let run = Run::open();
+    run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(None));
+    for _ in 0..50 {
+        fails(&run, "a").await;
+    }
+    assert_eq!((run.terminal_reason(), run.snapshot().errors), (None, 50));
+}
+
+#[tokio::test(start_paused = true)]
+async fn any_success_begins_anew() {
+    let run = limited(2);
+    for _ in 0..10 {
+        fails(&run, "a").await;
+        fails(&run, "b").await;
+        succeeds(&run).await;
+    }
+    assert_eq!((run.terminal_reason(), run.snapshot().errors), (None, 20));
+    // One that takes part in nothing but its own window is an error too.
+    fails(&run, "a").await;
+    for expected in [None, IN_A_ROW] {
+        let tool = run.tool("slow").window(secs(1));
+        tool.watch(std::future::pending::<()>()).await.unwrap_err();
+        assert_eq!(run.terminal_reason(), expected);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_count_once_and_those_that_complete_begin_anew() {
+    for count in [Count::Harness, Count::Every] {
+        let bad = [failing(500), failing(500)];
+        let scripts = bad.clone().into_iter().chain([healthy()]).chain(bad);
+        let upstream = Several::new(scripts);
+        let service = RetryBudgetLayer::new(budget(2).count(count)).layer(upstream.clone());
+        let run = Run::open();
+        let call = async || {
+            let request = run.attach(prompt("m", true));
+            let answer = service.clone().oneshot(request).await.unwrap();
+            answer.into_body().read().await.whole();
+        };
+        // Two tries each. The second call completes, and the row is over.
+        call().await;
+        call().await;
+        fails(&run, "a").await;
+        call().await;
+        assert_eq!(run.terminal_reason(), None, "{count:?}");
+        call().await;
+        assert_eq!(run.terminal_reason(), IN_A_ROW, "{count:?}");
+        assert_eq!(upstream.calls(), 7);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn sub_agents_have_rows_of_their_own() {
+    let run = limited(2);
+    let agent = run.child();
+    agent.limit_errors(&budget(1));
+    fails(&run, "a").await;
+    fails(&agent, "a").await;
+    fails(&run, "b").await;
+    succeeds(&agent).await;
+    fails(&agent, "a").await;
+    assert_eq!(
+        (run.terminal_reason(), agent.terminal_reason()),
+        (None, None)
+    );
+    fails(&agent, "a").await;
+    assert_eq!(
+        (run.terminal_reason(), agent.terminal_reason()),
+        (None, IN_A_ROW)
+    );
+    fails(&run, "c").await;
+    assert_eq!(run.terminal_reason(), IN_A_ROW);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
+    for (budget, reason) in [
+        (budget(1).per_error_key(1), TerminalReason::RetryBudget),
+        (budget(1).per_run(1), TerminalReason::RunErrors),
+    ] {
+        let run = Run::open();
+        run.limit_errors(&budget);
+        fails(&run, "a").await;
+        fails(&run, "a").await;
+        assert_eq!(run.terminal_reason(), Some(reason));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_nobody_was_asked_for_is_no_error() {
+    let upstream = Several::new([failing(500)]);
+    let service = ModelFallbackLayer::new([Candidate::new("m")])
+        .budget(budget(1).max_attempts_per_candidate(1))
+        .cooldowns(Cooldowns::new())
+        .layer(upstream.clone());
+    let run = Run::open();
+    let answer = service.clone().oneshot(run.attach(prompt("m", true))).await;
+    answer.unwrap().into_body().read().await.whole();
+    for _ in 0..5 {
+        let refused = service.clone().oneshot(run.attach(prompt("m", true))).await;
+        assert!(refused.is_err(), "it is left alone");
+    }
+    assert_eq!((upstream.calls(), run.terminal_reason()), (1, None));
+    assert_eq!(run.snapshot().errors, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn errors_are_known_of_a_run_without_limits_too() {
+    let run = Run::open();
+    for _ in 0..3 {
+        fails(&run, "a").await;
+    }
+    assert_eq!(
+        (run.snapshot().errors, run.child().snapshot().errors),
+        (3, 0)
+    );
+}
