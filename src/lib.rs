@@ -82,6 +82,7 @@
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may be tried |
+//! | [`HealthGateLayer`] | lets calls wait while the upstream restarts |
 //!
 //! A layer acts on the node that it finds in the request's extensions, so the
 //! same layer means another thing further in: below a layer that opens an
@@ -110,6 +111,7 @@ mod candidate;
 pub mod client_disconnect;
 mod error;
 pub mod hard_ceiling;
+pub mod health_gate;
 pub mod model_fallback;
 pub mod pump;
 pub mod retry_budget;
@@ -134,6 +136,7 @@ pub use self::{
     body::ReplayBody,
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
+    health_gate::HealthGateLayer,
     model_fallback::{Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer},
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},

@@ -1,7 +1,7 @@
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
-use super::Committed;
+use super::{Committed, MAX_ERROR};
 use crate::{
     body::{Judged, Stream},
     upstream::{Failure, Judgement},
@@ -12,9 +12,6 @@ const MAX_EVENTS: u64 = 256;
 
 /// How many bytes are held before an attempt counts as committed.
 const MAX_HELD: usize = 256 * 1024;
-
-/// How much of the answer of a failure is read to judge it.
-pub(super) const MAX_ERROR: usize = 64 * 1024;
 
 /// What an answer is read for before it is handed on, or another is tried.
 #[derive(Debug)]

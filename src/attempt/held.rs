@@ -8,7 +8,7 @@ use crate::BoxError;
 /// The beginning of an answer, which is handed on only once its attempt is
 /// committed, or is the last.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(crate) struct Held {
     // Most answers are held for one frame, which needs no allocation.
     first: Option<Bytes>,
     rest: VecDeque<Bytes>,
@@ -20,7 +20,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    pub(super) fn push(&mut self, frame: Frame<Bytes>) {
+    pub(crate) fn push(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
             // Of nothing any number could be held.
             Ok(data) if data.is_empty() => {}
@@ -37,24 +37,24 @@ impl Held {
     }
 
     /// The body broke after what is held.
-    pub(super) fn broke(&mut self, error: BoxError) {
+    pub(crate) fn broke(&mut self, error: BoxError) {
         self.error = Some(error);
     }
 
-    pub(super) const fn breaks(&self) -> bool {
+    pub(crate) const fn breaks(&self) -> bool {
         self.error.is_some()
     }
 
     /// Whether nothing is held that a reader could miss.
-    pub(super) const fn is_delivered(&self) -> bool {
+    pub(crate) const fn is_delivered(&self) -> bool {
         self.bytes == 0 && self.error.is_none()
     }
 
-    pub(super) const fn len(&self) -> usize {
+    pub(crate) const fn len(&self) -> usize {
         self.bytes
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
             && self.rest.is_empty()
             && self.trailers.is_none()
@@ -62,7 +62,7 @@ impl Held {
     }
 
     /// All that is held, in one piece, which it then stays.
-    pub(super) fn whole(&mut self) -> Bytes {
+    pub(crate) fn whole(&mut self) -> Bytes {
         if !self.rest.is_empty() {
             let mut whole = BytesMut::with_capacity(self.bytes);
             for data in self.first.iter().chain(&self.rest) {
@@ -77,13 +77,13 @@ impl Held {
     /// Whether only the error is left, for the first time: a server sends what
     /// it has when a body has nothing to give, and an error before that loses
     /// even the head.
-    pub(super) fn wants_flush(&mut self) -> bool {
+    pub(crate) fn wants_flush(&mut self) -> bool {
         let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
         alone && !std::mem::replace(&mut self.flushed, true)
     }
 
     /// What comes next, as long as anything is held.
-    pub(super) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
+    pub(crate) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         if let Some(data) = self.first.take().or_else(|| self.rest.pop_front()) {
             self.bytes -= data.len();
             return Some(Ok(Frame::data(data)));

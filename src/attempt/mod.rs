@@ -36,6 +36,8 @@
 //! }
 //! ```
 
+use std::time::Duration;
+
 mod admitted;
 mod after;
 mod body;
@@ -65,9 +67,16 @@ pub use self::{
 };
 pub(crate) use self::{
     chain::{Chain, Denial, Serving, words},
+    held::Held,
     kept::Kept,
     policy::AttemptPolicy,
 };
+
+/// How much of the answer of a failure is read to judge it.
+pub(crate) const MAX_ERROR: usize = 64 * 1024;
+
+/// How long the answer of a failure is read for to judge it.
+pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
 
 /// The number of a try: told upstream, and to the caller.
 const X_ATTEMPT: http::HeaderName = http::HeaderName::from_static("x-attempt");

@@ -4,7 +4,6 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -14,7 +13,7 @@ use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    Chain,
+    Chain, ERROR_TIME,
     admitted::Admitted,
     pilot::{Pilot, Started, Turned},
     trial::Trial,
@@ -25,9 +24,6 @@ use crate::{
     budget::Grant,
     run::{Nanos, PauseGuard, Run, Turn, nanos},
 };
-
-/// How long the answer of a failure is read for to judge it.
-const ERROR_TIME: Duration = Duration::from_secs(1);
 
 pin_project! {
     #[project = StageProj]

@@ -21,6 +21,10 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
                 "its heartbeats stopped, for {limit} nothing came ({name})"
             )?;
         }
+        (TerminalReason::StepTimeout, Some(silent)) if end.measure == Measure::Unwell => write!(
+            f,
+            "nothing came for {silent}, and the upstream failed its health probes ({name})"
+        )?,
         (TerminalReason::StepTimeout, Some(limit)) => {
             write!(f, "nothing happened for {limit} ({name})")?;
         }
@@ -49,6 +53,7 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         None => f.write_str(". Last step: unknown")?,
     }
     let advice = match end.measure {
+        Measure::Unwell => "Restart the upstream, then retry",
         Measure::Announced | Measure::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }

@@ -70,6 +70,7 @@ mod tool;
 mod trajectory;
 mod tries;
 mod turns;
+mod unwell;
 mod wait;
 
 pub use self::{

@@ -1,4 +1,4 @@
-use std::{error::Error, fmt};
+use std::{error::Error, fmt, io::ErrorKind};
 
 use crate::{BoxError, error::chain};
 
@@ -23,6 +23,13 @@ impl TransportError {
     #[must_use]
     pub fn is_in(error: &(dyn Error + 'static)) -> bool {
         chain(error).any(|error| error.is::<Self>() || error.is::<std::io::Error>())
+    }
+
+    /// Whether the upstream refused the connection, so that nothing was sent.
+    #[must_use]
+    pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
+        let refused = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
+        chain(error).any(|error| error.downcast_ref().is_some_and(refused))
     }
 }
 

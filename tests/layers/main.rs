@@ -13,6 +13,7 @@ mod consecutive;
 mod found;
 mod full_stack;
 mod hard_ceiling;
+mod health_gate;
 mod local;
 mod model_fallback;
 mod pump;

@@ -16,4 +16,5 @@ mod frames;
 mod half_closed;
 mod readers;
 mod reqwest_adapter;
+mod restarts;
 mod support;

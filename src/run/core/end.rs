@@ -24,6 +24,8 @@ pub(crate) enum Measure {
     Lifeless,
     /// This many turns of the run.
     Turns(u32),
+    /// The silence in which the upstream failed its health probes.
+    Unwell,
 }
 
 /// Why, where and when a node ended. Inherited unchanged by its descendants.

@@ -6,6 +6,7 @@ mod client;
 mod figures;
 mod gateway;
 mod http2_upstream;
+mod process;
 mod upstream;
 
 pub(crate) use self::{
@@ -13,6 +14,7 @@ pub(crate) use self::{
     client::{Client, Raw, Version, get, post, request_of},
     figures::Figures,
     gateway::{Back, Front, Gateway, Setup, boxed},
+    process::Process,
     upstream::{Calls, Play, Upstream},
 };
 
