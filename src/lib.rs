@@ -109,6 +109,8 @@ pub mod body;
 mod budget;
 mod candidate;
 pub mod client_disconnect;
+#[allow(dead_code, unused_imports, reason = "the actions of runs come next")]
+mod conversation;
 mod error;
 pub mod hard_ceiling;
 pub mod health_gate;

@@ -12,13 +12,13 @@ const MAX_DEPTH: usize = 127;
 
 /// Not JSON, or nested too deeply.
 #[derive(Debug)]
-pub(super) struct Malformed;
+pub(crate) struct Malformed;
 
-pub(super) type Read<T> = Result<T, Malformed>;
+pub(crate) type Read<T> = Result<T, Malformed>;
 
 /// A string as it is written in the document.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text<'a> {
+pub(crate) struct Text<'a> {
     raw: &'a [u8],
     escaped: bool,
 }
@@ -26,24 +26,57 @@ pub(super) struct Text<'a> {
 /// Where the scan stands. Each method reads one value, whatever its type, and leaves the scanner
 /// behind it.
 #[derive(Debug)]
-pub(super) struct Scanner<'a> {
+pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
 }
 
 impl<'a> Scanner<'a> {
+    /// At the first of `bytes`.
+    #[inline]
+    pub(crate) const fn new(bytes: &'a [u8]) -> Self {
+        let (at, depth) = (0, 0);
+        Self { bytes, at, depth }
+    }
+
+    /// How many bytes were read.
+    pub(crate) const fn position(&self) -> usize {
+        self.at
+    }
+
+    /// The first byte of the next value, which is not yet read.
+    pub(crate) fn first(&mut self) -> Read<u8> {
+        self.peek()
+    }
+
+    /// Goes on in an array from `at`, which lies right behind one of its elements.
+    pub(crate) fn resume(
+        &mut self,
+        at: usize,
+        mut element: impl FnMut(&mut Self) -> Read<()>,
+    ) -> Read<()> {
+        self.enter()?;
+        self.at = at;
+        loop {
+            match self.peek()? {
+                b',' => self.at += 1,
+                b']' => break,
+                _ => return Err(Malformed),
+            }
+            element(self)?;
+        }
+        self.leave();
+        Ok(())
+    }
+
     /// Walks the object that `bytes` hold; anything else is malformed.
     #[inline]
-    pub(super) fn document(
+    pub(crate) fn document(
         bytes: &'a [u8],
         member: impl FnMut(&mut Self, &[u8]) -> Read<()>,
     ) -> Read<()> {
-        let mut scanner = Self {
-            bytes,
-            at: 0,
-            depth: 0,
-        };
+        let mut scanner = Self::new(bytes);
         if !scanner.object(member)? {
             return Err(Malformed);
         }
@@ -57,7 +90,7 @@ impl<'a> Scanner<'a> {
     /// Walks an object; `member` gets each key, decoded, and must read its value. False if the
     /// value was none.
     #[inline]
-    pub(super) fn object(
+    pub(crate) fn object(
         &mut self,
         mut member: impl FnMut(&mut Self, &[u8]) -> Read<()>,
     ) -> Read<bool> {
@@ -92,7 +125,7 @@ impl<'a> Scanner<'a> {
 
     /// Walks an array; `element` must read each value. False if the value was none.
     #[inline]
-    pub(super) fn array(&mut self, mut element: impl FnMut(&mut Self) -> Read<()>) -> Read<bool> {
+    pub(crate) fn array(&mut self, mut element: impl FnMut(&mut Self) -> Read<()>) -> Read<bool> {
         if self.peek()? != b'[' {
             self.skip()?;
             return Ok(false);
@@ -114,7 +147,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads any value.
     #[inline(always)]
-    pub(super) fn skip(&mut self) -> Read<()> {
+    pub(crate) fn skip(&mut self) -> Read<()> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
@@ -129,7 +162,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads any value and answers its bytes.
-    pub(super) fn span(&mut self) -> Read<&'a [u8]> {
+    pub(crate) fn span(&mut self) -> Read<&'a [u8]> {
         self.peek()?;
         let start = self.at;
         self.skip()?;
@@ -138,7 +171,7 @@ impl<'a> Scanner<'a> {
 
     /// A string; `None` if the value was none.
     #[inline]
-    pub(super) fn text(&mut self) -> Read<Option<Text<'a>>> {
+    pub(crate) fn text(&mut self) -> Read<Option<Text<'a>>> {
         if self.peek()? != b'"' {
             self.skip()?;
             return Ok(None);
@@ -150,7 +183,7 @@ impl<'a> Scanner<'a> {
 
     /// A number without sign, fraction and exponent that fits.
     #[inline]
-    pub(super) fn integer(&mut self) -> Read<Option<u64>> {
+    pub(crate) fn integer(&mut self) -> Read<Option<u64>> {
         if !matches!(self.peek()?, b'-' | b'0'..=b'9') {
             self.skip()?;
             return Ok(None);
@@ -164,7 +197,7 @@ impl<'a> Scanner<'a> {
 
     /// Whether the value is a string, array or object that is not empty.
     #[inline]
-    pub(super) fn filled(&mut self) -> Read<bool> {
+    pub(crate) fn filled(&mut self) -> Read<bool> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
@@ -183,7 +216,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Whether the value of a top-level `error` key reports one: an object, or some text.
-    pub(super) fn is_error(&mut self) -> Read<bool> {
+    pub(crate) fn is_error(&mut self) -> Read<bool> {
         match self.peek()? {
             b'{' => self.skip().map(|()| true),
             b'"' => self.filled(),
@@ -306,13 +339,13 @@ impl<'a> Scanner<'a> {
 
 impl<'a> Text<'a> {
     #[inline]
-    pub(super) const fn is_empty(self) -> bool {
+    pub(crate) const fn is_empty(self) -> bool {
         self.raw.is_empty()
     }
 
     /// The text itself.
     #[inline]
-    pub(super) fn decoded(self) -> Cow<'a, [u8]> {
+    pub(crate) fn decoded(self) -> Cow<'a, [u8]> {
         if self.escaped {
             decode(self.raw)
         } else {
@@ -321,7 +354,7 @@ impl<'a> Text<'a> {
     }
 
     #[inline]
-    pub(super) fn is(self, word: &[u8]) -> bool {
+    pub(crate) fn is(self, word: &[u8]) -> bool {
         if self.escaped {
             *decode(self.raw) == *word
         } else {

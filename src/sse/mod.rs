@@ -65,7 +65,6 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::failure::error_in;
 pub use self::{
     dialect::{Dialect, Grammar},
     event::{Event, EventKind, Verdict},
@@ -74,4 +73,8 @@ pub use self::{
     judge::{Finish, Judge, Seen},
     splitter::{MAX_EVENT, Splitter},
     state::{StreamState, Usage},
+};
+pub(crate) use self::{
+    failure::error_in,
+    json::{Read, Scanner, Text},
 };
