@@ -79,6 +79,7 @@
 //! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
+//! | [`LoopGuardLayer`] | ends a run whose tool calls go in circles |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may be tried |
@@ -109,11 +110,11 @@ pub mod body;
 mod budget;
 mod candidate;
 pub mod client_disconnect;
-#[allow(dead_code, unused_imports, reason = "the actions of runs come next")]
 mod conversation;
 mod error;
 pub mod hard_ceiling;
 pub mod health_gate;
+pub mod loop_guard;
 pub mod model_fallback;
 pub mod pump;
 pub mod retry_budget;
@@ -139,13 +140,14 @@ pub use self::{
     client_disconnect::ClientDisconnectLayer,
     hard_ceiling::HardCeilingLayer,
     health_gate::HealthGateLayer,
+    loop_guard::LoopGuardLayer,
     model_fallback::{Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer},
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
-        CallSummary, InvalidRunId, Limits, NodeKind, Notice, Owner, ResetOn, Run, RunEvent, RunId,
-        RunRegistry, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, ToolError,
-        Trajectory,
+        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, Notice, Owner,
+        ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope, Step, StepKind,
+        TerminalReason, Terminated, ToolError, Trajectory,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

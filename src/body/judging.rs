@@ -51,9 +51,26 @@ impl Stream {
 }
 
 fn is_event_stream(headers: &HeaderMap) -> bool {
+    names_events(headers) && is_plain(headers)
+}
+
+/// Whether the body is as it was written, and not compressed.
+pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     let plain =
         |encoding: &http::HeaderValue| encoding.as_bytes().eq_ignore_ascii_case(b"identity");
-    names_events(headers) && headers.get(header::CONTENT_ENCODING).is_none_or(plain)
+    headers.get(header::CONTENT_ENCODING).is_none_or(plain)
+}
+
+/// Whether the content type is that of a JSON document.
+pub(crate) fn names_json(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let value = content_type.as_bytes();
+    let essence = value.split(|byte| *byte == b';').next().unwrap_or(value);
+    let essence = essence.trim_ascii();
+    essence.eq_ignore_ascii_case(b"application/json")
+        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
 }
 
 /// Whether the content type is that of a stream of events, readable or not.

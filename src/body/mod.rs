@@ -41,7 +41,7 @@ pub(crate) use self::{
     buffering::Buffering,
     complete::{Announced, has_body},
     entry::Entry,
-    judging::{Stream, names_events},
+    judging::{Stream, is_plain, names_events, names_json},
     policy::Policy,
     replay::MAX_BODY,
     supervision::reason_of,

@@ -1,5 +1,6 @@
 use std::time::Duration;
 
+use bytes::Bytes;
 use http::HeaderMap;
 
 use super::{Seen, Tap};
@@ -41,6 +42,11 @@ pub trait Policy {
     /// The head has come, and is about to be handed on.
     fn answered(&mut self, found: &Run) {
         let _ = found;
+    }
+
+    /// These bytes are handed on next.
+    fn data(&mut self, found: &Run, data: &Bytes) {
+        let _ = (found, data);
     }
 
     /// A frame is handed on; `seen` is none if the policy does not read.

@@ -147,6 +147,9 @@ impl<P: Policy> Supervision<P> {
     /// A frame is about to be handed on, unless something forbids it.
     #[inline]
     pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), Stop> {
+        if let Some(data) = frame.data_ref() {
+            self.policy.data(&self.found, data);
+        }
         let seen = match &mut self.reading {
             Reading::Tap(tap) => match frame.data_ref() {
                 Some(data) => Some(tap.frame(data)),

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
-    RunId, RunSnapshot, TerminalReason, Terminated,
+    LoopPattern, LoopVerdict, RunId, RunSnapshot, TerminalReason, Terminated,
     core::Node,
     info::Info,
     snapshot::{millis, optional_millis},
@@ -81,6 +81,17 @@ pub enum Notice {
         /// How long it took to complete.
         #[serde(rename = "took_ms", serialize_with = "millis")]
         took: Duration,
+    },
+    /// It goes in circles: see [`LoopGuardLayer`](crate::LoopGuardLayer).
+    Loop {
+        /// In which.
+        pattern: LoopPattern,
+        /// What was done about it.
+        verdict: LoopVerdict,
+        /// The tool that was called last, its name cut at 64 characters.
+        tool: Arc<str>,
+        /// How many calls it has been so far.
+        times: u32,
     },
 }
 

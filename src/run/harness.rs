@@ -13,6 +13,7 @@ use tokio::sync::broadcast;
 
 use super::{
     Notice, Run, RunEvent, RunEvents, Trajectory,
+    actions::Actions,
     core::{Node, nanos},
     info::Info,
     shadow::Shadows,
@@ -40,6 +41,7 @@ pub(crate) struct Harness {
     pub(super) trajectory: OnceLock<Trajectory>,
     /// How many tools that were refused were written down there.
     pub(super) refusals: AtomicU8,
+    pub(super) actions: Actions,
     observed: Mutex<Observed>,
     above: OnceLock<Above>,
     /// Who is asked to stop when the run ends.

@@ -46,7 +46,10 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
             let s = if turns == 1 { "" } else { "s" };
             write!(f, "it reached its limit of {turns} turn{s} ({name})")?;
         }
-        (reason, _) => write!(f, "{} ({name})", cause(reason))?,
+        (reason, _) => match &end.cause {
+            Some(cause) => write!(f, "it {cause} ({name})")?,
+            None => write!(f, "{} ({name})", cause(reason))?,
+        },
     }
     match &end.last_step {
         Some(step) => write!(f, ". Last step: {step}")?,

@@ -39,6 +39,8 @@
 //! # }
 //! ```
 
+mod acting;
+mod actions;
 mod attach;
 mod core;
 mod drive;
@@ -74,6 +76,8 @@ mod unwell;
 mod wait;
 
 pub use self::{
+    acting::CallResult,
+    actions::{LoopPattern, LoopVerdict},
     ended::{Ended, Settled},
     event::{Notice, RunEvent, RunEvents},
     handle::Run,
@@ -93,6 +97,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
+    actions::LoopLimits,
     core::{Announcement, Clock, Nanos, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
     harness::HEARTBEAT,

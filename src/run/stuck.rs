@@ -124,7 +124,6 @@ impl Streak {
 }
 
 impl Run {
-    #[expect(dead_code, reason = "the layer that sees actions comes next")]
     /// The run did this; the same digest means the same again.
     pub(crate) fn acted(&self, action: u64) {
         self.stands(self.nearest().payload.harness().standstill.repeat(action));

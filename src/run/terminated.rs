@@ -33,6 +33,8 @@ pub struct Terminated {
     pub(super) tree: u64,
     pub(super) origin: u64,
     pub(super) measure: Measure,
+    /// What it did to be ended, in words after "it".
+    pub(super) cause: Option<Arc<str>>,
     pub(super) source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
@@ -109,6 +111,7 @@ impl Terminated {
                     .closing_for()
                     .map_or(Measure::Set, |limit| limit.measure),
             },
+            cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
         }
     }
@@ -127,6 +130,14 @@ impl Terminated {
     pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
         self.tree == run.node().payload.tree
     }
+}
+
+/// What the run did, if that was what it ended for.
+fn cause(node: &Node<Info>, reason: &TerminalReason) -> Option<Arc<str>> {
+    if *reason != TerminalReason::LoopDetected {
+        return None;
+    }
+    node.nearest_run().payload.harness_if_any()?.actions.cause()
 }
 
 /// What a node that is not over is refused for.

@@ -13,10 +13,11 @@ use pin_project_lite::pin_project;
 use super::errors::ErrorKey;
 use super::{
     NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
+    acting::{self, Doing},
     drive::{Drive, poll_until_end},
     silence::Silence,
 };
-use crate::upstream::FailureClass;
+use crate::{conversation::digest, upstream::FailureClass};
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
@@ -44,6 +45,7 @@ pub struct Tool {
     run: Run,
     name: Cow<'static, str>,
     window: Option<Duration>,
+    doing: Option<Doing>,
 }
 
 /// Why a tool gave no result.
@@ -63,7 +65,19 @@ impl Tool {
             run,
             name,
             window: None,
+            doing: None,
         }
+    }
+
+    /// Says what the tool is called with, so that a run that goes in circles is
+    /// found, as a [`LoopGuardLayer`](crate::LoopGuardLayer) finds it in the
+    /// requests of an agent, and by its limits; without one by the usual limits.
+    /// See [`Call::result_by`] for what comes of it.
+    #[must_use]
+    pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
+        let arguments = acting::arguments(arguments);
+        self.doing = Some(Doing { arguments });
+        self
     }
 
     /// The longest the tool may take, counted from its first wait and not
@@ -111,6 +125,7 @@ impl Tool {
             future: Some(future),
             node,
             name: self.name,
+            doing: self.doing,
             drive: Drive::default(),
             silence: self
                 .window
@@ -139,6 +154,7 @@ pin_project! {
         future: Option<F>,
         node: Run,
         name: Cow<'static, str>,
+        doing: Option<Doing>,
         drive: Drive,
         silence: Option<Silence>,
         settled: bool,
@@ -166,6 +182,14 @@ impl<F> Watch<F> {
                 this.node.note(step.detail(this.name.clone()));
             }
             this.node.settle(reason);
+        }
+    }
+
+    /// It has done what it was to do; its node is settled.
+    fn done(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
+        let this = self.project();
+        if let Some(doing) = this.doing.take() {
+            doing.done(this.node, this.name, result());
         }
     }
 
@@ -212,8 +236,12 @@ impl<F> Watch<F> {
 impl<F: Future> Future for Watch<F> {
     type Output = Result<F::Output, Box<Terminated>>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_with(cx, |_| TerminalReason::Completed)
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let output = std::task::ready!(self.as_mut().poll_with(cx, |_| TerminalReason::Completed));
+        if output.is_ok() {
+            self.done(|| None);
+        }
+        Poll::Ready(output)
     }
 }
 
@@ -224,7 +252,22 @@ where
 {
     type Output = Result<T, ToolError<E>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_with(cx, |_| None)
+    }
+}
+
+impl<F> Call<F> {
+    /// `result` is the digest of an output, if it is known.
+    pub(super) fn poll_with<T, E>(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        result: impl FnOnce(&T) -> Option<u64>,
+    ) -> Poll<Result<T, ToolError<E>>>
+    where
+        F: Future<Output = Result<T, E>>,
+        E: fmt::Display,
+    {
         let failed = TerminalReason::Failed(FailureClass::Caller);
         let judge = |output: &Result<T, E>| match output {
             Ok(_) => TerminalReason::Completed,
@@ -234,10 +277,15 @@ where
             }
         };
         match std::task::ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
-            Ok(Ok(output)) => Poll::Ready(Ok(output)),
+            Ok(Ok(output)) => {
+                self.project().watch.done(|| result(&output));
+                Poll::Ready(Ok(output))
+            }
             Ok(Err(error)) => {
                 // Counted once the tool is gone: it may be the run's last error.
-                let watch = self.project().watch.project();
+                let mut watch = self.project().watch;
+                watch.as_mut().done(|| Some(digest(error.to_string())));
+                let watch = watch.project();
                 let key = || ErrorKey::new(watch.name, &error.to_string());
                 watch.node.run().fail(key);
                 Poll::Ready(Err(ToolError::Failed(error)))

@@ -14,7 +14,7 @@ impl Run {
             return;
         }
         let passed = Passed {
-            limit: silent,
+            limit: Some(silent),
             measure: Measure::Unwell,
         };
         // Losing means that it is over as well.

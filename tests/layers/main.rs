@@ -15,6 +15,7 @@ mod full_stack;
 mod hard_ceiling;
 mod health_gate;
 mod local;
+mod loop_guard;
 mod model_fallback;
 mod pump;
 mod reasons;

@@ -1,0 +1,113 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::{Request, request::Parts};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use tower_service::Service;
+
+use crate::{
+    BoxError,
+    body::{Buffering, ReplayBody},
+    conversation::History,
+    run::{PauseGuard, Run},
+};
+
+pin_project! {
+    /// Reads the request, and calls the inner service unless the run ended for it.
+    #[derive(Debug)]
+    pub struct Reading<S, Q>
+    where
+        S: Service<Request<ReplayBody>>,
+    {
+        #[pin]
+        stage: Stage<S::Future, Q>,
+        service: S,
+        run: Run,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    #[derive(Debug)]
+    enum Stage<F, Q> {
+        Upload {
+            #[pin]
+            body: Buffering<Q>,
+            head: Option<Parts>,
+            // The caller's time, not the upstream's silence.
+            pause: Option<PauseGuard>,
+        },
+        Calling {
+            #[pin]
+            future: F,
+        },
+    }
+}
+
+impl<S, Q> Reading<S, Q>
+where
+    S: Service<Request<ReplayBody>>,
+    Q: Body + 'static,
+{
+    pub(super) fn new(service: S, run: Run, request: Request<Q>, max_body: usize) -> Self {
+        let (head, body) = request.into_parts();
+        Self {
+            stage: Stage::Upload {
+                body: Buffering::new(body, max_body),
+                head: Some(head),
+                pause: None,
+            },
+            service,
+            run,
+        }
+    }
+}
+
+impl<S, Q> Future for Reading<S, Q>
+where
+    S: Service<Request<ReplayBody>>,
+    S::Error: Into<BoxError>,
+    Q: Body<Data = Bytes>,
+    Q::Error: Into<BoxError>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            match this.stage.as_mut().project() {
+                StageProj::Upload { body, head, pause } => {
+                    let Poll::Ready(body) = body.poll(cx) else {
+                        pause.get_or_insert_with(|| this.run.pause());
+                        return Poll::Pending;
+                    };
+                    let (body, Some(head)) = (body?, head.take()) else {
+                        panic!("a body was read twice");
+                    };
+                    read(this.run, &body);
+                    if let Err(ended) = this.run.check() {
+                        return Poll::Ready(Err(ended.into()));
+                    }
+                    let future = this.service.call(Request::from_parts(head, body));
+                    this.stage.set(Stage::Calling { future });
+                }
+                StageProj::Calling { future } => {
+                    return Poll::Ready(ready!(future.poll(cx)).map_err(Into::into));
+                }
+            }
+        }
+    }
+}
+
+/// What the request says of the run goes to the run.
+fn read(run: &Run, body: &ReplayBody) {
+    let body = body.gathered();
+    if let Some(history) = History::read(&body, &run.places()) {
+        run.follow(&history);
+    }
+}

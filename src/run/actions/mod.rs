@@ -1,0 +1,117 @@
+//! What a run does, and whether it goes in circles.
+//!
+//! Two sources tell of actions: the history that each request carries, see
+//! [`conversation`](crate::conversation), and the tools of the program that say
+//! their arguments, [`Tool::arguments`](super::Tool::arguments). An action is
+//! counted when its result is there, so what was refused is none, and ends no row.
+//!
+//! # Nothing counts twice
+//!
+//! A request repeats what the last one said, so it is read from where that ended.
+//! If it was changed since, all of it is read again, and the calls up to the last
+//! one that is known by its id are old. Where none is known, as in the first
+//! request of a run, what came before the user's last message is another run's. An
+//! action of a tool of the program's is taken for the one that the history then
+//! shows with the same name and arguments.
+
+mod limits;
+mod loops;
+mod state;
+#[cfg(test)]
+mod tests;
+mod warnings;
+mod window;
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+pub(crate) use self::limits::LoopLimits;
+pub use self::loops::{LoopPattern, LoopVerdict};
+use self::{
+    state::{Effect, State},
+    window::Action,
+};
+use super::{Notice, Run, TerminalReason};
+use crate::conversation::{Called, History, Place, digest};
+
+/// The actions of a run. Bounded, whatever requests say.
+#[derive(Debug, Default)]
+pub(crate) struct Actions {
+    state: Mutex<State>,
+    /// What the run ended for, in words.
+    cause: OnceLock<Arc<str>>,
+}
+
+impl Actions {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn cause(&self) -> Option<Arc<str>> {
+        self.cause.get().cloned()
+    }
+}
+
+impl Run {
+    /// Limits how far the nearest run may go in circles, or only tells when it would
+    /// have ended. Limits that are there only tighten.
+    pub(crate) fn limit_loops(&self, limits: LoopLimits, ends: bool) {
+        self.actions().lock().limit(limits, ends);
+    }
+
+    /// Where the messages of the last request ended.
+    pub(crate) fn places(&self) -> VecDeque<Place> {
+        self.actions().lock().places().clone()
+    }
+
+    /// A request says this of what the run did.
+    pub(crate) fn follow(&self, history: &History<'_>) {
+        let effects = self.actions().lock().follow(history);
+        self.take(effects);
+    }
+
+    /// An answer made these calls; a request that does not repeat them may bring
+    /// their results.
+    pub(crate) fn expect(&self, calls: Vec<Called>) {
+        if !calls.is_empty() {
+            self.actions().lock().expect(calls);
+        }
+    }
+
+    /// A tool of the program's ran; `arguments` and `result` are digests.
+    pub(crate) fn ran(&self, name: &str, arguments: u64, result: Option<u64>) {
+        let action = Action {
+            name: name.into(),
+            call: digest((name.as_bytes(), arguments)),
+            result,
+            told: true,
+        };
+        let effects = self.actions().lock().ran(action);
+        self.take(effects);
+    }
+
+    fn actions(&self) -> &Actions {
+        &self.nearest().payload.harness().actions
+    }
+
+    /// Outside of the lock: an end goes far.
+    fn take(&self, effects: Vec<Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Acted(action) => self.acted(action),
+                Effect::Found(found) => {
+                    let ends = found.verdict == LoopVerdict::Stopped;
+                    if ends {
+                        let _ = self.actions().cause.set(found.to_string().into());
+                    }
+                    self.notify(&Notice::from(found));
+                    if ends {
+                        self.run().end(TerminalReason::LoopDetected);
+                    }
+                }
+            }
+        }
+    }
+}

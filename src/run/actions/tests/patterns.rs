@@ -1,0 +1,276 @@
+use super::*;
+use LoopPattern::{PingPong, SameCall, SameTool, UnknownTool};
+use LoopVerdict::{Observed, Stopped, Warned};
+
+/// Nothing ends, so that what is told can be counted.
+fn off(stop: u32) -> LoopLimits {
+    LoopLimits {
+        stop: LoopLimits::limit(stop),
+        any_tool: None,
+        ..LoopLimits::DEFAULT
+    }
+}
+
+#[test]
+fn the_same_call_with_the_same_result_is_told_at_ten_and_ends_at_twenty() {
+    let mut agent = Agent::new();
+    let keys = [
+        r#"{"job":7,"deep":{"a":1,"b":2}}"#,
+        r#"{ "deep":{"b":2,"a":1}, "job":7 }"#,
+    ];
+
+    let told = told((0..20).map(|turn| agent.does("status", keys[turn % 2], "running")));
+
+    assert_eq!(
+        told,
+        [(10, SameCall, Warned, 10), (20, SameCall, Stopped, 20)]
+    );
+}
+
+#[test]
+fn other_calls_between_make_no_difference_within_thirty() {
+    let mut agent = Agent::new();
+
+    let told = told((0..28).map(|turn| {
+        if turn % 7 == 6 || turn % 7 == 2 {
+            return agent.does("note", &format!("{{\"n\":{turn}}}"), "ok");
+        }
+        agent.does("status", "{}", "running")
+    }));
+
+    assert_eq!(
+        told,
+        [(13, SameCall, Warned, 10), (27, SameCall, Stopped, 20)]
+    );
+}
+
+#[test]
+fn a_slow_poll_is_told_once_per_ten_and_ends_nothing() {
+    let mut agent = Agent::new();
+
+    let told = told((0..90).map(|turn| match turn % 3 {
+        0 => agent.does("status", "{}", "running"),
+        _ => agent.does("work", &format!("{{\"n\":{turn}}}"), &format!("{turn}")),
+    }));
+
+    assert_eq!(
+        told,
+        [
+            (28, SameCall, Warned, 10),
+            (58, SameCall, Warned, 20),
+            (88, SameCall, Warned, 30)
+        ]
+    );
+}
+
+#[test]
+fn another_result_begins_anew() {
+    let mut agent = Agent::with(LoopLimits {
+        any_tool: None,
+        ..LoopLimits::DEFAULT
+    });
+
+    let told = told((0..57).map(|turn| {
+        agent.does(
+            "status",
+            "{}",
+            if turn % 19 == 18 {
+                "changed"
+            } else {
+                "running"
+            },
+        )
+    }));
+
+    let warned: Vec<_> = told
+        .iter()
+        .map(|(at, _, verdict, times)| (*at, *verdict, *times))
+        .collect();
+    assert_eq!(
+        warned,
+        [(10, Warned, 10), (29, Warned, 10), (48, Warned, 10)]
+    );
+}
+
+#[test]
+fn two_calls_in_turn_are_told_at_ten_and_end_at_twenty() {
+    let mut agent = Agent::new();
+
+    let told = told((0..20).map(|turn| match turn % 2 {
+        0 => agent.does("read", "{}", "text"),
+        _ => agent.does("list", "{}", "files"),
+    }));
+
+    assert_eq!(
+        told,
+        [(10, PingPong, Warned, 10), (20, PingPong, Stopped, 20)]
+    );
+}
+
+#[test]
+fn two_calls_in_turn_that_change_something_are_no_loop() {
+    let mut agent = Agent::new();
+
+    let told = told((0..40).map(|turn| match turn % 2 {
+        0 => agent.does("edit", "{}", &format!("{turn}")),
+        _ => agent.does("test", "{}", &format!("{turn}")),
+    }));
+
+    assert_eq!(told, []);
+}
+
+#[test]
+fn tools_that_are_not_declared_end_the_run_at_ten() {
+    let mut agent = Agent::new();
+    agent.tools = r#"{"type":"function","function":{"name":"read"}}"#;
+
+    let told = told((0..19).map(|turn| {
+        let name = if turn % 2 == 0 {
+            format!("made_up_{turn}")
+        } else {
+            "read".to_owned()
+        };
+        agent.does(&name, &format!("{{\"n\":{turn}}}"), &format!("{turn}"))
+    }));
+
+    assert_eq!(told, [(19, UnknownTool, Stopped, 10)]);
+}
+
+#[test]
+fn without_declared_tools_none_is_unknown() {
+    let mut agent = Agent::new();
+
+    let turn = |turn| (format!("{{\"n\":{turn}}}"), format!("{turn}"));
+    let turns = (0..40).map(|number| {
+        let (arguments, result) = turn(number);
+        agent.does("made_up", &arguments, &result)
+    });
+
+    assert_eq!(told(turns), []);
+}
+
+#[test]
+fn a_tool_that_was_declared_when_it_was_called_is_known() {
+    let mut agent = Agent::new();
+    let [read, list] = ["read", "list"].map(|name| {
+        format!(r#"{{"type":"function","function":{{"name":"{name}"}}}}"#).leak() as &str
+    });
+
+    let mut turns = Vec::new();
+    for turn in 0..20 {
+        // Called with what the request before declared.
+        let (before, after) = if turn % 2 == 0 {
+            ("list", read)
+        } else {
+            ("read", list)
+        };
+        agent.tools = after;
+        turns.push(agent.does(before, &format!("{{\"n\":{turn}}}"), &format!("{turn}")));
+    }
+
+    // The first request has none before it.
+    assert_eq!(told(turns.into_iter()), []);
+}
+
+#[test]
+fn one_tool_in_a_row_that_learns_nothing_ends_at_thirty() {
+    let same_result = |turn: usize| (format!("{{\"n\":{turn}}}"), "nothing".to_owned());
+    let same_arguments = |turn: usize| ("{}".to_owned(), format!("{turn}"));
+    for case in [&same_result as &dyn Fn(usize) -> _, &same_arguments] {
+        let mut agent = Agent::new();
+        let told = told((0..30).map(|turn| {
+            let (arguments, result) = case(turn);
+            agent.does("search", &arguments, &result)
+        }));
+        assert_eq!(told, [(30, SameTool, Stopped, 30)]);
+    }
+    let mut agent = Agent::new();
+    let told = told(
+        (0..60).map(|turn| agent.does("search", &format!("{{\"n\":{turn}}}"), &format!("{turn}"))),
+    );
+    assert_eq!(told, [], "it learns something each time");
+}
+
+#[test]
+fn a_limit_that_is_off_never_fires_and_the_smaller_of_two_does() {
+    let mut agent = Agent::with(off(0));
+    let told_of = |agent: &mut Agent| told((0..45).map(|_| agent.does("status", "{}", "running")));
+    assert_eq!(
+        told_of(&mut agent),
+        [
+            (10, SameCall, Warned, 10),
+            (20, SameCall, Warned, 20),
+            (30, SameCall, Warned, 30),
+            (40, SameCall, Warned, 40),
+        ]
+    );
+
+    let mut agent = Agent::with(off(12));
+    agent.state.limit(off(15), true);
+    agent.state.limit(off(0), true);
+    let stopped = told_of(&mut agent);
+    assert_eq!(stopped[1], (12, SameCall, Stopped, 12));
+}
+
+#[test]
+fn a_limit_beyond_the_window_is_reached_too() {
+    let mut agent = Agent::with(LoopLimits {
+        warn: None,
+        ..off(50)
+    });
+
+    let told = told((0..50).map(|_| agent.does("status", "{}", "running")));
+
+    assert_eq!(told, [(50, SameCall, Stopped, 50)]);
+}
+
+#[test]
+fn limits_that_observe_tell_once_and_end_nothing() {
+    let mut agent = Agent::new();
+    agent.state.limit(
+        LoopLimits {
+            warn: None,
+            any_tool: None,
+            ..off(5)
+        },
+        false,
+    );
+
+    let told = told((0..40).map(|turn| {
+        agent.does(
+            "status",
+            "{}",
+            if turn == 20 { "changed" } else { "running" },
+        )
+    }));
+
+    assert_eq!(
+        told,
+        [(5, SameCall, Observed, 5), (26, SameCall, Observed, 5)]
+    );
+}
+
+#[test]
+fn beside_limits_that_observe_those_that_end_still_end() {
+    let mut agent = Agent::with(off(20));
+    agent.state.limit(off(5), false);
+
+    let told = told((0..20).map(|_| agent.does("status", "{}", "running")));
+
+    assert_eq!(
+        told,
+        [
+            (5, SameCall, Observed, 5),
+            (10, SameCall, Warned, 10),
+            (20, SameCall, Stopped, 20)
+        ]
+    );
+}
+
+#[test]
+fn results_that_are_not_known_are_like_no_other() {
+    let mut state = State::default();
+    let turns = (0..30).map(|_| found(state.ran(action("status", "{}", None))));
+
+    assert_eq!(told(turns), [(30, SameTool, Stopped, 30)]);
+}

@@ -1,0 +1,76 @@
+//! What was told already.
+
+use std::collections::VecDeque;
+
+use super::LoopPattern;
+
+/// How many loops are told apart at a time.
+const LOOPS: usize = 16;
+
+/// The loops that a run is in, so that each is told once per so many rounds.
+#[derive(Debug, Default)]
+pub(super) struct Warnings {
+    warned: VecDeque<Warned>,
+    /// What would have ended the run.
+    observed: VecDeque<Loop>,
+}
+
+/// A loop by its pattern, and its call or tool.
+type Loop = (LoopPattern, u64);
+
+#[derive(Debug)]
+struct Warned {
+    of: Loop,
+    /// How often it came back, beyond what the window holds.
+    times: u32,
+    told: u32,
+}
+
+impl Warnings {
+    /// It was seen once more, now `count` times in the window. Answers how often in
+    /// all, if that is to be told.
+    pub(super) fn warn(
+        &mut self,
+        pattern: LoopPattern,
+        subject: u64,
+        count: u32,
+        every: u32,
+    ) -> Option<u32> {
+        let of = (pattern, subject);
+        let known = self.warned.iter().position(|warned| warned.of == of);
+        let known = known.and_then(|place| self.warned.remove(place));
+        if count < every {
+            return None;
+        }
+        let (times, told) = known.map_or((0, 0), |known| (known.times + 1, known.told));
+        let times = times.max(count);
+        let now = times / every;
+        remember(
+            &mut self.warned,
+            Warned {
+                of,
+                times,
+                told: now,
+            },
+        );
+        (now > told).then_some(times)
+    }
+
+    /// It would have ended the run, or would not. Answers whether that is to be told.
+    pub(super) fn observe(&mut self, pattern: LoopPattern, subject: u64, reached: bool) -> bool {
+        let of = (pattern, subject);
+        let known = self.observed.iter().position(|known| *known == of);
+        let known = known.and_then(|place| self.observed.remove(place));
+        if reached {
+            remember(&mut self.observed, of);
+        }
+        reached && known.is_none()
+    }
+}
+
+fn remember<T>(loops: &mut VecDeque<T>, one: T) {
+    if loops.len() >= LOOPS {
+        loops.pop_front();
+    }
+    loops.push_back(one);
+}

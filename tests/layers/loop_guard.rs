@@ -1,0 +1,52 @@
+//! Agents that go in circles.
+
+mod agent;
+mod answers;
+mod dialects;
+mod nodes;
+mod tools;
+
+use tower_agent::{LoopPattern, LoopVerdict, Notice, RunEvent, run::RunEvents};
+
+/// What was told of a run: loops by their numbers, and the rest by name.
+async fn told(mut events: RunEvents) -> Vec<String> {
+    let mut told = Vec::new();
+    while let Some(event) = events.next().await {
+        match event {
+            RunEvent::Notice { notice, .. } => told.push(word(&notice)),
+            RunEvent::Ended { message, .. } => {
+                told.push(message);
+                break;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    told
+}
+
+fn word(notice: &Notice) -> String {
+    match notice {
+        Notice::Opened => "opened".to_owned(),
+        Notice::LooksStuck { repeats } => format!("stuck {repeats}"),
+        Notice::Loop {
+            pattern,
+            verdict,
+            tool,
+            times,
+        } => {
+            let pattern = match pattern {
+                LoopPattern::SameCall => "same call",
+                LoopPattern::PingPong => "ping-pong",
+                LoopPattern::UnknownTool => "unknown tool",
+                other => panic!("{other:?}"),
+            };
+            let verdict = match verdict {
+                LoopVerdict::Warned => "warned",
+                LoopVerdict::Stopped => "stopped",
+                _ => "observed",
+            };
+            format!("{pattern} {verdict} {tool} {times}")
+        }
+        other => panic!("{other:?}"),
+    }
+}
