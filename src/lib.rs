@@ -80,6 +80,7 @@
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
 //! | [`LoopGuardLayer`] | ends a run whose tool calls go in circles |
+//! | [`ProgressLayer`] | says that a call takes long, keeps a silent stream alive |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may be tried |
@@ -116,6 +117,7 @@ pub mod hard_ceiling;
 pub mod health_gate;
 pub mod loop_guard;
 pub mod model_fallback;
+pub mod progress;
 pub mod pump;
 pub mod retry_budget;
 pub mod run;
@@ -142,12 +144,13 @@ pub use self::{
     health_gate::HealthGateLayer,
     loop_guard::LoopGuardLayer,
     model_fallback::{Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer},
+    progress::ProgressLayer,
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
         CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, Notice, Owner,
-        ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope, Step, StepKind,
-        TerminalReason, Terminated, ToolError, Trajectory,
+        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope, Step,
+        StepKind, TerminalReason, Terminated, ToolError, Trajectory,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

@@ -5,6 +5,10 @@ use std::sync::{
 
 use crate::sse::{Dialect, Finish, Judge, StreamFailure, Usage};
 
+mod shifted;
+
+pub(crate) use self::shifted::Shifted;
+
 const NONE: u64 = u64::MAX;
 
 /// What the innermost layer found in an event stream so far, in byte offsets
@@ -21,6 +25,7 @@ pub struct Judged {
 struct Marks {
     dialect: OnceLock<Dialect>,
     progressed: AtomicU64,
+    position: AtomicU64,
     events: AtomicU64,
     heartbeats: AtomicU64,
     commit: AtomicU64,
@@ -41,6 +46,7 @@ impl Judged {
             marks: Arc::new(Marks {
                 dialect: OnceLock::new(),
                 progressed: AtomicU64::new(0),
+                position: AtomicU64::new(0),
                 events: AtomicU64::new(0),
                 heartbeats: AtomicU64::new(0),
                 commit: AtomicU64::new(NONE),
@@ -67,6 +73,12 @@ impl Judged {
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
+    }
+
+    /// How many bytes were judged so far: what is handed on while it does not grow,
+    /// nobody judged.
+    pub(crate) fn position(&self) -> u64 {
+        self.marks.position.load(Ordering::Acquire)
     }
 
     /// How many events there were so far.
@@ -152,6 +164,7 @@ impl Judged {
             .progressed
             .store(judge.progressed(), Ordering::Release);
         marks.events.store(judge.events(), Ordering::Release);
+        marks.position.store(judge.position(), Ordering::Release);
         marks
             .heartbeats
             .store(judge.heartbeats(), Ordering::Release);

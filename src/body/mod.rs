@@ -41,6 +41,7 @@ pub(crate) use self::{
     buffering::Buffering,
     complete::{Announced, has_body},
     entry::Entry,
+    judged::Shifted,
     judging::{Stream, is_plain, names_events, names_json},
     policy::Policy,
     replay::MAX_BODY,

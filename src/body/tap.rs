@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::{Announced, Judged, Stream, complete::has_body};
@@ -69,6 +69,8 @@ pub enum Seen {
     Progress,
     /// Bytes, but no progress: a ping, a prelude.
     Life,
+    /// Bytes that a layer of ours put in: the upstream knows nothing of them.
+    Inserted,
 }
 
 /// Reads along with a body: what was progress, whether it is complete, whether
@@ -101,9 +103,16 @@ enum Mode {
 struct Follower {
     judged: Judged,
     progressed: u64,
+    position: u64,
 }
 
 impl Facts {
+    /// Whether an answer with this head is a stream of events that can be read.
+    pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
+        // A stream that is announced as empty has been cut all the same.
+        has_body(self.head, status) && Stream::is_events(status, headers)
+    }
+
     #[inline]
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         Self {
@@ -128,14 +137,12 @@ impl Tap {
     #[inline]
     pub(crate) fn new<B: Body>(facts: Facts, answer: &mut Response<B>) -> Self {
         let announced = Announced::by(facts.head, answer);
-        let status = answer.status();
-        // A stream that is announced as empty has been cut all the same.
-        let events = has_body(facts.head, status) && Stream::is_events(status, answer.headers());
-        let mode = if events {
+        let mode = if facts.is_events(answer.status(), answer.headers()) {
             match answer.extensions().get::<Judged>() {
                 Some(judged) => Mode::Following(Box::new(Follower {
                     judged: judged.clone(),
                     progressed: 0,
+                    position: 0,
                 })),
                 None => {
                     let stream = Box::new(Stream::new(facts.dialect.into()));
@@ -165,6 +172,11 @@ impl Tap {
             Mode::Judging(stream) => stream.push(data).progress,
             Mode::Following(follower) => {
                 let latest = follower.judged.progressed();
+                let position = follower.judged.position();
+                let grown = std::mem::replace(&mut follower.position, position) != position;
+                if !grown && !data.is_empty() {
+                    return Seen::Inserted;
+                }
                 std::mem::replace(&mut follower.progressed, latest) != latest
             }
         };
@@ -213,7 +225,8 @@ impl Tap {
         }
     }
 
-    fn judged(&self) -> Option<&Judged> {
+    /// The marks of the stream of events that this is, if it is one.
+    pub(crate) fn judged(&self) -> Option<&Judged> {
         match &self.mode {
             Mode::Bytes => None,
             Mode::Judging(stream) => Some(stream.judged()),

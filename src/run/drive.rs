@@ -281,6 +281,27 @@ pub(crate) fn poll_until_end<F: Future>(
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, Terminated>> {
+    poll_until_end_and(drive, run, silence, |_| None, future, cx)
+}
+
+/// The same; `waits` is told the time at each pending poll in which `run` is not
+/// over, and answers when it wants to be told again.
+///
+/// # Cancel safety
+///
+/// As for [`poll_until_end`].
+#[allow(
+    clippy::result_large_err,
+    reason = "the cold path, and the type of every layer"
+)]
+pub(crate) fn poll_until_end_and<F: Future>(
+    drive: &mut Drive,
+    run: &Run,
+    silence: Option<&mut Silence>,
+    waits: impl FnOnce(Duration) -> Option<Nanos>,
+    future: Pin<&mut F>,
+    cx: &mut Context<'_>,
+) -> Poll<Result<F::Output, Terminated>> {
     if run.node().own_end().is_some() {
         return Poll::Ready(Err(run.to_terminated()));
     }
@@ -293,7 +314,8 @@ pub(crate) fn poll_until_end<F: Future>(
     if let Err(ended) = run.check_in(&turn) {
         return Poll::Ready(Err(ended));
     }
-    let deadline = [window, run.node().next_deadline()]
+    let alarm = waits(now);
+    let deadline = [window, run.node().next_deadline(), alarm]
         .into_iter()
         .flatten()
         .min();

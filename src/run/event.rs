@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
-    LoopPattern, LoopVerdict, RunId, RunSnapshot, TerminalReason, Terminated,
+    LoopPattern, LoopVerdict, RunId, RunSnapshot, Step, TerminalReason, Terminated,
     core::Node,
     info::Info,
     snapshot::{millis, optional_millis},
@@ -92,6 +92,16 @@ pub enum Notice {
         tool: Arc<str>,
         /// How many calls it has been so far.
         times: u32,
+    },
+    /// One of its steps takes long: see [`ProgressNotices`](super::ProgressNotices).
+    Working {
+        /// The step that is under way.
+        step: Step,
+        /// For how long, until now.
+        #[serde(rename = "running_for_ms", serialize_with = "millis")]
+        running_for: Duration,
+        /// The same for people, in one sentence without a full stop.
+        message: String,
     },
 }
 

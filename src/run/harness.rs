@@ -16,6 +16,7 @@ use super::{
     actions::Actions,
     core::{Node, nanos},
     info::Info,
+    notices,
     shadow::Shadows,
     stuck::Standstill,
     sub_agent::{Above, Asked},
@@ -42,6 +43,7 @@ pub(crate) struct Harness {
     /// How many tools that were refused were written down there.
     pub(super) refusals: AtomicU8,
     pub(super) actions: Actions,
+    pub(super) notices: notices::Asked,
     observed: Mutex<Observed>,
     above: OnceLock<Above>,
     /// Who is asked to stop when the run ends.

@@ -54,6 +54,7 @@ mod id;
 mod info;
 mod kind;
 mod message;
+mod notices;
 mod pause;
 mod reason;
 mod registry;
@@ -83,6 +84,7 @@ pub use self::{
     handle::Run,
     id::{InvalidRunId, RunId},
     kind::{Limits, NodeKind, ResetOn, Scope},
+    notices::ProgressNotices,
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
     registry::{Owner, RunDrain, RunRegistry},
@@ -102,6 +104,7 @@ pub(crate) use self::{
     drive::{Drive, Turn, poll_until_end},
     harness::HEARTBEAT,
     info::Failing,
+    notices::Working,
     silence::Silence,
     summary::OnEnd,
     task::TaskGuard,

@@ -14,7 +14,8 @@ use super::errors::ErrorKey;
 use super::{
     NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
     acting::{self, Doing},
-    drive::{Drive, poll_until_end},
+    drive::{Drive, poll_until_end_and},
+    notices::Working,
     silence::Silence,
 };
 use crate::{conversation::digest, upstream::FailureClass};
@@ -127,6 +128,11 @@ impl Tool {
             name: self.name,
             doing: self.doing,
             drive: Drive::default(),
+            working: self
+                .run
+                .asked_notices()
+                .and_then(Working::new)
+                .map(Box::new),
             silence: self
                 .window
                 .map(|window| Silence::new(ResetOn::Step, window)),
@@ -156,6 +162,8 @@ pin_project! {
         name: Cow<'static, str>,
         doing: Option<Doing>,
         drive: Drive,
+        // Boxed: most runs ask for no notices.
+        working: Option<Box<Working>>,
         silence: Option<Silence>,
         settled: bool,
     }
@@ -205,10 +213,16 @@ impl<F> Watch<F> {
         let Some(future) = this.future.as_pin_mut() else {
             return Poll::Ready(Err(Box::new(this.node.to_terminated())));
         };
-        match std::task::ready!(poll_until_end(
+        let (node, name, working) = (&*this.node, this.name, this.working);
+        let tell = |now| {
+            let step = || Step::new(StepKind::ToolExecution).detail(name.clone());
+            node.tell_working(working.as_mut()?, now, step)
+        };
+        match std::task::ready!(poll_until_end_and(
             this.drive,
-            this.node,
+            node,
             this.silence.as_mut(),
+            tell,
             future,
             cx
         )) {

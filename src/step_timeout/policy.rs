@@ -156,7 +156,8 @@ impl Policy for StepPolicy {
     fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
         self.begin(tap);
         let resets = match self.silence.resets_on() {
-            ResetOn::AnyByte => true,
+            // What a layer of ours inserted says nothing of the upstream.
+            ResetOn::AnyByte => seen != Some(Seen::Inserted),
             ResetOn::Content => seen == Some(Seen::Progress),
             ResetOn::Step => false,
         };

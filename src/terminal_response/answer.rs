@@ -10,7 +10,7 @@ use crate::{
     run_layer::CallFailed,
     sse::{Dialect, ErrorInfo, Truncated, error_body},
     upstream::{
-        TransportError,
+        NotAStream, TransportError,
         cooling::{CoolingDown, seconds},
     },
 };
@@ -117,6 +117,17 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
                 "request_too_large",
                 "The request body is larger than this server takes.".to_owned(),
             );
+        }
+        if let Some(late) = cause.downcast_ref::<NotAStream>() {
+            let said = match &*late.message {
+                "" => "the answer is no stream of events",
+                message => message,
+            };
+            let message = format!(
+                "The upstream answered {}: {said} (upstream_failed).",
+                late.status
+            );
+            return (StatusCode::BAD_GATEWAY, "upstream_failed", message);
         }
         if cause.is::<Truncated>() {
             return (

@@ -2,7 +2,7 @@ use std::error::Error;
 
 use http_body_util::LengthLimitError;
 
-use super::{FailureClass, TransportError};
+use super::{FailureClass, NotAStream, TransportError};
 use crate::{
     error::{InvalidRequest, RequestCut, chain},
     sse::Truncated,
@@ -28,6 +28,9 @@ pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
     let callers = |error: &(dyn Error + 'static)| {
         error.is::<RequestCut>() || error.is::<LengthLimitError>() || error.is::<InvalidRequest>()
     };
+    if let Some(late) = chain(error).find_map(|error| error.downcast_ref::<NotAStream>()) {
+        return late.class;
+    }
     if chain(error).any(callers) {
         FailureClass::Caller
     } else if TransportError::is_in(error) {

@@ -59,6 +59,7 @@ mod head;
 mod judge;
 mod judgement;
 mod names;
+mod not_a_stream;
 mod prose;
 mod reason;
 mod retry_after;
@@ -74,5 +75,6 @@ pub use self::{
     class::FailureClass,
     failure::Failure,
     judgement::{Answered, Judgement},
+    not_a_stream::NotAStream,
     transport::TransportError,
 };

@@ -18,7 +18,7 @@ pub(crate) use self::{
     heard::Heard,
     probe::Probe,
     read::{Read, ReadExt, poll_body, poll_once, reason_of, secs},
-    script::{Script, Upstream, UpstreamBody},
+    script::{Script, Upstream, UpstreamBody, UpstreamFuture},
     several::Several,
     told::Told,
 };

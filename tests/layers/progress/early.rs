@@ -1,0 +1,297 @@
+use http::{Request, StatusCode};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    ClientDisconnectLayer, HardCeilingLayer, ProgressLayer, ReplayBody, Run, RunLayer, RunRegistry,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, upstream::FailureClass,
+    upstream::NotAStream,
+};
+
+use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};
+use crate::support::{
+    DONE, ERROR, PRELUDE, ReadExt, Script, Told, USAGE, attached, chat, later, poll_body,
+    poll_once, request, run_on, saying, secs,
+};
+
+const LAYER: ProgressLayer = ProgressLayer::new().early_head(secs(25));
+
+/// A chat request for a stream.
+fn streaming() -> Request<()> {
+    let mut request = request();
+    let events = "text/event-stream".parse().unwrap();
+    request.headers_mut().insert("accept", events);
+    request
+}
+
+/// An answer behind an early head, under the layer that tells the caller of
+/// failures: its run, what the caller read, and when.
+async fn told_of(late: Script) -> (Run, Vec<(u64, String)>) {
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(HardCeilingLayer::new(secs(100)))
+        .layer(LAYER)
+        .service(late.upstream().0);
+    let answer = service.oneshot(streaming()).await.unwrap();
+    assert_eq!(answer.status(), StatusCode::OK);
+    let run = run_on(&answer);
+    assert_eq!(answer.headers()["x-run-id"], run.id().to_string().as_str());
+    let (read, end) = timed(answer.into_body()).await;
+    end.unwrap();
+    (run, read)
+}
+
+/// The data of an error event.
+fn error_in(event: &str) -> serde_json::Value {
+    let data = event.strip_prefix("event: error\ndata: ").unwrap();
+    serde_json::from_str(data).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_does_not_come_is_sent_and_the_body_drives_the_call() {
+    let late = Script::sse().data(PRELUDE).data(chat("a")).data(DONE);
+    let (upstream, probe) = late.delayed(60).upstream();
+    let run = Run::open();
+    let noticed = Noticed::of(&run);
+    let mut request = streaming();
+    request.extensions_mut().insert(run.clone());
+    let start = tokio::time::Instant::now();
+
+    let answer = LAYER.layer(upstream).oneshot(request).await.unwrap();
+
+    assert_eq!(exactly(start.elapsed()), 25);
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    assert_eq!(answer.headers()["cache-control"], "no-cache");
+    assert_eq!(run_on(&answer).id(), run.id());
+    let (read, end) = timed(answer.into_body()).await;
+    end.unwrap();
+    let a = chat("a");
+    let all = [
+        (15, KEEP_ALIVE),
+        (30, KEEP_ALIVE),
+        (35, PRELUDE),
+        (35, &a),
+        (35, DONE),
+    ];
+    assert_eq!(read, frames(all));
+    assert_eq!(probe.calls(), 1);
+    run.end(TerminalReason::Aborted);
+    assert_eq!(noticed.all().await, each("llm_call", &[30]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_comes_in_time_is_the_upstreams() {
+    let late = Script::sse().header("x-kept", "yes").data(DONE).delayed(25);
+    let (upstream, _) = late.upstream();
+
+    let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
+
+    assert_eq!(answer.headers()["x-kept"], "yes");
+    assert!(!answer.headers().contains_key("cache-control"));
+    assert_eq!(answer.into_body().read().await.whole(), DONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
+    let plain = Script::json().status(500).data("{}").delayed(60);
+    let (upstream, _) = plain.upstream();
+    let answer = LAYER.layer(upstream).oneshot(request()).await.unwrap();
+    assert_eq!(answer.status(), 500);
+
+    let (upstream, _) = Script::sse().data(DONE).delayed(60).upstream();
+    let body = ReplayBody::from(r#"{"model":"m","stream":true}"#);
+    let request = Request::post("/v1/chat/completions").body(body).unwrap();
+    let start = tokio::time::Instant::now();
+    drop(LAYER.layer(upstream).oneshot(request).await.unwrap());
+    assert_eq!(exactly(start.elapsed()), 25, "its body says so");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_behind_an_early_head_is_one_error_event_with_its_words() {
+    let busy = r#"{"error":{"message":"too fast","type":"rate_limit_error"}}"#;
+
+    let (run, read) = told_of(saying(429, busy).delayed(60)).await;
+
+    let [ka @ .., (35, event)] = &read[..] else {
+        panic!("{read:?}");
+    };
+    assert_eq!(ka, frames([(15, KEEP_ALIVE), (30, KEEP_ALIVE)]));
+    let error = error_in(event);
+    assert_eq!(error["code"], "upstream_failed");
+    let message = "The upstream answered 429 Too Many Requests: too fast (upstream_failed).";
+    assert_eq!(error["error"]["message"], message);
+    assert_eq!(error["error"]["run_id"], run.id().to_string());
+    let reason = TerminalReason::Failed(FailureClass::RateLimit);
+    assert_eq!(run.terminal_reason(), Some(reason));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_no_stream_is_no_success_behind_an_early_head() {
+    let whole = Script::json().data(r#"{"choices":[]}"#).delayed(60);
+    let compressed = Script::sse().header("content-encoding", "gzip").delayed(60);
+    let silent = Script::json().status(503).data("x").never().delayed(60);
+    for (late, at, says) in [
+        (whole, 35, "200 OK: the answer is no stream"),
+        (compressed, 35, "200 OK: the answer is no stream"),
+        (silent, 75, "it reached its time limit of 1m 40s"),
+    ] {
+        let (run, read) = told_of(late).await;
+
+        let (told, event) = read.last().unwrap();
+        assert_eq!(*told, at);
+        assert!(event.starts_with("event: error\n"), "{event}");
+        assert!(event.contains(says), "{event}");
+        assert_ne!(run.terminal_reason(), Some(TerminalReason::Completed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_behind_an_early_head_is_the_error_of_the_body() {
+    let (run, read) = told_of(Script::before_head().never()).await;
+    let (at, event) = read.last().unwrap();
+    assert_eq!(*at, 75);
+    assert_eq!(error_in(event)["code"], "max_turn_time");
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+
+    let (run, read) = told_of(Script::before_head().wait(60.0).fail("reset")).await;
+    let (at, event) = read.last().unwrap();
+    assert_eq!(*at, 35);
+    assert_eq!(error_in(event)["code"], "upstream_failed");
+    let reason = TerminalReason::Failed(FailureClass::Transport);
+    assert_eq!(run.terminal_reason(), Some(reason));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_layer_that_tells_the_caller_the_body_fails() {
+    let (upstream, _) = saying(400, ERROR).delayed(60).upstream();
+
+    let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    let error = read.end.unwrap_err();
+    let late = error.downcast_ref::<NotAStream>().unwrap();
+    assert_eq!(late.status, 400);
+    assert_eq!((late.class, &*late.message), (FailureClass::Caller, "no"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_drives_a_call_and_is_dropped_drops_the_call() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .layer(LAYER)
+        .service(upstream);
+    let run = Run::open();
+    let (request, call) = attached(&run, streaming());
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    assert!(poll_body(&mut body).is_pending());
+    assert!(!probe.is_dropped());
+
+    drop(body);
+
+    let reason = Some(TerminalReason::ClientDisconnect);
+    assert_eq!(probe.dropped().reason, reason);
+    assert_eq!(call.terminal_reason(), reason);
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_as_its_head_is_due_gets_none() {
+    let (upstream, _) = Script::before_head().never().upstream();
+    let service = HardCeilingLayer::new(secs(25)).layer(LAYER.layer(upstream));
+
+    let error = service.oneshot(streaming()).await.unwrap_err();
+
+    let reason = TerminalReason::find(&*error);
+    assert_eq!(reason, Some(&TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let service = HardCeilingLayer::new(secs(3600)).layer(LAYER.keep_alive(None).layer(upstream));
+    let run = Run::open();
+    let (request, _) = attached(&run, streaming());
+    let body = service.oneshot(request).await.unwrap().into_body();
+
+    later(7, {
+        let run = run.clone();
+        move || run.end(TerminalReason::Aborted)
+    });
+    let start = tokio::time::Instant::now();
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::Aborted));
+    assert_eq!(exactly(start.elapsed()), 7);
+    assert_eq!(probe.dropped().reason, Some(TerminalReason::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_behind_an_early_head_is_counted_once() {
+    let late = || {
+        let late = Script::sse().data(chat("a")).data(USAGE).data(DONE);
+        late.delayed(60).upstream().0
+    };
+    let [by_us, further_in] = [Told::default(), Told::default()];
+
+    let service = by_us.layer().layer(LAYER.layer(late()));
+    let answer = service.oneshot(streaming()).await.unwrap();
+    answer.into_body().read().await.whole();
+    let judging = StepTimeoutLayer::new(secs(300)).layer(late());
+    let service = further_in.layer().layer(LAYER.layer(judging));
+    let answer = service.oneshot(streaming()).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    for told in [by_us, further_in] {
+        assert_eq!(told.tokens(), Some((7, 2)));
+        assert_eq!(told.one().reason, TerminalReason::Completed);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_early_head_is_what_an_impatient_caller_waits_for() {
+    let late = Script::sse().data(chat("a")).data(DONE).delayed(60);
+    for (layer, cut) in [(LAYER, false), (ProgressLayer::new(), true)] {
+        let (upstream, _) = late.clone().upstream();
+        let service = HardCeilingLayer::new(secs(600))
+            .caller_deadline(true)
+            .layer(layer.layer(upstream));
+        let mut request = streaming();
+        let thirty = "30".parse().unwrap();
+        request.headers_mut().insert("x-stainless-timeout", thirty);
+
+        let answer = service.oneshot(request).await;
+
+        match answer {
+            Ok(answer) => assert!(!cut && answer.into_body().read().await.end.is_ok()),
+            Err(error) => {
+                let reason = TerminalReason::find(&*error);
+                assert!(cut && reason == Some(&TerminalReason::CallerDeadline));
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_dropped_before_its_head_drops_the_call() {
+    let (upstream, probe) = Script::before_head().never().upstream();
+    let mut call = Box::pin(LAYER.layer(upstream).call(streaming()));
+    assert!(poll_once(&mut call).is_pending());
+
+    drop(call);
+
+    assert!(probe.is_dropped());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_over_and_goes_on_is_not_looked_at_for_ever() {
+    // Nobody takes the call over, so it is over with its request.
+    let (upstream, probe) = Script::before_head().wait(600.0).fail("late").upstream();
+    let (request, call) = attached(&Run::open(), streaming());
+
+    let answer = LAYER.layer(upstream).oneshot(request).await;
+
+    assert!(answer.is_err());
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert!(probe.polls() < 10, "{}", probe.polls());
+}

@@ -1,0 +1,164 @@
+use tower::{ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ProgressLayer,
+    PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer,
+};
+
+use super::{KEEP_ALIVE, comment, timed};
+use crate::support::{
+    DONE, PRELUDE, ReadExt, Script, Several, Told, chat, failing, poll_body, prompt, quick,
+    request, run_on, secs,
+};
+
+/// All layers, as a server stacks them, around these scripts.
+async fn read(scripts: impl IntoIterator<Item = Script>) -> (Run, Vec<(u64, String)>) {
+    let budget = quick();
+    let candidates = ["a", "b"].map(Candidate::new);
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(PumpLayer::new(8))
+        .layer(ClientDisconnectLayer::new())
+        .layer(HardCeilingLayer::new(secs(1800)))
+        .layer(StepTimeoutLayer::new(secs(300)))
+        .layer(ProgressLayer::new().comments(true))
+        .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
+        .layer(RetryBudgetLayer::new(budget))
+        .layer(StepTimeoutLayer::new(secs(120)).first(secs(20)))
+        .service(Several::new(scripts));
+    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let run = run_on(&answer);
+    let (read, end) = timed(answer.into_body()).await;
+    end.unwrap();
+    (run, read)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_with_comments_is_byte_for_byte_the_upstreams_between_them() {
+    let served = Script::sse()
+        .data(PRELUDE)
+        .data(chat("a"))
+        .wait(50.0)
+        .data(chat("b"))
+        .data(DONE);
+
+    let (run, read) = read([failing(529), served]).await;
+
+    let text: String = read.iter().map(|(_, text)| &**text).collect();
+    let [a, b, told] = [chat("a"), chat("b"), comment(30)];
+    let whole = [PRELUDE, &a, KEEP_ALIVE, &told, KEEP_ALIVE, &b, DONE];
+    assert_eq!(text, whole.concat());
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_falls_silent_between_comments_ends_with_the_frame() {
+    let stalled = Script::sse()
+        .data(chat("a"))
+        .wait(20.0)
+        .data(PRELUDE)
+        .never();
+
+    let (run, read) = read([stalled]).await;
+
+    let (last, rest) = read.split_last().unwrap();
+    let at: Vec<_> = rest.iter().map(|(at, _)| *at).collect();
+    assert_eq!(at, [0, 15, 20, 30, 45, 60, 75, 90, 105]);
+    assert_eq!(rest[3].1, comment(30));
+    assert_eq!(rest[7].1, comment(90));
+    assert_eq!(last.0, 120, "comments do not reset the window");
+    assert!(
+        last.1
+            .starts_with("event: error\ndata: {\"type\":\"error\"")
+    );
+    assert!(last.1.contains("step_timeout"), "{}", last.1);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_falls_silent_within_an_event_loses_it_and_gets_the_frame() {
+    let half = [&*chat("a"), "data: {\"cho"].concat();
+    let stalled = Script::sse().wait(16.0).data(half).never();
+
+    let (_, read) = read([stalled]).await;
+
+    let texts: Vec<_> = read.iter().map(|(at, text)| (*at, &**text)).collect();
+    let [(0, content), (120, frame)] = texts[..] else {
+        panic!("{texts:?}");
+    };
+    assert_eq!(content, chat("a"));
+    assert!(frame.starts_with("event: error\n"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() {
+    // Between the two the judged stream runs ahead of what is handed on.
+    let scripted = Script::sse()
+        .data(PRELUDE)
+        .wait(200.0)
+        .data(chat("a"))
+        .data(DONE);
+    for taken in [1, 2] {
+        let told = Told::default();
+        let service = ServiceBuilder::new()
+            .layer(told.layer())
+            .layer(ClientDisconnectLayer::new())
+            .layer(ProgressLayer::new())
+            .layer(PumpLayer::new(8))
+            .layer(StepTimeoutLayer::new(secs(300)))
+            .service(scripted.clone().upstream().0);
+        let answer = service.oneshot(request()).await.unwrap();
+        let mut body = answer.into_body();
+        for _ in 0..1 + 13 + taken {
+            body.token().await;
+        }
+        if taken == 1 {
+            tokio::task::yield_now().await;
+        }
+        drop(body);
+        tokio::task::yield_now().await;
+
+        let reason = match taken {
+            1 => TerminalReason::ClientDisconnect,
+            _ => TerminalReason::Completed,
+        };
+        assert_eq!(told.one().reason, reason);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
+    let usage = crate::support::USAGE;
+    let script = Script::sse().data(chat("a")).wait(20.0).data(usage);
+    let told = Told::default();
+    let (upstream, _) = script.upstream();
+    let service = ServiceBuilder::new()
+        .layer(told.layer())
+        .layer(ProgressLayer::new())
+        .service(upstream);
+
+    let answer = service.oneshot(request()).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    let cut = read.end.unwrap_err();
+    let mut chain = std::iter::successors(Some(&*cut as &dyn std::error::Error), |e| e.source());
+    assert!(chain.any(|error| error.is::<tower_agent::sse::Truncated>()));
+    assert_eq!(told.tokens(), Some((7, 2)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_when_a_stream_is_over() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().data(PRELUDE).never().upstream();
+    let service = tower::Layer::layer(&ProgressLayer::new(), upstream);
+    let request = run.attach(request());
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    body.token().await;
+    assert!(poll_body(&mut body).is_pending());
+
+    drop(body);
+
+    assert!(probe.is_dropped());
+    assert_eq!(run.in_flight(), 0);
+}
