@@ -4,7 +4,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use super::{
     NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
     acting::{self, Doing},
     drive::{Drive, poll_until_end_and},
+    grace::Grace,
     notices::Working,
     silence::Silence,
 };
@@ -47,6 +48,7 @@ pub struct Tool {
     name: Cow<'static, str>,
     window: Option<Duration>,
     doing: Option<Doing>,
+    grace: Option<Duration>,
 }
 
 /// Why a tool gave no result.
@@ -67,6 +69,7 @@ impl Tool {
             name,
             window: None,
             doing: None,
+            grace: None,
         }
     }
 
@@ -88,6 +91,20 @@ impl Tool {
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
+        self
+    }
+
+    /// How long the tool may go on, to clean up, when something above it ends; 100 ms
+    /// is enough for most. It is polled until it is ready or the time is up, counted
+    /// from the end, and can wait for [`Run::ended`]; whatever it answers, the call
+    /// answers that it was stopped. None unless set: it is dropped at once, as a
+    /// model call always is.
+    ///
+    /// It holds only as long as the tool's future is polled: a layer around it that
+    /// ends drops it. [`Run::settled`] waits for it.
+    #[must_use]
+    pub const fn grace(mut self, grace: Duration) -> Self {
+        self.grace = Some(grace);
         self
     }
 
@@ -133,6 +150,7 @@ impl Tool {
                 .asked_notices()
                 .and_then(Working::new)
                 .map(Box::new),
+            grace: self.grace.map(Grace::new),
             silence: self
                 .window
                 .map(|window| Silence::new(ResetOn::Step, window)),
@@ -164,6 +182,7 @@ pin_project! {
         drive: Drive,
         // Boxed: most runs ask for no notices.
         working: Option<Box<Working>>,
+        grace: Option<Grace>,
         silence: Option<Silence>,
         settled: bool,
     }
@@ -210,20 +229,23 @@ impl<F> Watch<F> {
         F: Future<Output = T>,
     {
         let this = self.as_mut().project();
-        let Some(future) = this.future.as_pin_mut() else {
+        let Some(mut future) = this.future.as_pin_mut() else {
             return Poll::Ready(Err(Box::new(this.node.to_terminated())));
         };
+        if let Some(grace) = this.grace {
+            grace.begin(this.node);
+        }
         let (node, name, working) = (&*this.node, this.name, this.working);
         let tell = |now| {
             let step = || Step::new(StepKind::ToolExecution).detail(name.clone());
             node.tell_working(working.as_mut()?, now, step)
         };
-        match std::task::ready!(poll_until_end_and(
+        match ready!(poll_until_end_and(
             this.drive,
             node,
             this.silence.as_mut(),
             tell,
-            future,
+            future.as_mut(),
             cx
         )) {
             Ok(output) => {
@@ -232,6 +254,9 @@ impl<F> Watch<F> {
                 Poll::Ready(Ok(output))
             }
             Err(terminated) => {
+                if let Some(grace) = this.grace {
+                    ready!(grace.poll(this.drive, node, future, cx));
+                }
                 self.as_mut().finish(terminated.reason.clone());
                 // Its own window is an error of it, the end of the run none.
                 let watch = self.project();
@@ -290,7 +315,7 @@ impl<F> Call<F> {
                 failed
             }
         };
-        match std::task::ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
+        match ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
             Ok(Ok(output)) => {
                 self.project().watch.done(|| result(&output));
                 Poll::Ready(Ok(output))

@@ -34,5 +34,6 @@ mod support;
 mod terminal_response;
 mod ties;
 mod tools;
+mod tools_grace;
 mod trajectory;
 mod turn_cap;
