@@ -149,8 +149,8 @@ pub use self::{
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
         CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, Notice, Owner,
-        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope, Step,
-        StepKind, TerminalReason, Terminated, ToolError, Trajectory,
+        OwnerCaps, ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope,
+        Step, StepKind, TerminalReason, Terminated, ToolError, Trajectory,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

@@ -17,6 +17,7 @@ use super::{
     core::{Node, nanos},
     info::Info,
     notices,
+    registry::OpenRun,
     shadow::Shadows,
     stuck::Standstill,
     sub_agent::{Above, Asked},
@@ -37,6 +38,8 @@ pub(crate) struct Harness {
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     heartbeat: AtomicU64,
     pub(super) turns: Turns,
+    /// Counts it as its owner's, if somebody caps those; none after the end.
+    open: Mutex<Option<OpenRun>>,
     /// Errors of a run that may have any number.
     errors: AtomicU32,
     pub(super) trajectory: OnceLock<Trajectory>,
@@ -65,6 +68,10 @@ impl Harness {
             0 => HEARTBEAT,
             set => Duration::from_nanos(set),
         }
+    }
+
+    fn lock_open(&self) -> MutexGuard<'_, Option<OpenRun>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Counts an error that no limit counts.
@@ -140,6 +147,24 @@ impl Run {
         }
     }
 
+    /// Counts the nearest run as its owner's until it ends; what was counted for it
+    /// before stays.
+    pub(crate) fn count_as(&self, open: OpenRun) {
+        let run = self.nearest();
+        let harness = run.payload.harness();
+        let mut slot = harness.lock_open();
+        let second = match &*slot {
+            Some(_) => Some(open),
+            None => slot.replace(open),
+        };
+        drop(slot);
+        drop(second);
+        fence(Ordering::SeqCst);
+        if run.nearest_end().is_some() {
+            run.uncount();
+        }
+    }
+
     /// Tells whoever watches the nearest run, unless that is over.
     pub(crate) fn notify(&self, notice: &Notice) {
         self.nearest().publish(notice, false);
@@ -161,6 +186,13 @@ impl Node<Info> {
         if let Some(observed) = &mut observed {
             observed.send(told, |sequence| RunEvent::notice(self, notice, sequence));
         }
+    }
+
+    /// The run is over, and no longer one that its owner has open.
+    pub(super) fn uncount(&self) {
+        let harness = self.payload.harness_if_any();
+        let open = harness.and_then(|harness| harness.lock_open().take());
+        drop(open);
     }
 
     /// The run is over: its observers are told, and nothing after it.

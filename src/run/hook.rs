@@ -35,6 +35,7 @@ impl Hook for Info {
             self.settled(node);
         }
         if node.kind() == NodeKind::Run {
+            node.uncount();
             node.record_end(end);
             node.publish_end();
             node.let_go();

@@ -13,6 +13,23 @@ pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     };
     let lasted = Span(end.elapsed);
     let name = end.reason.as_str();
+    match end.measure {
+        Measure::OpenRuns(runs) => {
+            return write!(
+                f,
+                "The {subject} was refused: its caller has {runs} open runs, as many as it may \
+                 ({name}). End one of them, or wait until one has ended."
+            );
+        }
+        Measure::TurnsPerHour(turns) => {
+            return write!(
+                f,
+                "The {subject} was refused: its caller has had {turns} turns within an hour, as \
+                 many as it may ({name}). Wait before the next."
+            );
+        }
+        _ => {}
+    }
     write!(f, "The {subject} was stopped after {lasted}: ")?;
     match (&end.reason, end.limit.map(Span)) {
         (TerminalReason::StepTimeout, Some(limit)) if end.measure == Measure::Lifeless => {

@@ -88,7 +88,7 @@ pub use self::{
     notices::ProgressNotices,
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
-    registry::{Owner, RunDrain, RunRegistry},
+    registry::{Owner, OwnerCaps, RunDrain, RunRegistry},
     shadow::ShadowReport,
     snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
@@ -101,11 +101,12 @@ pub use self::{
 
 pub(crate) use self::{
     actions::LoopLimits,
-    core::{Announcement, Clock, Nanos, TaskId, Window, nanos},
+    core::{Announcement, Clock, Nanos, Passed, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
     harness::HEARTBEAT,
     info::Failing,
     notices::Working,
+    registry::OpenRun,
     silence::Silence,
     summary::OnEnd,
     task::TaskGuard,

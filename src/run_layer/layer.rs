@@ -7,7 +7,7 @@ use super::{
     RunService,
     source::{OwnerSource, Source},
 };
-use crate::run::{CallSummary, OnEnd, Owner, RunRegistry};
+use crate::run::{CallSummary, OnEnd, Owner, OwnerCaps, RunRegistry};
 
 /// Finds or opens a request's run: see the [module](super).
 #[derive(Clone, Debug)]
@@ -18,6 +18,7 @@ pub struct RunLayer {
     pub(super) owner: OwnerSource,
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
+    pub(super) owner_caps: Option<OwnerCaps>,
 }
 
 impl RunLayer {
@@ -32,6 +33,7 @@ impl RunLayer {
             owner: OwnerSource::Credential,
             idle: RunRegistry::IDLE,
             on_end: None,
+            owner_caps: None,
         }
     }
 
@@ -82,6 +84,21 @@ impl RunLayer {
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
+        self
+    }
+
+    /// Caps what the runs of one owner come to together, so that an agent gains
+    /// nothing by a new id, or by none. What is over a cap is answered as
+    /// [`TurnCap`](crate::TerminalReason::TurnCap), with a message that says which; a
+    /// run that would be new is not remembered, one that is known lives on.
+    ///
+    /// A turn is what [`TurnCapLayer`](crate::TurnCapLayer) takes for one by its path.
+    /// Layers of one registry share what was counted. Calls that the program attached
+    /// to a run pass.
+    #[must_use]
+    pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
+        self.registry.count_owners();
+        self.owner_caps = Some(caps);
         self
     }
 

@@ -12,7 +12,10 @@ use super::{RunLayer, policy::RunPolicy};
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
-    run::{InvalidRunId, NodeKind, Owner, Run, RunId, TerminalReason},
+    candidate::generates,
+    run::{
+        InvalidRunId, NodeKind, OpenRun, Owner, Passed, Run, RunId, RunRegistry, TerminalReason,
+    },
 };
 
 /// The service of a [`RunLayer`].
@@ -43,16 +46,20 @@ struct Named {
     owner: Owner,
     id: Option<RunId>,
     session: Option<Arc<str>>,
+    /// Whether it is a turn, if somebody counts.
+    is_turn: bool,
 }
 
 impl RunLayer {
     fn read<B>(&self, request: Request<B>) -> Result<(Named, Request<B>), InvalidRunId> {
+        let is_turn = self.owner_caps.is_some() && generates(&request);
         let (parts, body) = request.into_parts();
         let session = self.session.read(&parts)?;
         let named = Named {
             owner: self.owner.read(&parts),
             id: self.id.read(&parts)?,
             session: session.map(|session| session.to_string().into()),
+            is_turn,
         };
         Ok((named, Request::from_parts(parts, body)))
     }
@@ -75,16 +82,71 @@ impl RunLayer {
     }
 
     fn open(&self, named: &Named, found: Option<&Run>) -> Run {
+        let opened = match self.count_run(named, found) {
+            Ok(opened) => opened,
+            Err(cap) => {
+                let (id, session) = (named.id.clone(), named.session.clone());
+                let run = RunRegistry::refused(named.owner, id, session, cap);
+                return run.open_below(NodeKind::Call);
+            }
+        };
         let (run, outer) = self.find(named, found);
         // A deadline that has come is stored here; the call inherits it.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
+        match opened {
+            Some(opened) => run.count_as(opened),
+            None => self.count_turn(named, &call),
+        }
         match outer {
             Some(outer) => call.node().follow(outer.node()),
             None if named.id.is_none() => call.node().payload.set_sole(),
             None => {}
         }
         call
+    }
+
+    /// Counts a run that is about to be opened, with its first turn; none if it is
+    /// known, or if nobody counts.
+    ///
+    /// # Errors
+    ///
+    /// The cap of its owner that it is over.
+    fn count_run(&self, named: &Named, found: Option<&Run>) -> Result<Option<OpenRun>, Passed> {
+        let Some(caps) = self.owner_caps else {
+            return Ok(None);
+        };
+        let is_new = || match (&named.id, found) {
+            (_, Some(found)) if found.node().payload.identity().is_some() => false,
+            (Some(id), _) => !self.registry.is_taken(named.owner, id),
+            (None, _) => true,
+        };
+        if !is_new() {
+            return Ok(None);
+        }
+        let owners = self.registry.count_owners();
+        match owners.open(named.owner, caps, named.is_turn) {
+            Ok(opened) => Ok(Some(opened)),
+            // Another request of it came at the same time.
+            Err(_) if !is_new() => Ok(None),
+            Err(cap) => Err(cap),
+        }
+    }
+
+    /// Counts a turn of a run that is known; over the cap the call alone ends.
+    fn count_turn(&self, named: &Named, call: &Run) {
+        let Some(caps) = self.owner_caps.filter(|_| named.is_turn) else {
+            return;
+        };
+        if call.terminal_reason().is_some() {
+            return;
+        }
+        if let Err(cap) = self.registry.count_owners().turn(named.owner, caps) {
+            drop(
+                call.node()
+                    .end(TerminalReason::TurnCap, Some(cap), call.now()),
+            );
+        }
     }
 
     /// The run that a request belongs to, and the one around it if that is

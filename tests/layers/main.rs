@@ -17,6 +17,7 @@ mod health_gate;
 mod local;
 mod loop_guard;
 mod model_fallback;
+mod owner_caps;
 mod progress;
 mod pump;
 mod reasons;

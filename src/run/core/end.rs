@@ -26,6 +26,10 @@ pub(crate) enum Measure {
     Turns(u32),
     /// The silence in which the upstream failed its health probes.
     Unwell,
+    /// This many open runs of its owner.
+    OpenRuns(u32),
+    /// This many turns of its owner in an hour.
+    TurnsPerHour(u32),
 }
 
 /// Why, where and when a node ended. Inherited unchanged by its descendants.

@@ -1,13 +1,15 @@
 use std::collections::VecDeque;
 
+use crate::run::{ReasonClass, TerminalReason};
+
 /// Ended runs in the order of their ends, over all parts of the registry. Some of
 /// them may have been forgotten meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Memories {
-    /// That they ended is news for whoever waits, and no more.
-    completed: VecDeque<Memory>,
-    /// What keeps an id ended.
-    tombstones: VecDeque<Memory>,
+    /// Those to be forgotten first come first: what completed, whose end is news for
+    /// whoever waits and no more; what somebody ended; what a limit did, lest a flood
+    /// of new ids brings an old one back.
+    ranks: [VecDeque<Memory>; 3],
 }
 
 /// Where an ended run is kept.
@@ -18,25 +20,27 @@ pub(super) struct Memory {
 }
 
 impl Memories {
-    pub(super) fn push(&mut self, memory: Memory, completed: bool) {
-        match completed {
-            true => self.completed.push_back(memory),
-            false => self.tombstones.push_back(memory),
-        }
+    pub(super) fn push(&mut self, memory: Memory, reason: Option<&TerminalReason>) {
+        let rank = match reason.map(TerminalReason::class) {
+            None | Some(ReasonClass::Success) => 0,
+            Some(ReasonClass::Limit | ReasonClass::Timeout) => 2,
+            Some(_) => 1,
+        };
+        self.ranks[rank].push_back(memory);
     }
 
     /// The one to be forgotten first.
     pub(super) fn pop(&mut self) -> Option<Memory> {
-        let completed = self.completed.pop_front();
-        completed.or_else(|| self.tombstones.pop_front())
+        self.ranks.iter_mut().find_map(VecDeque::pop_front)
     }
 
     pub(super) fn len(&self) -> usize {
-        self.completed.len() + self.tombstones.len()
+        self.ranks.iter().map(VecDeque::len).sum()
     }
 
     pub(super) fn retain(&mut self, known: impl Fn(&Memory) -> bool) {
-        self.completed.retain(&known);
-        self.tombstones.retain(&known);
+        for rank in &mut self.ranks {
+            rank.retain(&known);
+        }
     }
 }

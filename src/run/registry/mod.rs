@@ -12,7 +12,8 @@
 //! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs
 //! are pinned; ended ones are kept for ten minutes, extended by each hit, and
 //! at most [`RunRegistry::ENDED`] of them, where those that completed are
-//! forgotten first. Idle ends, ends by a deadline that nobody else saw, and
+//! forgotten first, and those that a limit ended last: many new ids bring no old
+//! one back. Idle ends, ends by a deadline that nobody else saw, and
 //! forgetting happen lazily, when the registry is used or somebody
 //! [waits](RunRegistry::wait); no task runs for them.
 //!
@@ -51,6 +52,7 @@ mod entries;
 mod memories;
 mod opening;
 mod owner;
+mod owners;
 mod sessions;
 mod shared;
 
@@ -58,7 +60,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-pub use self::{drain::RunDrain, owner::Owner};
+pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
+
+pub(crate) use self::owners::OpenRun;
 
 use self::{entries::Key, shared::Shared};
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
@@ -77,7 +81,8 @@ impl Default for RunRegistry {
 
 impl RunRegistry {
     /// How many ended runs are remembered; beyond it the oldest are forgotten,
-    /// and first of all those that completed.
+    /// first of those that completed, then of those that somebody ended, last of those
+    /// that a limit or a clock did.
     pub const ENDED: usize = 10_000;
 
     /// How long an ended run is remembered after its last hit.

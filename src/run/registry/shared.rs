@@ -2,7 +2,7 @@ use std::{
     collections::hash_map::RandomState,
     hash::BuildHasher,
     sync::{
-        Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
     },
 };
@@ -13,6 +13,7 @@ use super::{
     RunRegistry,
     entries::{Entries, Key, idle_until},
     memories::{Memories, Memory},
+    owners::Owners,
     sessions::Sessions,
 };
 use crate::run::{
@@ -48,6 +49,8 @@ pub(super) struct Shared {
     sequence: Mutex<u64>,
     pub(super) events: broadcast::Sender<RunEvent>,
     pub(super) trajectory: OnceLock<Trajectory>,
+    /// None unless somebody caps them.
+    pub(super) owners: OnceLock<Arc<Owners>>,
     /// What limits in shadow mode would have ended, and what of it completed.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
@@ -68,6 +71,7 @@ impl Shared {
             sequence: Mutex::default(),
             events: broadcast::Sender::new(RunRegistry::EVENTS),
             trajectory: OnceLock::new(),
+            owners: OnceLock::new(),
             would_have_ended: AtomicU64::new(0),
             completed: AtomicU64::new(0),
         }
@@ -158,9 +162,9 @@ impl Shared {
     }
 
     /// Remembers an ended run, and forgets others if they are too many.
-    fn remember(&self, memory: Memory, completed: bool) {
+    fn remember(&self, memory: Memory, reason: Option<&TerminalReason>) {
         let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.push(memory, completed);
+        memories.push(memory, reason);
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
             let Some(oldest) = memories.pop() else { break };
             self.with_shard(oldest.shard, |entries| entries.forget(oldest.serial));
@@ -202,8 +206,7 @@ impl Registration for Shared {
             });
         }
         let reason = node.nearest_end().map(|end| &end.reason);
-        let completed = reason == Some(&TerminalReason::Completed);
-        self.remember(Memory { shard, serial }, completed);
+        self.remember(Memory { shard, serial }, reason);
         let mut sequence = self.sequence();
         Some(self.send(&mut sequence, |number| RunEvent::ended(node, number)))
     }

@@ -1,0 +1,218 @@
+//! What the runs of one caller may come to together.
+
+use http::{Request, Response};
+use tokio::time::advance;
+use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower_agent::{
+    BoxError, NodeKind, OwnerCaps, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer, Terminated,
+};
+
+use crate::support::{Probe, ReadExt, Script, request, secs};
+
+type Body = tower_agent::run_layer::RunBody<crate::support::UpstreamBody>;
+type Service = BoxCloneService<Request<()>, Response<Body>, BoxError>;
+
+fn capped(caps: OwnerCaps) -> (Service, Probe, RunRegistry) {
+    let (upstream, probe) = Script::json().data("{}").upstream();
+    let registry = RunRegistry::new();
+    let layer = RunLayer::new(registry.clone()).owner_caps(caps);
+    (layer.layer(upstream).boxed_clone(), probe, registry)
+}
+
+fn of(key: &str, id: Option<&str>) -> Request<()> {
+    let mut request = request();
+    let headers = request.headers_mut();
+    headers.insert("authorization", key.parse().unwrap());
+    if let Some(id) = id {
+        headers.insert("x-run-id", id.parse().unwrap());
+    }
+    request
+}
+
+/// Asks, and reads all of it.
+async fn ask(service: &Service, request: Request<()>) -> Result<(), Terminated> {
+    match service.clone().oneshot(request).await {
+        Ok(answer) => answer.into_body().read().await.end.unwrap(),
+        Err(error) => return Err(Terminated::find(&*error).unwrap().clone()),
+    }
+    Ok(())
+}
+
+fn assert_refused(result: Result<(), Terminated>, why: &str) -> Terminated {
+    let end = result.unwrap_err();
+    assert_eq!(
+        (&end.reason, end.at_turn()),
+        (&TerminalReason::TurnCap, None)
+    );
+    assert!(end.message().contains(why), "{}", end.message());
+    end
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_open_runs_than_allowed_are_refused_and_leave_no_trace() {
+    let (service, probe, registry) = capped(OwnerCaps::new().max_open_runs(2));
+    for id in ["a", "b"] {
+        ask(&service, of("x", Some(id))).await.unwrap();
+    }
+    for number in 0..50 {
+        let id = format!("new-{number}");
+        let end = ask(&service, of("x", Some(&id))).await;
+        let end = assert_refused(end, "2 open runs");
+        assert_eq!((end.run.to_string(), end.kind), (id, NodeKind::Run));
+    }
+    assert_refused(ask(&service, of("x", None)).await, "2 open runs");
+    assert_eq!((probe.calls(), registry.list().len()), (2, 2));
+
+    ask(&service, of("x", Some("a"))).await.unwrap();
+    ask(&service, of("y", Some("c"))).await.unwrap();
+    // One of them ends, and there is room for another.
+    registry.find(&"a".parse().unwrap())[0].end(TerminalReason::Aborted);
+    ask(&service, of("x", Some("d"))).await.unwrap();
+    assert_refused(ask(&service, of("x", Some("e"))).await, "2 open runs");
+    let end = ask(&service, of("x", Some("a"))).await.unwrap_err();
+    assert_eq!(
+        end.reason,
+        TerminalReason::Aborted,
+        "a tombstone says what it was"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_an_id_is_open_as_long_as_it_is_answered() {
+    let (service, _, _) = capped(OwnerCaps::new().max_open_runs(1));
+    for _ in 0..20 {
+        ask(&service, of("x", None)).await.unwrap();
+    }
+    let answer = service.clone().oneshot(of("x", None)).await.unwrap();
+    assert_refused(ask(&service, of("x", None)).await, "1 open runs");
+    drop(answer);
+    ask(&service, of("x", None)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_turns_in_an_hour_than_allowed_are_refused_whatever_their_id() {
+    let (service, probe, registry) = capped(OwnerCaps::new().turns_per_hour(3));
+    for id in [Some("a"), Some("b"), None] {
+        ask(&service, of("x", id)).await.unwrap();
+    }
+    let remembered = registry.list().len();
+    for id in [Some("a"), Some("c"), None] {
+        let end = assert_refused(ask(&service, of("x", id)).await, "3 turns within an hour");
+        let kind = if id == Some("a") {
+            NodeKind::Call
+        } else {
+            NodeKind::Run
+        };
+        assert_eq!(end.kind, kind);
+    }
+    assert_eq!((probe.calls(), registry.list().len()), (3, remembered));
+    let run = registry.find(&"a".parse().unwrap())[0].clone();
+    assert_eq!(
+        (run.terminal_reason(), run.in_flight()),
+        (None, 0),
+        "it lives on"
+    );
+    ask(&service, of("y", Some("a"))).await.unwrap();
+
+    advance(secs(61 * 60)).await;
+    for id in [Some("c"), None, Some("d")] {
+        ask(&service, of("x", id)).await.unwrap();
+    }
+    assert_refused(ask(&service, of("x", None)).await, "3 turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_turn_and_what_is_over_counts_for_nothing() {
+    let (service, _, registry) = capped(OwnerCaps::new().turns_per_hour(2));
+    let embeddings = || {
+        let mut request = of("x", Some("a"));
+        *request.uri_mut() = "/v1/embeddings".parse().unwrap();
+        request
+    };
+    for _ in 0..10 {
+        ask(&service, embeddings()).await.unwrap();
+    }
+    registry.find(&"a".parse().unwrap())[0].end(TerminalReason::Aborted);
+    for _ in 0..10 {
+        let end = ask(&service, of("x", Some("a"))).await.unwrap_err();
+        assert_eq!(end.reason, TerminalReason::Aborted);
+    }
+    ask(&service, of("x", None)).await.unwrap();
+    ask(&service, of("x", Some("b"))).await.unwrap();
+    assert_refused(ask(&service, of("x", Some("b"))).await, "2 turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_that_the_program_attached_pass() {
+    let (service, probe, _) = capped(OwnerCaps::new().max_open_runs(1).turns_per_hour(1));
+    ask(&service, of("x", Some("a"))).await.unwrap();
+    let run = Run::open();
+    for _ in 0..5 {
+        ask(&service, run.attach(of("x", Some("b")))).await.unwrap();
+    }
+    assert_eq!(probe.calls(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_a_layer_further_out_opened_is_one_of_the_callers() {
+    let (service, probe, registry) = capped(OwnerCaps::new().max_open_runs(1));
+    ask(&service, of("x", Some("a"))).await.unwrap();
+    let service = StepTimeoutLayer::new(secs(10)).layer(service);
+    for id in [Some("b"), None] {
+        let error = service.clone().oneshot(of("x", id)).await.unwrap_err();
+        let end = Terminated::find(&*error).unwrap().clone();
+        assert_refused(Err(end), "1 open runs");
+    }
+    assert_eq!((probe.calls(), registry.list().len()), (1, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_is_told_422_and_not_to_try_again() {
+    let (upstream, _) = Script::json().data("{}").upstream();
+    let caps = OwnerCaps::new().max_open_runs(1);
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(RunRegistry::new()).owner_caps(caps))
+        .service(upstream);
+    let _open = service.clone().oneshot(of("x", Some("a"))).await.unwrap();
+
+    let answer = service.clone().oneshot(of("x", Some("b"))).await.unwrap();
+
+    assert_eq!(answer.status(), 422);
+    assert_eq!(answer.headers()["x-terminal-reason"], "turn_cap_reached");
+    assert_eq!(answer.headers()["x-should-retry"], "false");
+    assert_eq!(answer.headers()["x-run-id"], "b");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_capped_run_stays_over_whatever_other_ids_come_after_it() {
+    let registry = RunRegistry::new();
+    let open = |id: String| registry.open(tower_agent::Owner::default(), id.parse().unwrap());
+    open("capped".into()).end(TerminalReason::TurnCap);
+    open("aborted".into()).end(TerminalReason::Aborted);
+    for number in 0..RunRegistry::ENDED - 2 {
+        open(format!("done-{number}")).end(TerminalReason::Completed);
+    }
+    // One of those that completed goes for each that comes.
+    for number in 0..100 {
+        open(format!("aborted-{number}")).end(TerminalReason::Aborted);
+    }
+    assert_eq!(registry.list().len(), RunRegistry::ENDED);
+    assert_eq!(
+        open("aborted".into()).terminal_reason(),
+        Some(TerminalReason::Aborted)
+    );
+    for number in 100..RunRegistry::ENDED {
+        open(format!("aborted-{number}")).end(TerminalReason::Aborted);
+    }
+    assert_eq!(
+        open("aborted".into()).terminal_reason(),
+        None,
+        "the oldest of its kind"
+    );
+    assert_eq!(
+        open("capped".into()).terminal_reason(),
+        Some(TerminalReason::TurnCap)
+    );
+}
