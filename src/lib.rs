@@ -79,6 +79,7 @@
 //! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
+//! | [`StopPhraseLayer`] | ends the runs of a session when its user says so |
 //! | [`LoopGuardLayer`] | ends a run whose tool calls go in circles |
 //! | [`ProgressLayer`] | says that a call takes long, keeps a silent stream alive |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
@@ -124,6 +125,7 @@ pub mod run;
 pub mod run_layer;
 pub mod sse;
 pub mod step_timeout;
+pub mod stop_phrase;
 pub mod terminal_response;
 pub mod turn_cap;
 pub mod upstream;
@@ -154,6 +156,7 @@ pub use self::{
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,
+    stop_phrase::StopPhraseLayer,
     terminal_response::TerminalResponseLayer,
     turn_cap::TurnCapLayer,
 };

@@ -31,6 +31,7 @@ mod supervision;
 mod tap;
 #[cfg(test)]
 mod tests;
+mod upload;
 
 pub use self::{
     judged::Judged, replay::ReplayBody, supervised_body::SupervisedBody,
@@ -47,4 +48,5 @@ pub(crate) use self::{
     replay::MAX_BODY,
     supervision::reason_of,
     tap::{Facts, Seen, Tap, dialect_of},
+    upload::Upload,
 };

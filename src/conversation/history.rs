@@ -42,6 +42,7 @@ pub(crate) struct History<'a> {
     /// It has the keys of Anthropic's, or of the Responses API.
     pub(crate) is_anthropic: bool,
     pub(crate) is_responses: bool,
+    model: Option<Text<'a>>,
     /// How many messages were walked.
     pub(crate) walked: usize,
     /// The content of the last message, if a user said it.
@@ -88,6 +89,7 @@ impl<'a> History<'a> {
                 b"previous_response_id" | b"conversation" => {
                     history.continues = json.filled()?;
                 }
+                b"model" => history.model = json.text()?,
                 b"stream" => history.streams = json.span()? == b"true",
                 b"system" | b"anthropic_version" => {
                     history.is_anthropic = true;
@@ -176,12 +178,14 @@ impl<'a> History<'a> {
         });
     }
 
+    /// The model that is asked for.
+    pub(crate) fn model(&self) -> String {
+        let model = self.model.map(Text::decoded).unwrap_or_default();
+        String::from_utf8_lossy(&model).into_owned()
+    }
+
     /// The text of the last message, if a user said it, it is text alone, and it
     /// is not longer than a kilobyte.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "the layer of stop phrases comes next")
-    )]
     pub(crate) fn said(&self) -> Option<String> {
         let said = self.said?;
         let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();

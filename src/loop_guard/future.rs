@@ -5,16 +5,16 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, request::Parts};
+use http::Request;
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::{
     BoxError,
-    body::{Buffering, ReplayBody},
+    body::{ReplayBody, Upload},
     conversation::History,
-    run::{PauseGuard, Run},
+    run::Run,
 };
 
 pin_project! {
@@ -37,10 +37,7 @@ pin_project! {
     enum Stage<F, Q> {
         Upload {
             #[pin]
-            body: Buffering<Q>,
-            head: Option<Parts>,
-            // The caller's time, not the upstream's silence.
-            pause: Option<PauseGuard>,
+            upload: Upload<Q>,
         },
         Calling {
             #[pin]
@@ -55,13 +52,9 @@ where
     Q: Body + 'static,
 {
     pub(super) fn new(service: S, run: Run, request: Request<Q>, max_body: usize) -> Self {
-        let (head, body) = request.into_parts();
+        let upload = Upload::new(request, max_body);
         Self {
-            stage: Stage::Upload {
-                body: Buffering::new(body, max_body),
-                head: Some(head),
-                pause: None,
-            },
+            stage: Stage::Upload { upload },
             service,
             run,
         }
@@ -81,19 +74,13 @@ where
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
-                StageProj::Upload { body, head, pause } => {
-                    let Poll::Ready(body) = body.poll(cx) else {
-                        pause.get_or_insert_with(|| this.run.pause());
-                        return Poll::Pending;
-                    };
-                    let (body, Some(head)) = (body?, head.take()) else {
-                        panic!("a body was read twice");
-                    };
-                    read(this.run, &body);
+                StageProj::Upload { upload } => {
+                    let request = ready!(upload.poll(this.run, cx))?;
+                    read(this.run, request.body());
                     if let Err(ended) = this.run.check() {
                         return Poll::Ready(Err(ended.into()));
                     }
-                    let future = this.service.call(Request::from_parts(head, body));
+                    let future = this.service.call(request);
                     this.stage.set(Stage::Calling { future });
                 }
                 StageProj::Calling { future } => {

@@ -29,6 +29,7 @@ mod run_layer;
 mod shadow;
 mod snapshot;
 mod step_timeout;
+mod stop_phrase;
 mod stuck;
 mod summary;
 mod support;

@@ -36,15 +36,29 @@ impl RunRegistry {
         reason = "most callers need not know which"
     )]
     pub fn abort_session(&self, owner: Owner, session: &str) -> Vec<RunId> {
+        self.abort_but(owner, session, None)
+    }
+
+    /// The same for the session that this run belongs to, but for the run itself.
+    pub(crate) fn abort_others(&self, run: &Run) -> Vec<RunId> {
+        let node = run.nearest();
+        let identity = node.payload.identity();
+        let session = identity.and_then(|known| Some((known.owner, known.session.as_ref()?)));
+        session.map_or_else(Vec::new, |(owner, session)| {
+            self.abort_but(Owner(owner), session, Some(node.number()))
+        })
+    }
+
+    fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
         let runs = self.looked_at(|registry| {
             let shared = &registry.shared;
             shared.sessions(session, |sessions| sessions.of(session, owner.0))
         });
-        let aborted = runs
+        let others = runs
             .iter()
-            .filter(|run| end(run, TerminalReason::Aborted))
-            .map(Run::id);
-        aborted.collect()
+            .filter(|run| Some(run.node().number()) != spared);
+        let aborted = others.filter(|run| end(run, TerminalReason::Aborted));
+        aborted.map(Run::id).collect()
     }
 
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one

@@ -1,0 +1,79 @@
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+
+use super::{phrases::Phrases, reply::Reply};
+use crate::{
+    body::{ReplayBody, dialect_of},
+    candidate::Operation,
+    conversation::History,
+    run::{Run, RunRegistry},
+    sse::Dialect,
+};
+
+/// Whether a request is a word to stop, and what is done then.
+#[derive(Debug)]
+pub(super) struct Stop {
+    run: Run,
+    registry: RunRegistry,
+    phrases: Phrases,
+}
+
+impl Stop {
+    pub(super) const fn new(run: Run, registry: RunRegistry, phrases: Phrases) -> Self {
+        Self {
+            run,
+            registry,
+            phrases,
+        }
+    }
+
+    pub(super) const fn run(&self) -> &Run {
+        &self.run
+    }
+
+    /// Ends what is to end, and answers; none if it is any other request.
+    pub(super) fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
+        if self.phrases.is_empty() || self.run.session().is_none() {
+            return None;
+        }
+        // Who asks for something else than a message gets no message.
+        match Operation::from_path(request.uri().path()) {
+            None
+            | Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages) => {}
+            Some(_) => return None,
+        }
+        let body = request.body().gathered();
+        let history = History::read(&body, &VecDeque::new())?;
+        if !self.phrases.contain(&history.said()?) {
+            return None;
+        }
+        let dialect = spoken(request, &history);
+        let model = history.model();
+        let reply = |text| Reply {
+            text,
+            model: &model,
+            number: self.run.seed(),
+            streams: history.streams,
+        };
+        // Nothing is ended that could not be answered for.
+        let stopped = reply("Stopped.").answer(dialect)?;
+        if self.registry.abort_others(&self.run).is_empty() {
+            return reply("Nothing was running.").answer(dialect);
+        }
+        Some(stopped)
+    }
+}
+
+/// By the path, else by what only one of them has. A bare `input` may be anything.
+fn spoken(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
+    let anthropic = request.headers().contains_key("anthropic-version") || history.is_anthropic;
+    match dialect_of(request) {
+        Dialect::Any if history.is_responses => Dialect::Any,
+        Dialect::Any if anthropic => Dialect::Anthropic,
+        Dialect::Any => Dialect::OpenAiChat,
+        known => known,
+    }
+}

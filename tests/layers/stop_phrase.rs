@@ -1,0 +1,314 @@
+//! Users who say stop.
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use serde_json::Value;
+use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower_agent::{
+    BoxError, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason, TerminalResponseLayer,
+    sse::{Dialect, Finish, Judge, Splitter},
+};
+
+use crate::support::{ReadExt, Script, Several, saying};
+
+type Stack = BoxCloneService<
+    Request<Full<Bytes>>,
+    http::Response<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>,
+    BoxError,
+>;
+
+fn stack(phrases: &[&str]) -> (RunRegistry, Several, Stack) {
+    use http_body_util::BodyExt;
+    let registry = RunRegistry::new();
+    let upstream = Several::new([saying(200, "{}")]);
+    let service = ServiceBuilder::new()
+        .map_response(|answer: http::Response<_>| {
+            answer.map(|body: tower_agent::run_layer::RunBody<_>| body.boxed_unsync())
+        })
+        .layer(RunLayer::new(registry.clone()))
+        .layer(StopPhraseLayer::new(registry.clone(), phrases))
+        .service(upstream.clone());
+    (registry, upstream, service.boxed_clone())
+}
+
+fn asks(path: &str, body: impl Into<String>) -> Request<Full<Bytes>> {
+    let request = Request::post(path).header("x-session-id", "chat-7");
+    request.body(Full::from(body.into())).unwrap()
+}
+
+fn says(text: &str) -> Request<Full<Bytes>> {
+    let body = format!(r#"{{"model":"m","messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    asks("/v1/chat/completions", body)
+}
+
+fn with(
+    mut request: Request<Full<Bytes>>,
+    header: &'static str,
+    value: &str,
+) -> Request<Full<Bytes>> {
+    request.headers_mut().insert(header, value.parse().unwrap());
+    request
+}
+
+/// Asks, and answers the text.
+async fn asked(service: &Stack, request: Request<Full<Bytes>>) -> String {
+    let answer = service.clone().oneshot(request).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    answer.into_body().read().await.whole()
+}
+
+fn reason_of(registry: &RunRegistry, id: &str) -> Option<TerminalReason> {
+    registry.find(&id.parse().unwrap())[0].terminal_reason()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
+    let (registry, upstream, service) = stack(&["/stop"]);
+    for id in ["one", "two"] {
+        asked(&service, with(says("go"), "x-run-id", id)).await;
+    }
+    asked(
+        &service,
+        with(
+            with(says("go"), "x-run-id", "other-owner"),
+            "authorization",
+            "Bearer b",
+        ),
+    )
+    .await;
+    asked(
+        &service,
+        with(
+            with(says("go"), "x-run-id", "other-session"),
+            "x-session-id",
+            "chat-8",
+        ),
+    )
+    .await;
+    assert_eq!(upstream.calls(), 4);
+
+    let body = asked(&service, with(says("STOP!!!"), "x-run-id", "asking")).await;
+
+    assert_eq!(upstream.calls(), 4, "nobody was asked");
+    assert!(body.contains("Stopped."), "{body}");
+    for id in ["one", "two"] {
+        assert_eq!(
+            reason_of(&registry, id),
+            Some(TerminalReason::Aborted),
+            "{id}"
+        );
+    }
+    for id in ["other-owner", "other-session", "asking"] {
+        assert_eq!(reason_of(&registry, id), None, "{id}");
+    }
+    // Its own run goes on, and has nothing in flight.
+    assert_eq!(registry.find(&"asking".parse().unwrap())[0].in_flight(), 0);
+    let body = asked(&service, with(says("stop"), "x-run-id", "asking")).await;
+    assert!(body.contains("Nothing was running."), "{body}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes() {
+    use tower::Layer;
+    let registry = RunRegistry::new();
+    let upstream = Several::new([Script::sse().never()]);
+    let told = crate::support::Told::default();
+    let layer = RunLayer::new(registry.clone()).on_end(told.hook());
+    let stop = StopPhraseLayer::new(registry.clone(), ["stop"]);
+    let service = layer.layer(stop.layer(upstream.clone()));
+    let running = service.clone().oneshot(says("go")).await.unwrap();
+
+    let answer = service.oneshot(says("stop")).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    let cut = running.into_body().read().await;
+    assert_eq!(cut.reason(), Some(TerminalReason::Aborted));
+    let reasons: Vec<_> = told.all().iter().map(|call| call.reason.clone()).collect();
+    assert!(reasons.contains(&TerminalReason::Completed), "{reasons:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn anything_else_passes() {
+    let said = |text: &str| format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    let chat = "/v1/chat/completions";
+    let requests = [
+        says("please stop"),
+        says("don't stop"),
+        asks(
+            chat,
+            r#"{"messages":[{"role":"user","content":"stop"},{"role":"assistant","content":"ok"}]}"#,
+        ),
+        asks(chat, "stop"),
+        asks("/v1/messages/count_tokens", said("stop")),
+        asks("/v1/embeddings", r#"{"model":"m","input":"stop"}"#),
+        asks("/somewhere", r#"{"model":"m","input":"stop"}"#),
+    ];
+    let (registry, upstream, service) = stack(&["stop"]);
+    asked(&service, with(says("go"), "x-run-id", "one")).await;
+    for (number, request) in requests.into_iter().enumerate() {
+        asked(&service, request).await;
+        assert_eq!(upstream.calls(), number + 2, "request {number} was sent on");
+    }
+    let (mut alone, _) = says("stop").into_parts();
+    alone.headers.remove("x-session-id");
+    let calls = upstream.calls();
+    asked(
+        &service,
+        Request::from_parts(alone, Full::from(said("stop"))),
+    )
+    .await;
+    assert_eq!(upstream.calls(), calls + 1, "it has no session");
+    assert_eq!(reason_of(&registry, "one"), None);
+
+    let (_, upstream, service) = stack(&[]);
+    asked(&service, says("stop")).await;
+    assert_eq!(upstream.calls(), 1, "off without phrases");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
+    let messages = r#""messages":[{"role":"user","content":"stop"}]"#;
+    let input = r#""input":"stop""#;
+    let cases = [
+        (
+            "/v1/chat/completions",
+            messages,
+            Dialect::OpenAiChat,
+            "/choices/0/message/content",
+        ),
+        (
+            "/v1/responses",
+            input,
+            Dialect::OpenAiResponses,
+            "/output/0/content/0/text",
+        ),
+        (
+            "/v1/messages",
+            messages,
+            Dialect::Anthropic,
+            "/content/0/text",
+        ),
+        (
+            "/elsewhere",
+            messages,
+            Dialect::OpenAiChat,
+            "/choices/0/message/content",
+        ),
+    ];
+    for (path, said, dialect, text) in cases {
+        let (_, upstream, service) = stack(&["stop"]);
+        let whole = asked(&service, asks(path, format!(r#"{{"model":"m",{said}}}"#))).await;
+        let whole: Value = serde_json::from_str(&whole).unwrap();
+        assert_eq!(
+            whole.pointer(text).unwrap(),
+            "Nothing was running.",
+            "{path}"
+        );
+        assert_eq!(whole["model"], "m");
+
+        let request = asks(path, format!(r#"{{"model":"m","stream":true,{said}}}"#));
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.headers()["content-type"], "text/event-stream");
+        let stream = answer.into_body().read().await.whole();
+        let mut judge = Judge::new(Dialect::Any);
+        assert!(judge.push(stream.as_bytes()).content, "{path}");
+        assert_eq!(judge.dialect(), dialect, "{path}");
+        assert_eq!(judge.finish(), Finish::Complete, "{path}");
+        assert_eq!(upstream.calls(), 0);
+    }
+}
+
+/// Each event by its name, or its chunk's number.
+fn events(stream: &str) -> Vec<(String, Value)> {
+    let mut events = Vec::new();
+    Splitter::new().push(stream.as_bytes(), |event| {
+        let data = serde_json::from_slice(event.data).unwrap_or(Value::Null);
+        events.push((String::from_utf8(event.name.to_vec()).unwrap(), data));
+    });
+    events
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_has_all_of_its_dialects_events_in_order() {
+    let (_, _, service) = stack(&["stop"]);
+    let stream = |path: &'static str, said: &'static str| {
+        asks(path, format!(r#"{{"model":"m","stream":true,{said}}}"#))
+    };
+    let messages = r#""messages":[{"role":"user","content":"stop"}]"#;
+
+    let chat = events(&asked(&service, stream("/v1/chat/completions", messages)).await);
+    let delta = |at: usize| chat[at].1["choices"][0].clone();
+    assert_eq!(delta(0)["delta"]["role"], "assistant");
+    assert_eq!(delta(1)["delta"]["content"], "Nothing was running.");
+    assert_eq!(delta(2)["finish_reason"], "stop");
+    assert_eq!(
+        (chat.len(), &chat[3].1),
+        (4, &Value::Null),
+        "the terminator"
+    );
+
+    let responses = events(&asked(&service, stream("/v1/responses", r#""input":"stop""#)).await);
+    let names: Vec<_> = responses
+        .iter()
+        .map(|(name, _)| &name["response.".len()..])
+        .collect();
+    assert_eq!(
+        names,
+        [
+            "created",
+            "in_progress",
+            "output_item.added",
+            "content_part.added",
+            "output_text.delta",
+            "output_text.done",
+            "content_part.done",
+            "output_item.done",
+            "completed",
+        ]
+    );
+    for (number, (name, event)) in responses.iter().enumerate() {
+        assert_eq!(event["type"], **name);
+        assert_eq!(event["sequence_number"], number);
+    }
+    let last = &responses[8].1["response"];
+    assert_eq!(last["id"], responses[0].1["response"]["id"]);
+    assert_eq!(
+        last["output"][0]["content"][0]["text"],
+        "Nothing was running."
+    );
+
+    let anthropic = events(&asked(&service, stream("/v1/messages", messages)).await);
+    let names: Vec<_> = anthropic.iter().map(|(name, _)| &**name).collect();
+    assert_eq!(
+        names,
+        [
+            "message_start",
+            "content_block_start",
+            "content_block_delta",
+            "content_block_stop",
+            "message_delta",
+            "message_stop",
+        ]
+    );
+    assert_eq!(anthropic[0].1["message"]["stop_reason"], Value::Null);
+    assert_eq!(anthropic[2].1["delta"]["text"], "Nothing was running.");
+    assert_eq!(anthropic[4].1["delta"]["stop_reason"], "end_turn");
+}
+
+#[tokio::test(start_paused = true)]
+async fn alone_and_under_terminal_responses_it_only_passes() {
+    let registry = RunRegistry::new();
+    let upstream = Several::new([saying(200, "{}")]);
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(StopPhraseLayer::new(registry, ["stop"]).max_body(40))
+        .service(upstream.clone());
+
+    let short = asks("/v1/chat/completions", r#"{"messages":[]}"#);
+    let answer = service.clone().oneshot(short).await.unwrap();
+    assert_eq!(answer.into_body().read().await.whole(), "{}");
+    let answer = service.oneshot(says("stop")).await.unwrap();
+    assert_eq!(answer.status(), 413);
+    assert_eq!(upstream.calls(), 1);
+}
