@@ -129,6 +129,7 @@ pub mod stop_phrase;
 pub mod terminal_response;
 pub mod turn_cap;
 pub mod upstream;
+pub mod watchdog;
 
 pub use self::error::BoxError;
 
@@ -159,4 +160,5 @@ pub use self::{
     stop_phrase::StopPhraseLayer,
     terminal_response::TerminalResponseLayer,
     turn_cap::TurnCapLayer,
+    watchdog::Watchdog,
 };

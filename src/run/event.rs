@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
-    LoopPattern, LoopVerdict, RunId, RunSnapshot, Step, TerminalReason, Terminated,
+    Answer, LoopPattern, LoopVerdict, RunId, RunSnapshot, Status, Step, TerminalReason, Terminated,
     core::Node,
     info::Info,
     snapshot::{millis, optional_millis},
@@ -56,7 +56,7 @@ pub enum Notice {
     /// It was opened.
     Opened,
     /// It is alive and gets nowhere: it did the same thing this often in a row. Told
-    /// after five, or as many as were set, and again after as many more.
+    /// after five, or as many as it may, and again after as many more.
     LooksStuck {
         /// How often, the first time included.
         repeats: u32,
@@ -102,6 +102,22 @@ pub enum Notice {
         running_for: Duration,
         /// The same for people, in one sentence without a full stop.
         message: String,
+    },
+    /// A checker has looked at a run that looks stuck.
+    Checked {
+        /// How it is, by the checker.
+        status: Status,
+        /// Why, in the checker's words.
+        reason: String,
+    },
+    /// A person is asked whether the run shall go on.
+    Asked,
+    /// In shadow mode, a person would be asked now.
+    WouldHaveAsked,
+    /// The question has been answered.
+    Answered {
+        /// How; `None` if nobody did in time.
+        answer: Option<Answer>,
     },
 }
 

@@ -201,6 +201,10 @@ impl Run {
 }
 
 impl Run {
+    pub(super) const fn of(node: Arc<Node<Info>>) -> Self {
+        Self(node)
+    }
+
     /// Opens a run that is one call and completes with it.
     pub(crate) fn open_single() -> Self {
         let run = Self::open();

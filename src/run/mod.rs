@@ -75,7 +75,9 @@ mod trajectory;
 mod tries;
 mod turns;
 mod unwell;
+mod verdict;
 mod wait;
+mod weak;
 
 pub use self::{
     acting::CallResult,
@@ -96,6 +98,7 @@ pub use self::{
     terminated::Terminated,
     tool::{Call, Tool, ToolError, Watch},
     trajectory::Trajectory,
+    verdict::{Answer, Status, Verdict},
     wait::RunWait,
 };
 
@@ -107,9 +110,11 @@ pub(crate) use self::{
     info::Failing,
     notices::Working,
     registry::OpenRun,
+    registry::WeakRegistry,
     silence::Silence,
     summary::OnEnd,
     task::TaskGuard,
     tries::Server,
     turns::TurnCap,
+    weak::WeakRun,
 };

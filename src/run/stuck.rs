@@ -27,9 +27,8 @@ struct Streak {
     beats: u32,
     /// At how many it is told next; at the limit if 0.
     next: u32,
-    /// The default if none.
-    limit: Option<NonZeroU32>,
-    ends: bool,
+    /// After how many the run ends.
+    ends_at: Option<NonZeroU32>,
 }
 
 /// What a repetition amounts to.
@@ -85,12 +84,11 @@ impl Standstill {
         self.with(|streak| streak.standing(false))
     }
 
-    /// Sets after how many times the run looks stuck, and whether it ends then;
-    /// the smaller limit and the end stay.
-    pub(crate) fn limit(&self, repeats: NonZeroU32, ends: bool) {
+    /// Sets after how many times the run ends; the smaller limit stays.
+    pub(crate) fn end_at(&self, repeats: NonZeroU32) {
         self.with(|streak| {
-            streak.limit = Some(streak.limit.map_or(repeats, |limit| limit.min(repeats)));
-            streak.ends |= ends;
+            let limit = streak.ends_at.map_or(repeats, |limit| limit.min(repeats));
+            streak.ends_at = Some(limit);
         });
     }
 
@@ -106,7 +104,8 @@ impl Streak {
     }
 
     fn standing(&mut self, repeated: bool) -> Standing {
-        let limit = self.limit.unwrap_or(REPEATS).get();
+        // What ends of it looks stuck at the latest then.
+        let limit = self.ends_at.map_or(REPEATS, |end| end.min(REPEATS)).get();
         let repeats = self.repeats.max(self.beats);
         if repeats < limit {
             return Standing::Moving;
@@ -118,7 +117,7 @@ impl Streak {
         Standing::Stuck {
             repeats,
             now,
-            ends: self.ends,
+            ends: self.ends_at.is_some_and(|end| repeats >= end.get()),
         }
     }
 }
@@ -140,15 +139,20 @@ impl Run {
     }
 
     /// Ends the nearest run as [`Stuck`](TerminalReason::Stuck) once it has done
-    /// the same thing `repeats` times in a row, the first time included. Without
-    /// this it is only told to [observers](Self::subscribe), after five and after every
-    /// five more.
+    /// the same thing `repeats` times in a row, the first time included. It looks
+    /// stuck after five in any case, or after as many as these if they are fewer:
+    /// [observers](Self::subscribe) are told then, and after every as many more.
     ///
     /// The same is an action of the same name and arguments, whatever came of it.
     /// Of two limits the smaller stays.
     pub fn end_when_stuck(&self, repeats: NonZeroU32) {
         let standstill = &self.nearest().payload.harness().standstill;
-        standstill.limit(repeats, true);
+        standstill.end_at(repeats);
+    }
+
+    /// Whether the nearest run has done the same thing too often in a row.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.nearest().is_stuck()
     }
 
     fn stands(&self, standing: Standing) {

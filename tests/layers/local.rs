@@ -1,6 +1,6 @@
 //! Slow models that live, and dead ones, under the profile of local models.
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceExt};
 use tower_agent::{Limits, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated};
 
@@ -25,15 +25,18 @@ async fn play(
 ) -> (Read, std::time::Duration, Probe) {
     let start = Instant::now();
     let (upstream, probe) = script.upstream();
-    let read = match layer.layer(upstream).oneshot(request).await {
-        Ok(answer) => answer.into_body().read().await,
-        Err(error) => Read {
-            text: String::new(),
-            frames: 0,
-            trailers: None,
-            end: Err(error),
-        },
+    let reading = async {
+        match layer.layer(upstream).oneshot(request).await {
+            Ok(answer) => answer.into_body().read().await,
+            Err(error) => Read {
+                text: String::new(),
+                frames: 0,
+                trailers: None,
+                end: Err(error),
+            },
+        }
     };
+    let read = timeout(secs(3600), reading).await.unwrap();
     (read, start.elapsed(), probe)
 }
 

@@ -39,3 +39,4 @@ mod tools;
 mod tools_grace;
 mod trajectory;
 mod turn_cap;
+mod watchdog;

@@ -51,3 +51,18 @@ async fn a_run_that_is_told_to_ends_when_it_is_stuck() {
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Stuck));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_may_go_on_for_longer_looks_stuck_all_the_same() {
+    let run = Run::open();
+    run.end_when_stuck(NonZeroU32::new(8).unwrap());
+
+    for iteration in 0..7 {
+        run.heartbeat_at(iteration, "a");
+    }
+    assert!(run.snapshot().stuck);
+    assert_eq!(run.terminal_reason(), None);
+    run.heartbeat_at(7, "a");
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Stuck));
+}

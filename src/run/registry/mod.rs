@@ -55,6 +55,7 @@ mod owner;
 mod owners;
 mod sessions;
 mod shared;
+mod weak;
 
 use std::{sync::Arc, time::Duration};
 
@@ -62,7 +63,7 @@ use tokio::time::Instant;
 
 pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
-pub(crate) use self::owners::OpenRun;
+pub(crate) use self::{owners::OpenRun, weak::WeakRegistry};
 
 use self::{entries::Key, shared::Shared};
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};

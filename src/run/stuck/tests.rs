@@ -87,28 +87,40 @@ fn rounds_count_where_no_action_is_seen_and_nowhere_else() {
 }
 
 #[test]
+fn it_ends_at_its_limit_and_looks_stuck_long_before() {
+    let standstill = Standstill::default();
+    standstill.end_at(limit(12));
+    let ended = |repeats, now| Standing::Stuck {
+        repeats,
+        now,
+        ends: true,
+    };
+
+    assert_eq!(after(&standstill, [A; 5]), stuck(5, true));
+    assert_eq!(after(&standstill, [A; 5]), stuck(10, true));
+    assert_eq!(standstill.repeat(A), stuck(11, false));
+    assert_eq!(standstill.repeat(A), ended(12, false));
+    assert_eq!(standstill.repeat(A), ended(13, false));
+}
+
+#[test]
 fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
     let standstill = Standstill::default();
     after(&standstill, [A; 4]);
 
-    standstill.limit(limit(3), false);
-    standstill.limit(limit(9), false);
-
-    assert_eq!(standstill.repeat(A), stuck(5, true), "late is not never");
-    assert_eq!(after(&standstill, [A; 2]), stuck(7, false));
-    assert_eq!(standstill.repeat(A), stuck(8, true));
-}
-
-#[test]
-fn who_was_told_to_end_it_is_not_overruled() {
-    let standstill = Standstill::default();
-    standstill.limit(limit(2), true);
-    standstill.limit(limit(2), false);
+    standstill.end_at(limit(3));
+    standstill.end_at(limit(9));
 
     let ended = Standing::Stuck {
-        repeats: 2,
-        now: true,
+        repeats: 4,
+        now: false,
         ends: true,
     };
-    assert_eq!(after(&standstill, [A; 2]), ended);
+    assert_eq!(standstill.standing(), ended);
+    standstill.moved();
+    assert_eq!(after(&standstill, [A; 2]), Moving);
+    assert!(matches!(
+        standstill.repeat(A),
+        Standing::Stuck { ends: true, .. }
+    ));
 }

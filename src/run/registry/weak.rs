@@ -1,0 +1,27 @@
+use std::sync::{Arc, Weak};
+
+use super::{RunRegistry, entries::Entries, shared::Shared};
+use crate::run::Run;
+
+/// A registry that somebody else keeps.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakRegistry(Weak<Shared>);
+
+impl RunRegistry {
+    pub(crate) fn downgrade(&self) -> WeakRegistry {
+        WeakRegistry(Arc::downgrade(&self.shared))
+    }
+
+    /// All that live or are remembered, in no order.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let all = |entries: &mut Entries| entries.all().collect::<Vec<_>>();
+        self.shared.collect(all)
+    }
+}
+
+impl WeakRegistry {
+    pub(crate) fn upgrade(&self) -> Option<RunRegistry> {
+        let shared = self.0.upgrade()?;
+        Some(RunRegistry { shared })
+    }
+}
