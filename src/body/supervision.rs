@@ -120,7 +120,13 @@ impl<P: Policy> Supervision<P> {
             Reading::Tap(tap) => Some(tap),
             _ => None,
         };
-        let deadline = self.policy.pending(&self.found, tap, now, turn.task());
+        let mut deadline = self.policy.pending(&self.found, tap, now, turn.task());
+        let node = self.found.node();
+        if node.is_closing() {
+            // Whatever is measured here: what drains has a limit, which somebody
+            // has to keep.
+            deadline = deadline.into_iter().chain(node.next_deadline()).min();
+        }
         let passed = deadline.is_some_and(|at| at <= nanos(now));
         if passed && self.tap().is_some_and(Tap::is_complete) {
             // The answer was handed on whole; the transport alone has not ended.

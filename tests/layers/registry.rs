@@ -1,3 +1,10 @@
+mod anew;
+mod drain;
+mod expiry;
+mod scale;
+mod sessions;
+mod sub_agents;
+mod threads;
 mod waits;
 
 use std::time::Duration;
@@ -5,7 +12,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Notice, Owner, Run, RunEvent, RunId, RunRegistry, StepTimeoutLayer, TerminalReason,
+    Notice, Owner, Run, RunEvent, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
 use crate::support::{DONE, ReadExt, Script, request, secs};
@@ -18,6 +25,20 @@ fn id(text: &str) -> RunId {
 
 fn us() -> Owner {
     Owner::default()
+}
+
+/// A run of a session, opened by a request that was answered.
+async fn opened(registry: &RunRegistry, owner: Owner, name: &str, session: &str) -> Run {
+    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let layer = RunLayer::new(registry.clone()).owner_by(move |_| owner);
+    let mut request = request();
+    for (header, value) in [("x-run-id", name), ("x-session-id", session)] {
+        let value = http::HeaderValue::from_str(value).unwrap();
+        request.headers_mut().insert(header, value);
+    }
+    let answer = layer.layer(upstream).oneshot(request).await.unwrap();
+    answer.into_body().read().await.whole();
+    registry.get(owner, &id(name)).unwrap()
 }
 
 #[tokio::test(start_paused = true)]

@@ -64,15 +64,20 @@ impl<P: Hook> Node<P> {
         }
     }
 
-    /// Whether all that is under way below this node was over at `before`: it
-    /// holds on to its place, and does nothing any more.
+    /// Whether all that is under way below this node was over at `before`, by an end
+    /// or by its own deadline: it holds on to its place, and does nothing any more.
     pub(crate) fn is_left_over(&self, before: Duration) -> bool {
         let mut held = 0;
         let mut below = self.children();
         while let Some(node) = below.pop() {
             match node.end.get() {
-                Some(end) if end.at <= before => held += node.active.load(Ordering::SeqCst),
-                Some(_) => {}
+                Some(end) => {
+                    // It may have been over for long when somebody looked.
+                    let deadline = node.clocks.next().map(Duration::from_nanos);
+                    if deadline.map_or(end.at, |at| at.min(end.at)) <= before {
+                        held += node.active.load(Ordering::SeqCst);
+                    }
+                }
                 None => below.append(&mut node.children()),
             }
         }

@@ -1,0 +1,156 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Wake, Waker},
+};
+
+use tokio::time::sleep;
+use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason};
+
+use super::{id, opened, us};
+
+const LIMIT: std::time::Duration = RunRegistry::WAIT;
+
+/// Looks, when it is woken, whether a run is there.
+struct Looking {
+    registry: RunRegistry,
+    found: AtomicBool,
+}
+
+impl Wake for Looking {
+    fn wake(self: Arc<Self>) {
+        let new = self.registry.get(us(), &id("new"));
+        let lives = new.is_some_and(|new| new.terminal_reason().is_none());
+        self.found.store(lives, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_new_run_is_there_before_anybody_hears_of_the_old_ones_end() {
+    let registry = RunRegistry::new();
+    let old = registry.open(us(), id("old"));
+    let looking = Arc::new(Looking {
+        registry: registry.clone(),
+        found: AtomicBool::new(false),
+    });
+    let waker = Waker::from(Arc::clone(&looking));
+    let mut ended = old.ended();
+    let mut cx = Context::from_waker(&waker);
+    assert!(Pin::new(&mut ended).poll(&mut cx).is_pending());
+
+    let new = registry.supersede(us(), &id("old"), id("new")).unwrap();
+
+    assert_eq!(old.terminal_reason(), Some(TerminalReason::Superseded));
+    assert_eq!(new.terminal_reason(), None);
+    assert!(looking.found.load(Ordering::SeqCst));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_takes_anothers_place_is_of_its_session() {
+    let registry = RunRegistry::new();
+    opened(&registry, us(), "old", "s").await;
+
+    registry.supersede(us(), &id("old"), id("new")).unwrap();
+
+    assert_eq!(registry.abort_session(us(), "s"), [id("new")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_old_run_that_is_unknown_or_over_is_in_nobodys_way() {
+    let registry = RunRegistry::new();
+    let over = registry.open(us(), id("over"));
+    over.end(TerminalReason::TurnCap);
+    for (old, new) in [("unknown", "a"), ("over", "b")] {
+        let new = registry.supersede(us(), &id(old), id(new)).unwrap();
+        assert_eq!(new.terminal_reason(), None);
+    }
+    assert!(over.terminated().unwrap().also.is_empty(), "not touched");
+    assert!(registry.get(us(), &id("unknown")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_id_that_is_taken_touches_nothing() {
+    let registry = RunRegistry::new();
+    let old = registry.open(us(), id("old"));
+    let _live = registry.open(us(), id("live"));
+    registry.open(us(), id("over")).end(TerminalReason::TurnCap);
+    registry
+        .open(us(), id("done"))
+        .end(TerminalReason::Completed);
+
+    for taken in ["old", "live", "over"] {
+        assert!(registry.supersede(us(), &id("old"), id(taken)).is_none());
+    }
+    let theirs = Owner::of(b"key");
+    assert!(registry.supersede(theirs, &id("old"), id("new")).is_some());
+
+    assert_eq!(old.terminal_reason(), None);
+    assert!(registry.supersede(us(), &id("old"), id("done")).is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_an_id_that_has_ended_is_reopened_and_in_its_session() {
+    let registry = RunRegistry::new();
+    assert!(registry.reopen(us(), &id("r")).is_none(), "unknown");
+    opened(&registry, us(), "r", "s").await;
+    assert!(registry.reopen(us(), &id("r")).is_none(), "it lives");
+    registry.abort(us(), &id("r"));
+    assert!(registry.reopen(Owner::of(b"key"), &id("r")).is_none());
+
+    let again = registry.reopen(us(), &id("r")).unwrap();
+
+    assert_eq!(again.terminal_reason(), None);
+    assert_eq!(again.session().as_deref(), Some("s"));
+    assert_eq!(registry.abort_session(us(), "s"), [id("r")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_that_is_opened_anew_is_the_next_generation() {
+    let registry = RunRegistry::new();
+    let first = registry.open(us(), id("r"));
+    first.end(TerminalReason::Completed);
+    let second = registry.open(us(), id("r"));
+    second.end(TerminalReason::TurnCap);
+    let third = registry.reopen(us(), &id("r")).unwrap();
+
+    let runs = [first, second, third];
+    assert_eq!(runs.map(|run| run.snapshot().generation), [1, 2, 3]);
+    let other = registry.open(us(), id("other"));
+    assert_eq!(other.snapshot().generation, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_knows_the_former_run_of_an_id_never_touches_the_next() {
+    let registry = RunRegistry::new();
+    let mut events = registry.subscribe();
+    let first = registry.open(us(), id("r"));
+    let waiting = tokio::spawn(registry.wait(us(), &id("r"), LIMIT).unwrap());
+    tokio::task::yield_now().await;
+    first.end(TerminalReason::Aborted);
+    let second = registry.reopen(us(), &id("r")).unwrap();
+
+    let waited = waiting.await.unwrap().unwrap();
+    assert_eq!(waited.generation, 1, "one answer, of the run it waited for");
+    assert!(!first.end(TerminalReason::Shutdown));
+    // What was remembered of the first is due, the second is busy.
+    let _busy = second.attach(crate::support::request());
+    sleep(RunRegistry::REMEMBERED * 2).await;
+
+    assert_eq!(second.terminal_reason(), None);
+    let known = registry.get(us(), &id("r")).unwrap();
+    assert_eq!(known.snapshot().generation, 2);
+    second.end(TerminalReason::TurnCap);
+    drop(registry);
+    let mut ends = Vec::new();
+    while let Some(event) = events.next().await {
+        if let RunEvent::Ended { snapshot, .. } = event {
+            ends.push((snapshot.generation, snapshot.reason.clone()));
+        }
+    }
+    let [first, second] = [TerminalReason::Aborted, TerminalReason::TurnCap];
+    assert_eq!(ends, [(1, Some(first)), (2, Some(second))]);
+}

@@ -1,0 +1,80 @@
+use http::HeaderValue;
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt};
+use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+
+use super::{IDLE, id, us};
+use crate::support::{Script, request, secs};
+
+const CEILING: u64 = 20;
+
+/// A call whose answer is neither read nor ever dropped.
+async fn leak(registry: &RunRegistry, scope: Scope, named: bool) -> Run {
+    let (upstream, _) = Script::sse().never().upstream();
+    let ceiling = HardCeilingLayer::new(secs(CEILING)).scope(scope);
+    let layer = RunLayer::new(registry.clone()).owner_by(|_| us());
+    let service = layer.layer(ceiling.layer(upstream));
+    let mut request = request();
+    if named {
+        let name = HeaderValue::from_static("r");
+        request.headers_mut().insert("x-run-id", name);
+    }
+    let answer = service.oneshot(request).await.unwrap();
+    std::mem::forget(answer);
+    let all = registry.list();
+    registry.get(us(), &all[0].run).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minute_after_its_deadline_nothing_lives_whatever_was_leaked() {
+    for (scope, named) in [
+        (Scope::Run, true),
+        (Scope::Run, false),
+        (Scope::Found, false),
+    ] {
+        let registry = RunRegistry::new();
+        let run = leak(&registry, scope, named).await;
+        let ended = run.ended();
+        sleep(secs(CEILING) + RunRegistry::SAFETY).await;
+        assert_eq!(run.terminal_reason(), None, "nobody has looked");
+
+        // Any use of the registry.
+        let _other = registry.open(us(), id("other"));
+
+        assert_eq!(ended.await, TerminalReason::HardCeiling);
+        assert_eq!(run.in_flight(), 1, "it never left");
+        sleep(RunRegistry::REMEMBERED).await;
+        assert!(registry.get(us(), &run.id()).is_none(), "forgotten as well");
+        assert_eq!(registry.list().len(), 1, "the other one");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_is_looked_at_when_it_is_asked_for() {
+    for named in [true, false] {
+        let registry = RunRegistry::new();
+        let run = leak(&registry, Scope::Run, named).await;
+        sleep(secs(CEILING)).await;
+
+        let found = registry.get(us(), &run.id()).unwrap();
+
+        assert_eq!(found.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert!(!registry.abort(us(), &run.id()), "it was over before");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_over_long_ago_does_not_keep_its_run_from_being_idle() {
+    let registry = RunRegistry::new();
+    let run = leak(&registry, Scope::Found, true).await;
+    sleep(IDLE - secs(1)).await;
+    let again = registry.open(us(), id("r"));
+    assert_eq!(again.terminal_reason(), None);
+    sleep(secs(1)).await;
+
+    let next = registry.open(us(), id("r"));
+
+    assert_eq!(run.in_flight(), 1, "it never left");
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(next.terminal_reason(), None);
+}

@@ -1,0 +1,89 @@
+//! A session of ten thousand runs, each with a call under way and somebody who
+//! waits for it.
+
+use http::{HeaderValue, Request};
+use http_body_util::BodyExt;
+use tokio::{runtime::Handle, time::Instant};
+use tower::{ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, PumpLayer, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+};
+
+use super::{id, us};
+use crate::support::{Script, chat, reason_of, request, secs};
+
+const RUNS: usize = 10_000;
+
+fn request_of(n: usize) -> Request<()> {
+    let mut request = request();
+    let headers = request.headers_mut();
+    let value = |text: &str| HeaderValue::from_str(text).unwrap();
+    headers.insert("x-run-id", value(&format!("r-{n}")));
+    headers.insert("x-session-id", value("s"));
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
+    let registry = RunRegistry::new();
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()).owner_by(|_| us()))
+        .layer(PumpLayer::new(4))
+        .layer(HardCeilingLayer::new(secs(600)))
+        .layer(StepTimeoutLayer::new(secs(120)))
+        .service(upstream);
+    let other = super::opened(&registry, us(), "other", "t").await;
+    let before = Handle::current().metrics().num_alive_tasks();
+    let (mut bodies, mut waits) = (Vec::new(), Vec::new());
+    for n in 0..RUNS {
+        let answer = service.clone().oneshot(request_of(n)).await;
+        let mut body = answer.unwrap().into_body();
+        body.frame().await.unwrap().unwrap();
+        bodies.push(tokio::spawn(async move {
+            let error = body.frame().await.unwrap().unwrap_err();
+            (reason_of(&error), body.frame().await.is_none())
+        }));
+        let wait = registry.wait(us(), &id(&format!("r-{n}")), secs(60));
+        waits.push(tokio::spawn(wait.unwrap()));
+    }
+    tokio::task::yield_now().await;
+    let mut events = registry.subscribe();
+    let alive = Handle::current().metrics().num_alive_tasks();
+    assert_eq!(alive - before, 3 * RUNS, "a pump, a reader and a wait each");
+
+    let began = Instant::now();
+    let aborted = registry.abort_session(us(), "s");
+
+    assert_eq!(aborted.len(), RUNS);
+    let in_order = aborted.iter().enumerate();
+    assert!(
+        in_order
+            .clone()
+            .all(|(n, run)| *run == id(&format!("r-{n}")))
+    );
+    assert!(registry.find_session("s").is_empty());
+    for wait in waits {
+        let ended = wait.await.unwrap().expect("the end, and not the limit");
+        assert_eq!(ended.reason, Some(TerminalReason::Aborted));
+    }
+    for body in bodies {
+        assert_eq!(body.await.unwrap(), (Some(TerminalReason::Aborted), true));
+    }
+    assert_eq!(began.elapsed(), secs(0));
+    let dropped = probe.all_dropped();
+    assert_eq!(dropped.len(), RUNS);
+    let knew = |reason| reason == Some(TerminalReason::Aborted);
+    assert!(dropped.into_iter().all(|dropped| knew(dropped.reason)));
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), before);
+    assert_eq!(other.terminal_reason(), None);
+    // An observer that did not keep up knows exactly how many it missed.
+    let Some(RunEvent::Lost { events: lost }) = events.next().await else {
+        panic!()
+    };
+    assert_eq!(lost as usize, RUNS - RunRegistry::EVENTS);
+    assert!(probe.runs().iter().all(|run| run.run().in_flight() == 0));
+
+    tokio::time::sleep(RunRegistry::REMEMBERED).await;
+    assert_eq!(registry.list().len(), 1, "the other one");
+}
