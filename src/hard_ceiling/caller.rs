@@ -57,10 +57,10 @@ impl Caller {
     fn stand(&mut self, limit: Option<Duration>) {
         let clocks = &self.call.node().clocks;
         if let Some(standing) = self.standing.take() {
-            clocks.withdraw(&standing);
+            clocks.withdraw(standing);
         }
         let at = limit.map(|limit| self.call.node().opened().saturating_add(limit));
-        self.standing = at.and_then(|at| clocks.announce(at));
+        self.standing = at.map(|at| clocks.announce(at));
         if self.standing.is_some() {
             self.call.node().tightened();
         }

@@ -1,5 +1,8 @@
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -24,12 +27,10 @@ pub(crate) enum Clock {
     Drain,
 }
 
-/// An announced deadline that has lowered the one before it, until it is taken
-/// back.
+/// An announced deadline, until it is taken back.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     at: Nanos,
-    before: Nanos,
 }
 
 /// The absolute deadlines of one node, in nanoseconds since the tree opened.
@@ -38,7 +39,11 @@ pub(crate) struct Clocks {
     ceiling: AtomicU64,
     timeout: AtomicU64,
     share: AtomicU64,
+    /// The earliest of those that stand.
     announced: AtomicU64,
+    /// All of them, one per layer that reads them; changed under the lock, and
+    /// with it the earliest.
+    announcements: Mutex<Vec<Nanos>>,
     drain: AtomicU64,
 }
 
@@ -49,6 +54,7 @@ impl Clocks {
             timeout: AtomicU64::new(NEVER),
             share: AtomicU64::new(NEVER),
             announced: AtomicU64::new(NEVER),
+            announcements: Mutex::new(Vec::new()),
             drain: AtomicU64::new(NEVER),
         }
     }
@@ -77,20 +83,31 @@ impl Clocks {
         self.share.store(NEVER, Ordering::Release);
     }
 
-    /// Lowers [`Clock::Announced`] to `at` for a while; none if it stands there
-    /// or earlier already.
-    pub(crate) fn announce(&self, at: Duration) -> Option<Announcement> {
+    /// Holds [`Clock::Announced`] to `at` at the latest, until it is
+    /// [withdrawn](Self::withdraw).
+    pub(crate) fn announce(&self, at: Duration) -> Announcement {
         let at = nanos(at);
-        let before = self.announced.fetch_min(at, Ordering::AcqRel);
-        (at < before).then_some(Announcement { at, before })
+        self.change_announced(|all| all.push(at));
+        Announcement { at }
     }
 
-    /// Takes one [`announce`](Self::announce) back, unless a lower one of
-    /// somebody else stands in its place by now.
-    pub(crate) fn withdraw(&self, announcement: &Announcement) {
-        let Announcement { at, before } = *announcement;
-        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let _lower = self.announced.compare_exchange(at, before, stored, failed);
+    /// Takes one [`announce`](Self::announce) back: the earliest of what others
+    /// announced stands then.
+    pub(crate) fn withdraw(&self, announcement: Announcement) {
+        self.change_announced(|all| {
+            // Of two that are equal either will do.
+            if let Some(index) = all.iter().position(|at| *at == announcement.at) {
+                all.swap_remove(index);
+            }
+        });
+    }
+
+    fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
+        let all = self.announcements.lock();
+        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        change(&mut all);
+        let earliest = all.iter().copied().min().unwrap_or(NEVER);
+        self.announced.store(earliest, Ordering::Release);
     }
 
     /// Ends at `at`, or when nobody works on it any more. In one order with the

@@ -184,31 +184,3 @@ fn the_last_to_leave_an_ended_node_is_heard_of() {
     call.leave(ms(1));
     assert_eq!((tree.root.active(), tree.journal.woken()), (0, vec![0]));
 }
-
-#[test]
-fn what_was_announced_lapses_to_what_stood_there_before() {
-    let tree = Sapling::new();
-    let clocks = &tree.root.clocks;
-
-    let outer = clocks.announce(ms(50)).unwrap();
-    assert!(clocks.announce(ms(50)).is_none(), "it stands there already");
-    assert!(
-        clocks.announce(ms(60)).is_none(),
-        "a later one raises nothing"
-    );
-    let inner = clocks.announce(ms(20)).unwrap();
-    assert_eq!(tree.root.next_deadline(), Some(at(20)));
-
-    clocks.withdraw(&inner);
-    assert_eq!(tree.root.next_deadline(), Some(at(50)));
-    clocks.withdraw(&inner);
-    assert_eq!(tree.root.next_deadline(), Some(at(50)), "taken back once");
-    clocks.withdraw(&outer);
-    assert_eq!(tree.root.next_deadline(), None);
-
-    let outer = clocks.announce(ms(50)).unwrap();
-    let inner = clocks.announce(ms(20)).unwrap();
-    clocks.withdraw(&outer);
-    assert_eq!(tree.root.next_deadline(), Some(at(20)), "it is another's");
-    clocks.withdraw(&inner);
-}

@@ -4,6 +4,7 @@
 //! it happen to both and compares; `sequences` draws the sequences. The seed is
 //! fixed, so that a run repeats; `TOWER_AGENT_SEED=<number>` draws others.
 
+mod announced;
 mod closing;
 mod compare;
 mod effects;
