@@ -21,10 +21,12 @@ impl Hook for Info {
         }
         // A run of one call that was cut is over with it, though a reader that
         // does not read keeps the call from being settled.
-        let cut = !matches!(
-            end.reason.class(),
-            ReasonClass::Success | ReasonClass::Failure
-        );
+        // Nor is there anybody to settle one that drains.
+        let cut = node.is_draining()
+            || !matches!(
+                end.reason.class(),
+                ReasonClass::Success | ReasonClass::Failure
+            );
         if let (true, true, Some(run)) = (cut, self.is_sole(), node.parent()) {
             if run.payload.is_single() {
                 run.settle_as(end, end.at);

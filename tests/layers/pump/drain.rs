@@ -420,6 +420,27 @@ async fn an_end_from_outside_ends_the_drain_in_one_turn() {
     assert_eq!(probe.run().in_flight(), 0);
 }
 
+/// Nobody is left who would say what the one call of the run came to.
+#[tokio::test(start_paused = true)]
+async fn a_drain_that_the_program_ends_well_ends_its_run() {
+    let told = Told::default();
+    let (upstream, probe) = stream().upstream();
+    let service = told.layer().layer(pump().layer(upstream));
+    let body = service.oneshot(request()).await.unwrap().into_body();
+    drop(body);
+    turns().await;
+    let call = probe.run();
+    assert_eq!(call.run().terminal_reason(), None);
+
+    assert!(call.end(TerminalReason::Completed));
+    turns().await;
+
+    let completed = Some(TerminalReason::Completed);
+    assert_eq!(call.run().terminal_reason(), completed);
+    assert_eq!(call.run().in_flight(), 0);
+    assert_eq!(told.one().reason, TerminalReason::Completed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_layer_for_disconnects_further_out_cancels_and_further_in_does_not() {
     let told = Told::default();
