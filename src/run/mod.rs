@@ -47,6 +47,7 @@ mod drive;
 mod ended;
 pub(crate) mod errors;
 mod event;
+mod exit;
 mod grace;
 mod handle;
 mod harness;

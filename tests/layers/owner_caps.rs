@@ -189,30 +189,23 @@ async fn a_caller_is_told_422_and_not_to_try_again() {
 async fn a_capped_run_stays_over_whatever_other_ids_come_after_it() {
     let registry = RunRegistry::new();
     let open = |id: String| registry.open(tower_agent::Owner::default(), id.parse().unwrap());
-    open("capped".into()).end(TerminalReason::TurnCap);
-    open("aborted".into()).end(TerminalReason::Aborted);
-    for number in 0..RunRegistry::ENDED - 2 {
-        open(format!("done-{number}")).end(TerminalReason::Completed);
+    let ends = |id: String, reason| assert!(open(id).end(reason));
+    ends("capped".into(), TerminalReason::TurnCap);
+    for number in 0..50 {
+        ends(format!("done-{number}"), TerminalReason::Completed);
     }
-    // One of those that completed goes for each that comes.
-    for number in 0..100 {
-        open(format!("aborted-{number}")).end(TerminalReason::Aborted);
+    // Those that completed go first, for each that comes, and then the oldest.
+    for number in 0..RunRegistry::ENDED {
+        ends(format!("aborted-{number}"), TerminalReason::Aborted);
     }
+
     assert_eq!(registry.list().len(), RunRegistry::ENDED);
-    assert_eq!(
-        open("aborted".into()).terminal_reason(),
-        Some(TerminalReason::Aborted)
-    );
-    for number in 100..RunRegistry::ENDED {
-        open(format!("aborted-{number}")).end(TerminalReason::Aborted);
+    assert!(registry.find(&"done-49".parse().unwrap()).is_empty());
+    assert!(registry.find(&"aborted-0".parse().unwrap()).is_empty());
+    for (id, reason) in [
+        ("aborted-1", TerminalReason::Aborted),
+        ("capped", TerminalReason::TurnCap),
+    ] {
+        assert_eq!(open(id.into()).terminal_reason(), Some(reason));
     }
-    assert_eq!(
-        open("aborted".into()).terminal_reason(),
-        None,
-        "the oldest of its kind"
-    );
-    assert_eq!(
-        open("capped".into()).terminal_reason(),
-        Some(TerminalReason::TurnCap)
-    );
 }
