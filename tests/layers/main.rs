@@ -19,6 +19,7 @@ mod loop_guard;
 mod model_fallback;
 mod owner_caps;
 mod paused;
+mod polling_loop;
 mod progress;
 mod pump;
 mod reasons;
