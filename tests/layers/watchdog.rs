@@ -465,6 +465,25 @@ async fn what_is_asked_is_dropped_with_its_run_and_nothing_follows() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_end_of_one_run_of_a_registry_drops_what_is_asked_about_it_and_nothing_else() {
+    let registry = RunRegistry::new();
+    let person = Person::new([Never]);
+    let watching = watch(Watchdog::new(&registry).question(person.clone()));
+    let runs = ["a", "b"].map(|id| registry.open(Owner::default(), id.parse().unwrap()));
+    for run in &runs {
+        rounds(run, 5);
+    }
+    pass(100).await;
+    assert_eq!(person.under_way(), 2);
+
+    runs[0].end(TerminalReason::Aborted);
+    settle().await;
+
+    assert_eq!(person.under_way(), 1);
+    assert!(!watching.is_finished());
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_asked_about_a_run_that_ended_before_the_watchdog_looked() {
     let run = Run::open();
     let checker = Checker::new([verdict(0, Status::Working)]);

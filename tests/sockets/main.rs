@@ -14,6 +14,7 @@ mod disconnects;
 mod drops;
 mod frames;
 mod half_closed;
+mod local_model;
 mod readers;
 mod reqwest_adapter;
 mod restarts;

@@ -25,6 +25,8 @@ pub(crate) enum Play {
     Keep(Bytes),
     /// These bytes, each in a write of its own, then the end of the connection.
     Close(Vec<Bytes>),
+    /// These bytes, each after a while, then nothing.
+    Paced(Vec<(Duration, Bytes)>),
 }
 
 impl Play {
@@ -272,6 +274,13 @@ async fn play_one(
                 tokio::task::yield_now().await;
             }
             return Ok(false);
+        }
+        Play::Paced(pieces) => {
+            for (pause, piece) in pieces {
+                tokio::time::sleep(*pause).await;
+                writer.write_all(piece).await?;
+                sent(piece.len());
+            }
         }
     }
     // The end of this task would close the connection.

@@ -1,4 +1,4 @@
-use super::*;
+use super::{super::Measure, *};
 
 #[test]
 fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {
@@ -29,6 +29,23 @@ fn progress_on_the_node_moves_its_window() {
     let end = attempt.check(ms(150), task).unwrap_err();
     assert_eq!(cause(&end), (0, TerminalReason::StepTimeout));
     assert_eq!((end.limit, end.lasted), (Some(ms(100)), ms(150)));
+}
+
+#[test]
+fn a_window_of_life_is_moved_by_any_byte() {
+    let tree = Sapling::new();
+    let waker = tree.journal.waker(0);
+    let task = TaskId::of(&waker);
+    let window = Arc::new(Window::lifeless());
+    tree.root.add_window(&window);
+    run(&window, ms(0), ms(100), task);
+
+    tree.root.record(ResetOn::AnyByte, ms(90));
+
+    assert!(tree.root.check(ms(189), task).is_ok());
+    let end = tree.root.check(ms(190), task).unwrap_err();
+    assert_eq!(cause(&end), (0, TerminalReason::StepTimeout));
+    assert_eq!(end.measure, Measure::Lifeless);
 }
 
 #[test]
