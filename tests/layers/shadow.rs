@@ -10,7 +10,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Heard, PING, ReadExt, Script, call_of, chat, reason_of, request, request_of, secs,
+    DONE, Heard, PING, ReadExt, Script, call_of, chat, poll_once, reason_of, request, request_of,
+    secs,
 };
 
 const MINUTE: f64 = 60.0;
@@ -131,6 +132,25 @@ async fn what_fails_or_is_ended_later_was_rightly_suspected() {
 
     let report = registry.shadow();
     assert_eq!((report.would_have_ended, report.completed), (4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_after_the_window_is_the_upstreams_own() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::before_head().wait(MINUTE).fail("reset").upstream();
+    let mut future = Box::pin(observing().layer(upstream).oneshot(request));
+    assert!(poll_once(&mut future).is_pending());
+    assert_eq!(call.snapshot().deadlines.step, None, "it has no window");
+
+    let error = future.await.unwrap_err();
+
+    assert_eq!(reason_of(&error), None);
+    let reason = call.terminal_reason();
+    assert!(
+        matches!(reason, Some(TerminalReason::Failed(_))),
+        "{reason:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

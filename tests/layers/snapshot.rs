@@ -131,6 +131,13 @@ async fn the_last_change_is_what_moved_the_run() {
     assert_eq!((progress.state_changes, progress.heartbeats), (3, 1));
     assert_eq!(progress.last_change_ago, Some(secs(0)));
 
+    run.state_change("moved");
+    let begun = run.tool("search").watch(sleep(secs(1)));
+    assert_eq!(last_change(&run).unwrap(), "state_change (moved)");
+    let last_step = run.snapshot().last_step.unwrap();
+    assert_eq!(last_step.to_string(), "tool_execution (search)");
+    begun.await.unwrap();
+
     run.step(Step::new(StepKind::ToolExecution));
     assert_eq!(last_change(&run).unwrap(), "tool_execution");
     assert_eq!(
