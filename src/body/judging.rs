@@ -1,7 +1,7 @@
 use http::{HeaderMap, StatusCode, header};
 
 use super::Judged;
-use crate::sse::{Dialect, Finish, Judge, Seen, Truncated};
+use crate::sse::{Dialect, Finish, Judge, Partial, Seen, Truncated};
 
 /// An event stream that this layer judges, and the marks it publishes.
 #[derive(Debug)]
@@ -31,6 +31,20 @@ impl Stream {
         let seen = self.judge.push(chunk);
         self.judged.publish(&self.judge);
         seen
+    }
+
+    /// Keeps the text of the answer from now on.
+    pub(super) fn keep_text(&mut self, partial: Partial) {
+        self.judge.keep_text(partial);
+    }
+
+    /// The text that was kept; none of it if the answer is whole.
+    pub(super) fn kept_text(&self) -> Option<&Partial> {
+        let kept = self.judge.kept_text()?;
+        if matches!(self.judge.finish(), Finish::Complete | Finish::Finished) {
+            kept.clear();
+        }
+        Some(kept)
     }
 
     pub(crate) const fn boundary(&self) -> u64 {

@@ -80,7 +80,9 @@ impl<P: Policy> Supervision<P> {
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
         if let Reading::Ahead(facts) = &mut self.reading {
             let facts = std::mem::take(facts);
-            self.reading = Reading::Tap(Tap::new(facts, answer));
+            let mut tap = Tap::new(facts, answer);
+            tap.begin(&self.found);
+            self.reading = Reading::Tap(tap);
         }
         if P::TELLS && self.owns {
             // For layers further out, which never open a node.

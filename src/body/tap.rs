@@ -164,6 +164,16 @@ impl Tap {
         }
     }
 
+    /// The answer belongs to this node, which may want to keep what it says.
+    #[inline]
+    pub(crate) fn begin(&mut self, run: &Run) {
+        if let Mode::Judging(stream) = &mut self.mode {
+            if let Some(partial) = run.begin_partial() {
+                stream.keep_text(partial);
+            }
+        }
+    }
+
     #[inline]
     pub(crate) fn frame(&mut self, data: &Bytes) -> Seen {
         self.passed += data.len() as u64;
@@ -220,6 +230,9 @@ impl Tap {
             if !std::mem::replace(&mut self.told, true) {
                 let judged = stream.judged();
                 run.tell(judged.usage(), judged.stop_reason().as_ref());
+                if let Some(partial) = stream.kept_text() {
+                    run.end_partial(partial);
+                }
                 self.note_heartbeats(run);
             }
         }

@@ -102,7 +102,11 @@ impl Outgoing {
     /// The answer has come.
     fn begin<B: Body>(&mut self, answer: &mut Response<B>, facts: Facts) {
         self.pulse.learn(answer.extensions());
-        self.tap = Some(Tap::new(facts, answer));
+        let mut tap = Tap::new(facts, answer);
+        if let Some(run) = self.pulse.call() {
+            tap.begin(run);
+        }
+        self.tap = Some(tap);
     }
 
     /// A frame is about to be handed on.

@@ -40,6 +40,10 @@ pub enum RunEvent {
         message: String,
         /// All that was known at the end.
         snapshot: Arc<RunSnapshot>,
+        /// The text that was streamed of the run's last answer, if that did not
+        /// come to its end and is [kept](super::Run::keep_partial).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        partial: Option<Arc<str>>,
     },
     /// The observer was too slow for this many events.
     Lost {
@@ -141,6 +145,9 @@ impl RunEvent {
             run: end.run,
             session: snapshot.session.clone(),
             sequence,
+            partial: node
+                .partial()
+                .filter(|_| end.reason != TerminalReason::Completed),
             reason: end.reason,
             snapshot,
         }

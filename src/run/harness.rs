@@ -17,6 +17,7 @@ use super::{
     core::{Node, nanos},
     info::Info,
     notices,
+    partial::Partials,
     registry::OpenRun,
     shadow::Shadows,
     stuck::Standstill,
@@ -47,6 +48,7 @@ pub(crate) struct Harness {
     pub(super) refusals: AtomicU8,
     pub(super) actions: Actions,
     pub(super) notices: notices::Asked,
+    pub(super) partials: Partials,
     observed: Mutex<Observed>,
     above: OnceLock<Above>,
     /// Who is asked to stop when the run ends.

@@ -57,6 +57,7 @@ mod info;
 mod kind;
 mod message;
 mod notices;
+mod partial;
 mod pause;
 mod reason;
 mod registry;

@@ -41,6 +41,10 @@ pub struct CallSummary {
     pub usage: Option<Usage>,
     /// Why the model stopped, as the upstream put it.
     pub stop_reason: Option<Arc<str>>,
+    /// The text that was streamed of an answer which did not come to its end, if
+    /// it is [kept](crate::RunLayer::keep_partial).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub partial: Option<Arc<str>>,
 }
 
 type Hook = dyn Fn(&CallSummary) + Send + Sync;
@@ -113,6 +117,7 @@ impl CallSummary {
             candidate: node.payload.last_asked(),
             usage: told.usage,
             stop_reason: told.stop_reason,
+            partial: told.partial,
         })
     }
 

@@ -12,6 +12,8 @@ pub(super) struct Told {
     pub(super) usage: Option<Usage>,
     /// Why the last one stopped, in the upstream's words.
     pub(super) stop_reason: Option<Arc<str>>,
+    /// The text of the last one, if it was cut and is kept.
+    pub(super) partial: Option<Arc<str>>,
 }
 
 impl Run {
@@ -56,6 +58,10 @@ impl Info {
         if let Some(reason) = stop_reason {
             told.stop_reason = Some(Arc::clone(reason));
         }
+    }
+
+    pub(super) fn tell_partial(&self, partial: Option<Arc<str>>) {
+        self.lock_told().partial = partial;
     }
 
     pub(super) fn told(&self) -> Told {

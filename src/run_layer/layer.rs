@@ -19,6 +19,7 @@ pub struct RunLayer {
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
     pub(super) owner_caps: Option<OwnerCaps>,
+    pub(super) keep_partial: usize,
 }
 
 impl RunLayer {
@@ -34,6 +35,7 @@ impl RunLayer {
             idle: RunRegistry::IDLE,
             on_end: None,
             owner_caps: None,
+            keep_partial: 0,
         }
     }
 
@@ -99,6 +101,15 @@ impl RunLayer {
     pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
         self.registry.count_owners();
         self.owner_caps = Some(caps);
+        self
+    }
+
+    /// Keeps up to `max_bytes` of the text of each answer while it streams, for the
+    /// case that it is cut: see [`Run::keep_partial`](crate::Run::keep_partial).
+    /// Nothing by default.
+    #[must_use]
+    pub const fn keep_partial(mut self, max_bytes: usize) -> Self {
+        self.keep_partial = max_bytes;
         self
     }
 

@@ -211,6 +211,9 @@ where
         if let Some(hook) = &self.layer.on_end {
             call.on_end(hook);
         }
+        if self.layer.keep_partial > 0 {
+            call.keep_partial(self.layer.keep_partial);
+        }
         request.extensions_mut().insert(call.clone());
         let entry = Entry::new(call, owns);
         SupervisedFuture::new(entry, RunPolicy, request, |request| {

@@ -6,6 +6,7 @@ use super::{
     chat::OpenAiChat,
     detect::{Detected, detect},
     responses::OpenAiResponses,
+    text::Partial,
 };
 
 /// Reads a stream as its bytes pass by and keeps the offsets that matter.
@@ -59,6 +60,8 @@ struct Marks {
     progressed: u64,
     events: u64,
     pings: Pings,
+    /// The text so far, if somebody wants it.
+    partial: Option<Partial>,
 }
 
 /// Events that say nothing but that upstream lives.
@@ -89,8 +92,19 @@ impl Judge {
                     opening: false,
                     count: 0,
                 },
+                partial: None,
             },
         }
+    }
+
+    /// Keeps the text of the answer from now on.
+    pub(crate) fn keep_text(&mut self, partial: Partial) {
+        self.marks.partial = Some(partial);
+    }
+
+    /// What is kept.
+    pub(crate) const fn kept_text(&self) -> Option<&Partial> {
+        self.marks.partial.as_ref()
     }
 
     /// Feeds the next bytes and judges each event that they complete.
@@ -232,6 +246,9 @@ impl Marks {
                 self.commit.get_or_insert(event.end);
                 if !verdict.reasoning {
                     self.text.get_or_insert(event.end);
+                    if let Some(partial) = &self.partial {
+                        partial.add(self.dialect, event);
+                    }
                 }
             }
             EventKind::Progress => {
@@ -247,6 +264,9 @@ impl Marks {
             EventKind::Terminator => {
                 seen.ended = true;
                 self.terminator.get_or_insert(event.end);
+                if let Some(partial) = &self.partial {
+                    partial.clear();
+                }
             }
             EventKind::Error => {
                 seen.ended = true;

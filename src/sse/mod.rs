@@ -64,6 +64,7 @@ mod splitter;
 mod state;
 #[cfg(test)]
 mod tests;
+mod text;
 
 pub use self::{
     dialect::{Dialect, Grammar},
@@ -77,4 +78,5 @@ pub use self::{
 pub(crate) use self::{
     failure::error_in,
     json::{Read, Scanner, Text},
+    text::Partial,
 };

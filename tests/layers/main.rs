@@ -18,6 +18,7 @@ mod local;
 mod loop_guard;
 mod model_fallback;
 mod owner_caps;
+mod partial;
 mod paused;
 mod polling_loop;
 mod progress;
