@@ -166,6 +166,145 @@ async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try
     );
 }
 
+/// What each reason that the program or a cap stores says, and advises.
+const SAID: [(&str, &str, &str); 15] = [
+    ("completed", "it had finished", "Start a new run to go on"),
+    (
+        "upstream_failed",
+        "the upstream failed",
+        "Retry, or simplify the request",
+    ),
+    (
+        "step_timeout",
+        "nothing happened for too long",
+        "It may be stuck: retry, or simplify the request",
+    ),
+    (
+        "max_turn_time",
+        "it reached its time limit",
+        "Try a simpler request, or a larger limit",
+    ),
+    (
+        "timeout",
+        "it used up its time",
+        "Retry, or simplify the request",
+    ),
+    (
+        "client_disconnect",
+        "the caller went away",
+        "Send the request again if it is still wanted",
+    ),
+    (
+        "aborted",
+        "it was aborted",
+        "Send the request again if it is still wanted",
+    ),
+    (
+        "superseded",
+        "a newer run took its place",
+        "Start a new run to go on",
+    ),
+    (
+        "shutdown",
+        "the server is shutting down",
+        "Retry: another server may take it",
+    ),
+    (
+        "turn_cap_reached",
+        "it reached its limit of turns",
+        "Look at what failed, then start a new run",
+    ),
+    (
+        "retry_budget_exceeded",
+        "one error came back too often",
+        "Look at what failed, then start a new run",
+    ),
+    (
+        "per_dispatch_errors_exceeded",
+        "it made too many errors",
+        "Look at what failed, then start a new run",
+    ),
+    (
+        "consecutive_errors",
+        "it made too many errors in a row",
+        "Look at what failed, then start a new run",
+    ),
+    (
+        "loop_detected",
+        "it repeated the same call",
+        "Change the request, then start a new run",
+    ),
+    (
+        "stuck",
+        "it made no progress",
+        "Change the request, then start a new run",
+    ),
+];
+
+#[tokio::test(start_paused = true)]
+async fn the_message_of_every_reason_says_what_how_long_the_last_step_and_what_to_try() {
+    let rest = [
+        (
+            "idle_circuit_open",
+            "the models stayed silent",
+            "Retry later, or choose another model",
+        ),
+        (
+            "too_dear",
+            "the program ended it",
+            "Start a new run to go on",
+        ),
+    ];
+    let said: Vec<_> = SAID.into_iter().chain(rest).collect();
+    assert_eq!(said.len(), all().len());
+    for ((reason, name, ..), (of, cause, advice)) in all().into_iter().zip(said) {
+        assert_eq!(name, of);
+        for (step, last) in [
+            (None, "unknown"),
+            (Some("search"), "tool_complete (search)"),
+        ] {
+            let run = Run::open();
+            if let Some(tool) = step {
+                run.step(Step::new(StepKind::ToolComplete).detail(tool));
+            }
+            advance(secs(125)).await;
+            run.end(reason.clone());
+
+            assert_eq!(
+                run.terminated().unwrap().message(),
+                format!(
+                    "The run was stopped after 2m 5s: {cause} ({name}). \
+                     Last step: {last}. {advice}."
+                )
+            );
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_step_is_known_without_a_step_window() {
+    let run = Run::open();
+    let finish = crate::support::FINISH;
+    let script = Script::sse().data(finish).data(crate::support::DONE);
+    let ceiling = HardCeilingLayer::new(secs(100)).layer(script.upstream().0);
+    let answer = ceiling.oneshot(run.attach(request())).await.unwrap();
+    crate::support::ReadExt::read(answer.into_body())
+        .await
+        .whole();
+    advance(secs(5)).await;
+    run.end(TerminalReason::TurnCap);
+
+    let step = run.terminated().unwrap().last_step.unwrap();
+    assert_eq!(step.to_string(), "llm_response (stop)");
+
+    let run = Run::open();
+    let hangs = Script::before_head().never().upstream().0;
+    let ceiling = HardCeilingLayer::new(secs(100)).layer(hangs);
+    let error = ceiling.oneshot(run.attach(request())).await.unwrap_err();
+    let step = Terminated::find(&*error).unwrap().last_step.clone();
+    assert_eq!(step.unwrap().to_string(), "llm_call");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_last_step_that_nobody_told_reads_unknown() {
     let run = Run::open();
