@@ -8,18 +8,14 @@ use tower_agent::{
     terminal_response::InvalidRequest,
 };
 
-use crate::config::{self, Config, Dialect, Retry};
+use crate::config::{self, Config, Dialect, Retry, Shared};
 
-/// Moves calls between the candidates of a configuration, in its order.
-pub(crate) fn fallback(
-    config: &Config,
-    budget: RetryBudget,
-) -> Result<ModelFallbackLayer, BoxError> {
+/// Moves calls between the candidates of a configuration, in its order. Clones
+/// know together whom to leave alone, and who served a session.
+pub(crate) fn fallback(config: &Config) -> Result<ModelFallbackLayer, BoxError> {
     let candidates = config.candidates.iter().map(candidate);
     let candidates = candidates.collect::<Result<Vec<_>, _>>()?;
-    let layer = ModelFallbackLayer::new(candidates)
-        .budget(budget)
-        .sticky(config.fallback.sticky);
+    let layer = ModelFallbackLayer::new(candidates).sticky(config.fallback.sticky);
     Ok(match config.fallback.cooldown {
         true => layer.cooldowns(Cooldowns::new()),
         false => layer,
@@ -45,27 +41,37 @@ fn candidate(from: &config::Candidate) -> Result<Candidate, BoxError> {
     Ok(candidate)
 }
 
-/// What all calls share of repeats and failures.
-pub(crate) fn budget(retry: &Retry, idle: Option<config::IdleBreaker>) -> RetryBudget {
-    let mut budget = RetryBudget::new()
+/// What all runs together may repeat; clones share it.
+pub(crate) fn shared(shared: Option<Shared>) -> RetryBudget {
+    match shared {
+        Some(shared) => RetryBudget::new().shared(shared.ratio, shared.floor),
+        None => RetryBudget::new().unshared(),
+    }
+}
+
+/// What one run may repeat, and how many failures it may have, out of what all
+/// share.
+pub(crate) fn budget(
+    shared: RetryBudget,
+    retry: &Retry,
+    idle: Option<config::IdleBreaker>,
+) -> RetryBudget {
+    let budget = shared
         .max_attempts_per_candidate(retry.attempts)
         .per_error_key(retry.per_error_key)
         .per_run(retry.per_run)
         .delays(retry.base_delay, retry.max_delay)
         .max_retry_after(retry.max_retry_after);
-    if let Some(idle) = idle {
-        budget = budget.idle_breaker(
-            idle.silent,
-            match idle.fails_over {
-                true => IdleBreaker::FailOver,
-                false => IdleBreaker::End,
-            },
-        );
-    }
-    match retry.shared {
-        Some(shared) => budget.shared(shared.ratio, shared.floor),
-        None => budget.unshared(),
-    }
+    let Some(idle) = idle else {
+        return budget;
+    };
+    budget.idle_breaker(
+        idle.silent,
+        match idle.fails_over {
+            true => IdleBreaker::FailOver,
+            false => IdleBreaker::End,
+        },
+    )
 }
 
 /// Lets pass what may be JSON; the fallback layer reads it. A form would name

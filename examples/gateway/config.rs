@@ -4,15 +4,15 @@
 //! leaves out. Whatever is wrong is one error that names the key and its place in the file,
 //! because a limit that was silently ignored is found out at 3 a.m.
 
-use std::fmt;
 use std::fs;
-use std::num::{NonZeroU64, NonZeroUsize};
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
-use http::Uri;
-use serde::Deserialize;
-
+mod agents;
+mod auth;
+mod candidates;
+mod cors;
 mod disconnect;
 mod error;
 mod fallback;
@@ -21,10 +21,21 @@ mod limit;
 mod number;
 mod resolve;
 mod retry;
+mod run;
+mod secret;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use error::ConfigError;
+pub(crate) use self::{
+    agents::Agent,
+    auth::{Auth, Key},
+    candidates::{Candidate, Dialect},
+    cors::Cors,
+    error::ConfigError,
+    retry::{Retry, Shared},
+    run::RunLimits,
+    secret::Secret,
+};
 
 /// A configuration in which every value is usable as it stands.
 #[derive(Debug, Clone)]
@@ -41,26 +52,19 @@ pub(crate) struct Config {
     pub(crate) drain: Option<Duration>,
     /// What a caller of the control routes must present, if anything.
     pub(crate) control_token: Option<Secret>,
+    /// Whose calls are served; `None`: anybody's.
+    pub(crate) auth: Option<Auth>,
+    /// Which pages of other origins may call.
+    pub(crate) cors: Option<Cors>,
     /// How often what failed is tried again.
     pub(crate) retry: Retry,
+    /// Callers to whom other limits apply than to the rest, by the name of their key.
+    pub(crate) agents: Vec<Agent>,
     /// Whom a call goes to when another candidate has failed before.
     pub(crate) fallback: Fallback,
     /// The models that serve, and where to reach them, in the order in which they are tried.
     /// At least one, and no two of one name.
     pub(crate) candidates: Vec<Candidate>,
-}
-
-/// `[run]`; `None` is off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct RunLimits {
-    /// Ends a run in which no step completes for this long.
-    pub(crate) step_timeout: Option<Duration>,
-    /// Ends a run at this age, whatever it does.
-    pub(crate) max_turn_time: Option<Duration>,
-    /// The run's total: as `max_turn_time`, under the caller's name for it.
-    pub(crate) timeout: Option<Duration>,
-    /// How many attempts may be silent in a row, and whether the run then ends.
-    pub(crate) idle_breaker: Option<IdleBreaker>,
 }
 
 /// `[attempt]`; `None` is off.
@@ -74,34 +78,6 @@ pub(crate) struct AttemptLimits {
     pub(crate) max_time: Option<Duration>,
     /// How long an answer may be held back for its first content.
     pub(crate) hold: Option<Duration>,
-}
-
-/// `[retry]`; `None` is off.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Retry {
-    /// How often one candidate is tried within a call, at least once.
-    pub(crate) attempts: u32,
-    /// How often a run may repeat the same failure.
-    pub(crate) per_error_key: Option<u32>,
-    /// How many failures of any kind a run may have.
-    pub(crate) per_run: Option<u32>,
-    /// What all runs together may repeat.
-    pub(crate) shared: Option<Shared>,
-    /// The wait before the first repeat, before jitter.
-    pub(crate) base_delay: Duration,
-    /// What that grows to, and never shorter than it.
-    pub(crate) max_delay: Duration,
-    /// The longest wait that an upstream may ask for.
-    pub(crate) max_retry_after: Duration,
-}
-
-/// What all runs together may repeat, per candidate.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Shared {
-    /// Repeats per first attempt.
-    pub(crate) ratio: f64,
-    /// Repeats per second in any case.
-    pub(crate) floor: u32,
 }
 
 /// When attempts of a run are silent, one after another.
@@ -121,42 +97,6 @@ pub(crate) struct Fallback {
     /// Whether a session stays with the candidate that served it.
     pub(crate) sticky: bool,
 }
-
-/// One entry of `[[candidates]]`.
-#[derive(Debug, Clone)]
-pub(crate) struct Candidate {
-    /// What callers and logs call it.
-    pub(crate) name: String,
-    /// The model that its upstream is asked for.
-    pub(crate) model: String,
-    /// An absolute URL without query or trailing slash, which ends before the operation.
-    pub(crate) base_url: Uri,
-    /// Which API it speaks.
-    pub(crate) dialect: Dialect,
-    /// What is sent as its credential, if anything.
-    pub(crate) api_key: Option<Secret>,
-    /// Tokens that it takes, if known.
-    pub(crate) context_window: Option<NonZeroU64>,
-    /// Whether its `x-terminal-reason` counts, and it is told our run id.
-    pub(crate) trusted: bool,
-}
-
-/// Which API a candidate speaks.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Dialect {
-    /// Whatever it is sent.
-    #[default]
-    Any,
-    /// OpenAI chat, Responses and embeddings.
-    OpenAi,
-    /// Anthropic messages.
-    Anthropic,
-}
-
-/// A value that is never printed.
-#[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Secret(String);
 
 impl Config {
     /// Reads and resolves the file at `path`.
@@ -181,19 +121,5 @@ impl Config {
     pub(crate) fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
         resolve::config(text, |variable| std::env::var(variable).ok())
             .map_err(|problem| ConfigError::new(text, source_name, problem))
-    }
-}
-
-impl Secret {
-    /// The value itself, to be sent and not kept.
-    #[must_use]
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("[hidden]")
     }
 }

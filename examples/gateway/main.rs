@@ -9,23 +9,28 @@
 //! Without a configuration it starts a simulated upstream of its own, so that
 //! any SDK can be pointed at it without a network or a key.
 
+mod access;
 mod args;
 mod candidates;
 mod config;
 mod control;
 mod embedded;
+mod events;
+mod metrics;
 mod routes;
 mod stack;
 mod upload;
 mod upstream;
 
-use std::{io::IsTerminal, pin::pin, process::ExitCode, sync::Arc, time::Duration};
+use std::{io::IsTerminal, net::SocketAddr, pin::pin, process::ExitCode, time::Duration};
 
 use axum::serve::ListenerExt;
-use tokio::{net::TcpListener, signal::unix, sync::Notify};
+use tokio::{net::TcpListener, signal::unix, sync::watch};
 use tower_agent::{BoxError, RunRegistry};
 
-use self::{args::Args, config::Config};
+use self::{
+    args::Args, config::Config, events::Events, metrics::Metrics, routes::Watched, stack::Gateway,
+};
 
 /// How long connections have to close after a signal to stop.
 const GRACE: Duration = Duration::from_secs(5);
@@ -65,9 +70,9 @@ async fn run() -> Result<(), BoxError> {
             (embedded::config(upstream)?, Some(upstream))
         }
     };
-    if !args.listen.ip().is_loopback() {
+    if !args.listen.ip().is_loopback() && config.auth.is_none() {
         return Err(format!(
-            "refusing to listen on {}: this version has no [auth], so it serves loopback only",
+            "refusing to listen on {}: without [auth] it serves loopback only",
             args.listen
         )
         .into());
@@ -75,9 +80,18 @@ async fn run() -> Result<(), BoxError> {
     // Several providers may be linked in; the example needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let registry = RunRegistry::new();
-    let gateway = stack::gateway(&config, registry.clone())?;
-    let control = control::Control::new(registry.clone(), config.control_token.clone());
-    let app = routes::app(gateway, control, &config.candidates);
+    let names = config.candidates.iter().map(|it| it.name.clone());
+    let metrics = Metrics::new(names);
+    count(&metrics, &registry);
+    let gateway = Gateway::new(&config, registry.clone(), metrics.clone())?;
+    let (stopping, stopped) = watch::channel(false);
+    let watched = Watched {
+        events: Events::new(registry.clone(), stopped.clone()),
+        registry: registry.clone(),
+        metrics,
+    };
+    let app =
+        routes::app(gateway, watched, &config).into_make_service_with_connect_info::<SocketAddr>();
 
     let listener = TcpListener::bind(args.listen)
         .await
@@ -93,14 +107,13 @@ async fn run() -> Result<(), BoxError> {
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    let stopping = Arc::new(Notify::new());
     let stop = {
-        let (stopping, registry) = (Arc::clone(&stopping), registry.clone());
+        let registry = registry.clone();
         async move {
             terminated.await;
             // Streams that are under way learn why, and so does whoever retries.
             registry.shutdown();
-            stopping.notify_one();
+            stopping.send_replace(true);
         }
     };
     let served = async {
@@ -109,7 +122,8 @@ async fn run() -> Result<(), BoxError> {
             .await
     };
     let grace = async {
-        stopping.notified().await;
+        let mut stopped = stopped;
+        let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(GRACE).await;
         // Whatever began while connections were being closed.
         registry.shutdown();
@@ -121,6 +135,15 @@ async fn run() -> Result<(), BoxError> {
         .factor_first()
         .0;
     Ok(ended?)
+}
+
+/// Has somebody count how runs end, while there are any.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it lives as long as the process, beside all requests"
+)]
+fn count(metrics: &Metrics, registry: &RunRegistry) {
+    drop(tokio::spawn(metrics.clone().watch(registry.subscribe())));
 }
 
 /// Resolves at SIGTERM or Ctrl-C.

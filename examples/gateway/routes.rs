@@ -1,12 +1,17 @@
 use axum::{
     Json, Router,
+    middleware::{from_fn_with_state, map_request},
     routing::{get, post},
 };
 use serde_json::{Value, json};
+use tower_agent::RunRegistry;
 
 use crate::{
-    config::Candidate,
-    control::{self, Control},
+    access::{self, Callers, Operator, Pages},
+    config::{Candidate, Config},
+    control,
+    events::{self, Events},
+    metrics::{self, Metrics},
     stack::Gateway,
     upload,
 };
@@ -20,27 +25,69 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-pub(crate) fn app(gateway: Gateway, control: Control, candidates: &[Candidate]) -> Router {
-    let models = Json(list(candidates));
-    let operated = Router::new()
-        .route("/runs", get(control::list))
-        .route("/runs/{id}", get(control::show))
-        .route("/runs/{id}/abort", post(control::abort))
-        .layer(axum::middleware::from_fn_with_state(
-            control.clone(),
-            control::guard,
+/// What the operator looks at.
+pub(crate) struct Watched {
+    pub(crate) registry: RunRegistry,
+    pub(crate) metrics: Metrics,
+    pub(crate) events: Events,
+}
+
+pub(crate) fn app(gateway: Gateway, watched: Watched, config: &Config) -> Router {
+    called(gateway, config)
+        .merge(operated(
+            watched,
+            Operator::new(config.control_token.clone()),
         ))
-        .with_state(control);
-    OPERATIONS
+        .merge(closed(
+            Router::new().route("/healthz", get(|| async { "ok\n" })),
+        ))
+        .layer(map_request(upload::read_to_end))
+}
+
+/// The callers' routes.
+fn called(gateway: Gateway, config: &Config) -> Router {
+    let models = Json(list(&config.candidates));
+    let mut app = OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
             app.route(path, axum::routing::post_service(gateway.clone()))
         })
-        .route("/v1/models", get(|| async move { models }))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .merge(operated)
-        .layer(axum::middleware::from_fn(control::refuse_pages))
-        .layer(axum::middleware::map_request(upload::read_to_end))
+        .route("/v1/models", get(|| async move { models }));
+    if let Some(auth) = &config.auth {
+        app = app.layer(from_fn_with_state(Callers::new(auth), access::identify));
+    }
+    // Outside of the keys: who asks whether it may ask shows none.
+    if let Some(cors) = &config.cors {
+        app = app.layer(access::cors(cors));
+    }
+    let pages = Pages::of(config.cors.clone());
+    app.layer(from_fn_with_state(pages, access::refuse_pages))
+}
+
+/// The operator's routes, which act across owners.
+fn operated(watched: Watched, operator: Operator) -> Router {
+    let Watched {
+        registry,
+        metrics,
+        events,
+    } = watched;
+    let app = Router::new()
+        .route("/runs", get(control::list))
+        .route("/runs/{id}", get(control::show))
+        .route("/runs/{id}/abort", post(control::abort))
+        .with_state(registry.clone())
+        .route("/events", get(events::events).with_state(events))
+        .route(
+            "/metrics",
+            get(metrics::metrics).with_state((metrics, registry)),
+        )
+        .layer(from_fn_with_state(operator, access::guard));
+    closed(app)
+}
+
+/// For no page but those of this machine.
+fn closed(app: Router) -> Router {
+    app.layer(from_fn_with_state(Pages::default(), access::refuse_pages))
 }
 
 /// One list that the SDKs of both dialects read.

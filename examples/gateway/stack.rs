@@ -1,51 +1,147 @@
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::body::Body;
-use http::{Request, Response};
-use tower::{ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService};
+use http::{Request, Response, request::Parts};
+use tower::{
+    Service, ServiceBuilder, ServiceExt,
+    filter::FilterLayer,
+    util::{BoxCloneSyncService, Oneshot},
+};
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RetryBudget,
-    RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService,
+    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
+    TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
 
 use crate::{
+    access::Caller,
     candidates,
-    config::{AttemptLimits, Config},
+    config::{AttemptLimits, Config, Retry, RunLimits},
+    metrics::Metrics,
 };
 
-/// The whole gateway as one service.
-pub(crate) type Gateway =
-    BoxCloneSyncService<Request<Body>, Response<Body>, std::convert::Infallible>;
+/// The whole gateway as one service: a stack for each agent, chosen by the key
+/// that its caller showed, and one for all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Gateway(Arc<Stacks>);
+
+#[derive(Debug)]
+struct Stacks {
+    of_agents: HashMap<String, Stack>,
+    of_others: Stack,
+}
+
+type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+/// What the stacks have in common.
+struct Shared<'a> {
+    config: &'a Config,
+    registry: RunRegistry,
+    metrics: Metrics,
+    client: ReqwestService,
+    fallback: ModelFallbackLayer,
+    budget: RetryBudget,
+}
 
 /// Longer than any limit that a configuration can set.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
-pub(crate) fn gateway(config: &Config, registry: RunRegistry) -> Result<Gateway, BoxError> {
-    let Config { run, attempt, .. } = config;
-    let budget = candidates::budget(&config.retry, run.idle_breaker);
-    let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
-    let stack = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(registry).on_end(log))
-        .layer(PumpLayer::new(config.pump_frames.get()).drain(config.drain))
-        .layer(ClientDisconnectLayer::new())
-        .layer(
-            ceiling(run.max_turn_time)
-                .timeout(run.timeout)
-                .caller_deadline(config.caller_deadline)
-                .scope(Scope::Run),
-        )
-        .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
-        .layer(FilterLayer::new(candidates::may_be_json))
-        .layer(candidates::fallback(config, budget.clone())?)
-        .layer(repeats(budget, attempt.hold))
-        .layer(ceiling(attempt.max_time))
-        .layer(step_timeout(attempt))
-        .service(client);
-    Ok(BoxCloneSyncService::new(
-        stack.map_response(|answer| answer.map(Body::new)),
-    ))
+impl Gateway {
+    pub(crate) fn new(
+        config: &Config,
+        registry: RunRegistry,
+        metrics: Metrics,
+    ) -> Result<Self, BoxError> {
+        let shared = Shared {
+            config,
+            registry,
+            metrics,
+            client: ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?,
+            fallback: candidates::fallback(config)?,
+            budget: candidates::shared(config.retry.shared),
+        };
+        let of_agents = config.agents.iter().map(|agent| {
+            let stack = shared.stack(&agent.run, &agent.retry);
+            (agent.name.clone(), stack)
+        });
+        Ok(Self(Arc::new(Stacks {
+            of_agents: of_agents.collect(),
+            of_others: shared.stack(&config.run, &config.retry),
+        })))
+    }
+}
+
+impl Service<Request<Body>> for Gateway {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Oneshot<Stack, Request<Body>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let stacks = &*self.0;
+        let caller = request.extensions().get::<Caller>();
+        let of_agent = caller.and_then(|caller| stacks.of_agents.get(&*caller.name));
+        let stack = of_agent.unwrap_or(&stacks.of_others);
+        stack.clone().oneshot(request)
+    }
+}
+
+impl Shared<'_> {
+    fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
+        let Config { attempt, .. } = self.config;
+        // Who may repeat more or less than the others has buckets of his own.
+        let shared = match retry.shared == self.config.retry.shared {
+            true => self.budget.clone(),
+            false => candidates::shared(retry.shared),
+        };
+        let budget = candidates::budget(shared, retry, run.idle_breaker);
+        let stack = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new())
+            .layer(self.runs(run.idle))
+            .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
+            .layer(ClientDisconnectLayer::new())
+            .layer(
+                ceiling(run.max_turn_time)
+                    .timeout(run.timeout)
+                    .caller_deadline(self.config.caller_deadline)
+                    .scope(Scope::Run),
+            )
+            .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
+            .layer(FilterLayer::new(candidates::may_be_json))
+            .layer(self.fallback.clone().budget(budget.clone()))
+            .layer(repeats(budget, attempt.hold))
+            .layer(ceiling(attempt.max_time))
+            .layer(step_timeout(attempt))
+            .service(self.client.clone());
+        BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
+    }
+
+    fn runs(&self, idle: Option<Duration>) -> RunLayer {
+        let metrics = self.metrics.clone();
+        let layer = RunLayer::new(self.registry.clone())
+            .idle(idle.unwrap_or(NEVER))
+            .on_end(move |call| {
+                metrics.call(call);
+                log(call);
+            });
+        match self.config.auth {
+            // What was in the headers is taken out by then.
+            Some(_) => layer.owner_by(|parts: &Parts| {
+                let caller = parts.extensions.get::<Caller>();
+                caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
+            }),
+            None => layer,
+        }
+    }
 }
 
 /// One line a call, for whoever pays.

@@ -12,10 +12,23 @@ use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, r
 const CHAT: &str = "/v1/chat/completions";
 
 /// Every route of the operator's.
-const ROUTES: [(Method, &str); 3] = [
+const ROUTES: [(Method, &str); 5] = [
     (Method::GET, "/runs"),
     (Method::GET, "/runs/r-1"),
     (Method::POST, "/runs/r-1/abort"),
+    (Method::GET, "/events"),
+    (Method::GET, "/metrics"),
+];
+
+/// As browsers may write what is no page of this machine.
+const FOREIGN: [&str; 7] = [
+    "http://evil.example",
+    "https://127.0.0.1.evil.example",
+    "http://localhost.evil.example:8787",
+    "http://localhost@evil.example",
+    "null",
+    "",
+    "file://",
 ];
 
 async fn status(gateway: &Gateway, route: &(Method, &str), headers: &[(&str, &str)]) -> u16 {
@@ -143,15 +156,7 @@ fn a_page_of_another_origin_is_refused() {
     run(async {
         let gateway = Gateway::embedded().await;
         for route in &ROUTES {
-            for origin in [
-                "http://evil.example",
-                "https://127.0.0.1.evil.example",
-                "http://localhost.evil.example:8787",
-                "http://localhost@evil.example",
-                "null",
-                "",
-                "file://",
-            ] {
+            for origin in FOREIGN {
                 let headers = [("origin", origin)];
                 assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
             }
@@ -249,5 +254,58 @@ fn with_a_token_only_who_knows_it_is_let_through() {
         // The callers' routes are not the operator's.
         let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
         assert_eq!(answer.status(), 200);
+    });
+}
+
+/// Not even one that knows the token, or that may call the callers' routes.
+#[test]
+fn a_page_of_another_origin_is_refused_whatever_it_knows() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"\n\
+                    [cors]\norigins = [\"https://app.example\"]";
+        let config = Config::of(upstream.addr, more);
+        let env = [("TEST_TOKEN", "t0ken"), ("TEST_KEYS", "coder:sk-coder")];
+        let gateway = Gateway::with(&config, &env).await;
+        let stream = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
+        let _open = within(stream.bearer_auth("sk-coder").send()).await.unwrap();
+        for origin in FOREIGN.into_iter().chain(["https://app.example"]) {
+            for route in &ROUTES {
+                let token = ("authorization", "Bearer t0ken");
+                let headers = [("origin", origin), token];
+                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
+                // What a browser asks before it sends the token.
+                let asked = gateway
+                    .request(Method::OPTIONS, route.1)
+                    .header("origin", origin)
+                    .header("access-control-request-method", route.0.as_str())
+                    .header("access-control-request-headers", "authorization");
+                let answer = within(asked.send()).await.unwrap();
+                assert_eq!(answer.status(), 403, "{origin:?}");
+                let told = format!("{:?}", answer.headers());
+                assert!(!told.contains("access-control"), "{told}");
+            }
+        }
+        assert_eq!(upstream.open(), 1, "the run goes on");
+    });
+}
+
+/// Where no token is set, a caller's key opens nothing more.
+#[test]
+fn a_callers_key_is_not_the_operators() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"";
+        let config = Config::of(upstream.addr, more);
+        let env = [("TEST_TOKEN", "t0ken"), ("TEST_KEYS", "coder:sk-coder")];
+        let gateway = Gateway::with(&config, &env).await;
+        for route in &ROUTES {
+            let key = ("authorization", "Bearer sk-coder");
+            assert_eq!(status(&gateway, route, &[key]).await, 403);
+        }
+        // And the other way round.
+        let request = gateway.post(CHAT, chat("ok")).bearer_auth("t0ken");
+        assert_eq!(within(request.send()).await.unwrap().status(), 401);
+        assert_eq!(upstream.count(), 0);
     });
 }

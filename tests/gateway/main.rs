@@ -7,15 +7,21 @@
     reason = "these are tests"
 )]
 
+mod agents;
 mod answers;
+mod auth;
 mod caller_deadline;
 mod command_line;
 mod configuration;
 mod control;
+mod cors;
 mod disconnects;
 mod drains;
+mod events;
 mod fallback;
 mod forwarding;
+mod listening;
+mod metrics;
 mod shutdown;
 mod support;
 mod uploads;

@@ -8,7 +8,10 @@ use super::file;
 use super::{Fallback, IdleBreaker, number};
 
 /// What `preset = "recommended"` stands for.
-const SILENT: u32 = 5;
+pub(super) const PRESET: IdleBreaker = IdleBreaker {
+    silent: 5,
+    fails_over: false,
+};
 
 /// More silent attempts are no limit: 0 says so.
 const MOST_SILENT: u32 = 1_000;
@@ -24,18 +27,20 @@ pub(super) fn fallback(table: file::Fallback, recommended: bool) -> Fallback {
 pub(super) fn idle_breaker(
     silent: file::Number,
     fails_over: Option<Spanned<bool>>,
-    recommended: bool,
+    place: &str,
+    absent: Option<IdleBreaker>,
 ) -> Result<Option<IdleBreaker>, Problem> {
-    let silent = number::count("run.idle_breaker", silent, 0..=MOST_SILENT)?;
-    let silent = silent.or(recommended.then_some(SILENT));
+    let silent = number::count(&format!("{place}.idle_breaker"), silent, 0..=MOST_SILENT)?;
+    let silent = silent.or(absent.map(|absent| absent.silent));
     let silent = silent.filter(|silent| *silent > 0);
-    let over = fails_over.as_ref().is_some_and(|over| *over.get_ref());
-    if let (true, None, Some(key)) = (over, silent, &fails_over) {
-        let message = "run.idle_fails_over does nothing without run.idle_breaker";
+    let over = fails_over.as_ref().map(|over| *over.get_ref());
+    if let (Some(true), None, Some(key)) = (over, silent, &fails_over) {
+        let message = format!("{place}.idle_fails_over does nothing without {place}.idle_breaker");
         return Err(Problem::new(message).at(key.span()));
     }
+    let over = over.or(absent.map(|absent| absent.fails_over));
     Ok(silent.map(|silent| IdleBreaker {
         silent,
-        fails_over: over,
+        fails_over: over.unwrap_or(false),
     }))
 }

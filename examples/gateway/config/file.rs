@@ -2,6 +2,7 @@
 //!
 //! Keys of later versions are known, so that they are refused by name and not as typing errors.
 
+use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use serde::Deserialize;
@@ -37,9 +38,12 @@ pub(super) struct File {
     pub(super) control: Control,
     #[serde(default)]
     pub(super) candidates: Vec<Spanned<Candidate>>,
-    auth: Later,
-    stop: Later,
-    agents: Later,
+    pub(super) auth: Option<Auth>,
+    pub(super) cors: Option<Cors>,
+    #[serde(default)]
+    pub(super) agents: BTreeMap<Spanned<String>, Agent>,
+    /// Of a later version.
+    pub(super) stop: Later,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -48,8 +52,8 @@ pub(super) struct Run {
     pub(super) step_timeout: Time,
     pub(super) max_turn_time: Time,
     pub(super) timeout: Time,
-    max_turns: Later,
-    idle: Later,
+    pub(super) max_turns: Number,
+    pub(super) idle: Time,
     pub(super) idle_breaker: Number,
     pub(super) idle_fails_over: Option<Spanned<bool>>,
 }
@@ -119,15 +123,63 @@ pub(super) struct Candidate {
     pub(super) trusted: bool,
 }
 
-impl File {
-    /// The keys that this version knows but does not serve.
-    pub(super) fn later(&self) -> [(&'static str, &Later); 5] {
-        [
-            ("[auth]", &self.auth),
-            ("[stop]", &self.stop),
-            ("[agents]", &self.agents),
-            ("run.max_turns", &self.run.max_turns),
-            ("run.idle", &self.run.idle),
-        ]
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Auth {
+    pub(super) keys_env: Spanned<String>,
+    pub(super) max_open_runs: Number,
+    pub(super) turns_per_hour: Number,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Cors {
+    pub(super) origins: Spanned<Vec<Spanned<String>>>,
+}
+
+/// The keys of [`Run`] and of [`Retry`] in one table. Serde can flatten tables, but not refuse
+/// unknown keys then.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Agent {
+    step_timeout: Time,
+    max_turn_time: Time,
+    timeout: Time,
+    max_turns: Number,
+    idle: Time,
+    idle_breaker: Number,
+    idle_fails_over: Option<Spanned<bool>>,
+    max_attempts_per_candidate: Number,
+    per_error_key: Number,
+    per_run: Number,
+    shared_ratio: Number,
+    shared_floor: Number,
+    base_delay: Time,
+    max_delay: Time,
+    max_retry_after: Time,
+}
+
+impl Agent {
+    pub(super) fn split(self) -> (Run, Retry) {
+        let run = Run {
+            step_timeout: self.step_timeout,
+            max_turn_time: self.max_turn_time,
+            timeout: self.timeout,
+            max_turns: self.max_turns,
+            idle: self.idle,
+            idle_breaker: self.idle_breaker,
+            idle_fails_over: self.idle_fails_over,
+        };
+        let retry = Retry {
+            max_attempts_per_candidate: self.max_attempts_per_candidate,
+            per_error_key: self.per_error_key,
+            per_run: self.per_run,
+            shared_ratio: self.shared_ratio,
+            shared_floor: self.shared_floor,
+            base_delay: self.base_delay,
+            max_delay: self.max_delay,
+            max_retry_after: self.max_retry_after,
+        };
+        (run, retry)
     }
 }

@@ -3,16 +3,21 @@
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use http::{HeaderValue, Uri};
 use toml::Spanned;
 
+use super::agents::agents;
+use super::auth::auth;
+use super::candidates::candidates;
+use super::cors::cors;
 use super::disconnect::drain;
 use super::error::Problem;
-use super::fallback::{fallback, idle_breaker};
+use super::fallback::{self, fallback};
 use super::file::{self, File};
 use super::limit::Limit;
-use super::retry::retry;
-use super::{AttemptLimits, Candidate, Config, RunLimits, Secret};
+use super::retry::{self, retry};
+use super::run::run;
+use super::secret::secret;
+use super::{AttemptLimits, Config, RunLimits};
 
 /// Frames are a few hundred bytes: enough to ride out a hiccup, little to hold per call.
 const DEFAULT_PUMP_FRAMES: NonZeroUsize = NonZeroUsize::new(32).expect("32 is not zero");
@@ -30,28 +35,34 @@ struct Preset {
 /// Resolves a document; `env` looks up the variables that it names.
 pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Config, Problem> {
     let file: File = toml::from_str(text)?;
-    for (key, value) in file.later() {
-        if let Some(value) = value {
-            let message = format!("{key} is not supported by this version yet");
-            return Err(Problem::new(message).at(value.span()));
-        }
+    if let Some(stop) = &file.stop {
+        return Err(Problem::later("[stop]").at(stop.span()));
     }
     let recommended = file.preset.is_some();
     let preset = preset(file.preset)?;
+    let run = run(file.run, "run", preset.run)?;
+    let absent = retry::absent(file.retry.is_some(), recommended);
+    let retry = retry(file.retry.unwrap_or_default(), "retry", absent)?;
+    let control_token = file
+        .control
+        .token_env
+        .map(|variable| secret("[control]", &variable, &env))
+        .transpose()?;
+    let auth = file
+        .auth
+        .map(|table| auth(table, control_token.as_ref(), &env))
+        .transpose()?;
 
     Ok(Config {
-        run: RunLimits {
-            step_timeout: Limit::read("run.step_timeout", file.run.step_timeout)?
-                .or(preset.run.step_timeout),
-            max_turn_time: Limit::read("run.max_turn_time", file.run.max_turn_time)?
-                .or(preset.run.max_turn_time),
-            timeout: Limit::read("run.timeout", file.run.timeout)?.or(preset.run.timeout),
-            idle_breaker: idle_breaker(
-                file.run.idle_breaker,
-                file.run.idle_fails_over,
-                recommended,
-            )?,
-        },
+        agents: agents(file.agents, auth.as_ref(), run, retry)?,
+        cors: file
+            .cors
+            .map(|table| cors(table, auth.is_some()))
+            .transpose()?,
+        run,
+        retry,
+        control_token,
+        auth,
         attempt: AttemptLimits {
             step_timeout: Limit::read("attempt.step_timeout", file.attempt.step_timeout)?
                 .or(preset.attempt.step_timeout),
@@ -68,12 +79,6 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
         caller_deadline: file.disconnect.caller_deadline.unwrap_or(false),
         pump_frames: pump_frames(file.disconnect.pump_frames)?,
         drain: drain(file.disconnect.policy.as_ref(), file.disconnect.drain_limit)?,
-        control_token: file
-            .control
-            .token_env
-            .map(|variable| secret("[control]", variable, &env))
-            .transpose()?,
-        retry: retry(file.retry, recommended)?,
         fallback: fallback(file.fallback, recommended),
         candidates: candidates(file.candidates, &env)?,
     })
@@ -94,6 +99,7 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
         // No ceiling: users' needs run from five minutes to an hour.
         run: RunLimits {
             step_timeout: Some(Duration::from_secs(300)),
+            idle_breaker: Some(fallback::PRESET),
             ..RunLimits::default()
         },
         attempt: AttemptLimits {
@@ -122,112 +128,4 @@ fn pump_frames(frames: file::Number) -> Result<NonZeroUsize, Problem> {
             );
             Problem::new(message).at(frames.span())
         })
-}
-
-fn candidates(
-    files: Vec<Spanned<file::Candidate>>,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<Vec<Candidate>, Problem> {
-    if files.is_empty() {
-        return Err(Problem::new(
-            "no candidate: add one [[candidates]] with `model` and `base_url`",
-        ));
-    }
-    let mut known: Vec<Candidate> = Vec::with_capacity(files.len());
-    for file in files {
-        let span = file.span();
-        let candidate = candidate(file.into_inner(), &env)?;
-        if known.iter().any(|other| other.name == candidate.name) {
-            let message = format!(
-                "a second candidate is named {:?}: give it another `name`",
-                candidate.name
-            );
-            return Err(Problem::new(message).at(span));
-        }
-        known.push(candidate);
-    }
-    Ok(known)
-}
-
-fn candidate(
-    file: file::Candidate,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<Candidate, Problem> {
-    if file.model.get_ref().is_empty() {
-        return Err(Problem::new("candidates.model is empty").at(file.model.span()));
-    }
-    if let Some(name) = file.name.as_ref().filter(|name| name.get_ref().is_empty()) {
-        return Err(Problem::new("candidates.name is empty").at(name.span()));
-    }
-    let model = file.model.into_inner();
-    let name = file.name.map_or_else(|| model.clone(), Spanned::into_inner);
-    let api_key = file
-        .api_key_env
-        .map(|variable| secret(&format!("candidate {name:?}"), variable, env))
-        .transpose()?;
-    Ok(Candidate {
-        base_url: base_url(&file.base_url)?,
-        dialect: file.dialect,
-        context_window: file.context_window,
-        trusted: file.trusted,
-        name,
-        model,
-        api_key,
-    })
-}
-
-fn base_url(text: &Spanned<String>) -> Result<Uri, Problem> {
-    let url = text.get_ref();
-    // What is in a URL ends up in logs, so one that may hold a password is not repeated.
-    let shown = if url.contains('@') { "[hidden]" } else { url };
-    let wrong = |why: &str| {
-        let message = format!("candidates.base_url = {shown:?} {why}, as in \"https://host/v1\"");
-        Problem::new(message).at(text.span())
-    };
-
-    let uri: Uri = url
-        .trim_end_matches('/')
-        .parse()
-        .map_err(|error| wrong(&format!("is not a URL ({error}): it must be absolute")))?;
-    let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err(wrong("must be an absolute http or https URL"));
-    };
-    if url.contains('@') {
-        return Err(wrong("must not hold credentials: use api_key_env"));
-    }
-    if uri.query().is_some() || url.contains('#') {
-        return Err(wrong("must have no query and no fragment"));
-    }
-    if authority.host().is_empty()
-        || (authority.port_u16().is_none() && authority.as_str() != authority.host())
-    {
-        return Err(wrong("must name a host, and a port only from 0 to 65535"));
-    }
-    Ok(uri)
-}
-
-/// Reads `variable` for `owner`; what it holds must fit into a header.
-fn secret(
-    owner: &str,
-    variable: Spanned<String>,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<Secret, Problem> {
-    let wrong = |why: &str| {
-        let message = format!(
-            "the environment variable {} of {owner} {why}",
-            variable.get_ref()
-        );
-        Problem::new(message).at(variable.span())
-    };
-
-    let value = env(variable.get_ref()).ok_or_else(|| wrong("is not set"))?;
-    if value.is_empty() {
-        return Err(wrong("is empty"));
-    }
-    if HeaderValue::from_str(&value).is_err() {
-        return Err(wrong(
-            "holds characters that no header may carry, such as a line break",
-        ));
-    }
-    Ok(Secret(value))
 }

@@ -7,7 +7,35 @@ use toml::Spanned;
 use super::error::Problem;
 use super::file;
 use super::limit::Limit;
-use super::{Retry, Shared, number};
+use super::number;
+
+/// `[retry]`; `None` is off.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Retry {
+    /// How often one candidate is tried within a call, at least once.
+    pub(crate) attempts: u32,
+    /// How often a run may repeat the same failure.
+    pub(crate) per_error_key: Option<u32>,
+    /// How many failures of any kind a run may have.
+    pub(crate) per_run: Option<u32>,
+    /// What all runs together may repeat.
+    pub(crate) shared: Option<Shared>,
+    /// The wait before the first repeat, before jitter.
+    pub(crate) base_delay: Duration,
+    /// What that grows to, and never shorter than it.
+    pub(crate) max_delay: Duration,
+    /// The longest wait that an upstream may ask for.
+    pub(crate) max_retry_after: Duration,
+}
+
+/// What all runs together may repeat, per candidate.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Shared {
+    /// Repeats per first attempt.
+    pub(crate) ratio: f64,
+    /// Repeats per second in any case.
+    pub(crate) floor: u32,
+}
 
 /// More attempts at one candidate are a loop, not a retry.
 const MOST_ATTEMPTS: u32 = 100;
@@ -29,47 +57,61 @@ const MAX_DELAY: Duration = Duration::from_secs(8);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// Without a table, and without the preset, nothing is repeated and nothing is counted.
-pub(super) fn retry(table: Option<file::Retry>, recommended: bool) -> Result<Retry, Problem> {
-    let repeats = table.is_some() || recommended;
-    let table = table.unwrap_or_default();
+pub(super) fn absent(table: bool, recommended: bool) -> Retry {
+    Retry {
+        attempts: if table || recommended { ATTEMPTS } else { 1 },
+        per_error_key: recommended.then_some(PER_ERROR_KEY),
+        per_run: recommended.then_some(PER_RUN),
+        shared: recommended.then_some(Shared {
+            ratio: RATIO,
+            floor: FLOOR,
+        }),
+        base_delay: BASE_DELAY,
+        max_delay: MAX_DELAY,
+        max_retry_after: MAX_RETRY_AFTER,
+    }
+}
+
+/// What `table`, whose keys stand in `place`, says; and where it says nothing, `absent`.
+pub(super) fn retry(table: file::Retry, place: &str, absent: Retry) -> Result<Retry, Problem> {
+    let key = |name: &str| format!("{place}.{name}");
     let base_span = table.base_delay.as_ref().map(Spanned::span);
-    let max_delay = wait("retry.max_delay", table.max_delay, MAX_DELAY)?;
+    let max_delay = wait(&key("max_delay"), table.max_delay, absent.max_delay)?;
 
     let attempts = number::count(
-        "retry.max_attempts_per_candidate",
+        &key("max_attempts_per_candidate"),
         table.max_attempts_per_candidate,
         1..=MOST_ATTEMPTS,
     )?;
-    let failures = |key, value, preset| {
-        let absent = recommended.then_some(preset);
-        let count = number::count(key, value, 0..=MOST_FAILURES)?.or(absent);
-        Ok::<_, Problem>(count.filter(|count| *count > 0))
+    let failures = |name, value, absent| {
+        let count = number::count(&key(name), value, 0..=MOST_FAILURES)?;
+        Ok::<_, Problem>(count.or(absent).filter(|count| *count > 0))
     };
     let retry = Retry {
-        attempts: attempts.unwrap_or(if repeats { ATTEMPTS } else { 1 }),
-        per_error_key: failures("retry.per_error_key", table.per_error_key, PER_ERROR_KEY)?,
-        per_run: failures("retry.per_run", table.per_run, PER_RUN)?,
+        attempts: attempts.unwrap_or(absent.attempts),
+        per_error_key: failures("per_error_key", table.per_error_key, absent.per_error_key)?,
+        per_run: failures("per_run", table.per_run, absent.per_run)?,
         shared: shared(
-            number::ratio("retry.shared_ratio", table.shared_ratio, MOST_RATIO)?,
-            number::count("retry.shared_floor", table.shared_floor, 0..=MOST_FAILURES)?,
-            recommended,
+            number::ratio(&key("shared_ratio"), table.shared_ratio, MOST_RATIO)?,
+            number::count(&key("shared_floor"), table.shared_floor, 0..=MOST_FAILURES)?,
+            absent.shared,
         ),
         // Where the file has none it gives way.
         base_delay: wait(
-            "retry.base_delay",
+            &key("base_delay"),
             table.base_delay,
-            BASE_DELAY.min(max_delay),
+            absent.base_delay.min(max_delay),
         )?,
         max_delay,
         max_retry_after: wait(
-            "retry.max_retry_after",
+            &key("max_retry_after"),
             table.max_retry_after,
-            MAX_RETRY_AFTER,
+            absent.max_retry_after,
         )?,
     };
     if let Some(span) = base_span.filter(|_| retry.base_delay > retry.max_delay) {
         let message = format!(
-            "retry.base_delay ({:?}) is longer than retry.max_delay ({:?})",
+            "{place}.base_delay ({:?}) is longer than {place}.max_delay ({:?})",
             retry.base_delay, retry.max_delay
         );
         return Err(Problem::new(message).at(span));
@@ -78,13 +120,13 @@ pub(super) fn retry(table: Option<file::Retry>, recommended: bool) -> Result<Ret
 }
 
 /// One of the two brings the other along; two zeros are off, as one of them grants something.
-fn shared(ratio: Option<f64>, floor: Option<u32>, recommended: bool) -> Option<Shared> {
-    if ratio.is_none() && floor.is_none() && !recommended {
-        return None;
+fn shared(ratio: Option<f64>, floor: Option<u32>, absent: Option<Shared>) -> Option<Shared> {
+    if ratio.is_none() && floor.is_none() {
+        return absent;
     }
     let shared = Shared {
-        ratio: ratio.unwrap_or(RATIO),
-        floor: floor.unwrap_or(FLOOR),
+        ratio: ratio.or(absent.map(|it| it.ratio)).unwrap_or(RATIO),
+        floor: floor.or(absent.map(|it| it.floor)).unwrap_or(FLOOR),
     };
     (shared.ratio > 0.0 || shared.floor > 0).then_some(shared)
 }

@@ -1,5 +1,11 @@
+mod agents;
+mod auth;
+mod candidates;
+mod cors;
+mod disconnect;
 mod fallback;
 mod retry;
+mod secrets;
 
 use std::error::Error;
 use std::path::Path;
@@ -20,6 +26,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
         "KEY" => Some("sk-secret".to_owned()),
         "EMPTY" => Some(String::new()),
         "TWO_LINES" => Some("sk-\nsecret".to_owned()),
+        "KEYS" => Some("coder:k-1,look-up:k-2:3".to_owned()),
         _ => None,
     };
     resolve::config(text, env).map_err(|problem| ConfigError::new(text, "gateway.toml", problem))
@@ -30,12 +37,6 @@ fn message(result: Result<Config, ConfigError>) -> String {
     result.unwrap_err().to_string()
 }
 
-fn base_url(url: &str) -> Result<Config, ConfigError> {
-    parse(&format!(
-        "[[candidates]]\nmodel = \"m\"\nbase_url = \"{url}\"\n"
-    ))
-}
-
 #[test]
 fn absent_limits_are_off() {
     let config = with_candidate("").unwrap();
@@ -44,6 +45,7 @@ fn absent_limits_are_off() {
     assert_eq!(config.attempt, AttemptLimits::default());
     assert_eq!(config.pump_frames.get(), 32);
     assert_eq!(config.control_token, None);
+    assert!(config.auth.is_none() && config.cors.is_none() && config.agents.is_empty());
 }
 
 #[test]
@@ -54,6 +56,7 @@ fn a_full_file_is_read() {
         step_timeout = "5m"
         max_turn_time = "30m"
         timeout = "1h"
+        idle = "20m"
         [attempt]
         step_timeout = "1500ms"
         first_token_timeout = "60s"
@@ -89,6 +92,7 @@ fn a_full_file_is_read() {
     assert_eq!(config.run.step_timeout, Some(Duration::from_secs(300)));
     assert_eq!(config.run.max_turn_time, Some(Duration::from_secs(1800)));
     assert_eq!(config.run.timeout, Some(Duration::from_secs(3600)));
+    assert_eq!(config.run.idle, Some(Duration::from_secs(1200)));
     assert_eq!(
         config.attempt.step_timeout,
         Some(Duration::from_millis(1500))
@@ -230,11 +234,20 @@ fn an_unknown_key_is_named_with_its_place() {
 #[test]
 fn keys_of_later_versions_are_not_unknown() {
     let keys = [
-        ("[auth]\nkeys_env = \"KEYS\"", "[auth]"),
         ("[stop]\nphrases = [\"/stop\"]", "[stop]"),
-        ("[agents.coder]\nmax_turns = 50", "[agents]"),
         ("[run]\nmax_turns = 30", "run.max_turns"),
-        ("[run]\nidle = \"30m\"", "run.idle"),
+        (
+            "[auth]\nkeys_env = \"KEYS\"\nmax_open_runs = 5",
+            "auth.max_open_runs",
+        ),
+        (
+            "[auth]\nkeys_env = \"KEYS\"\nturns_per_hour = 100",
+            "auth.turns_per_hour",
+        ),
+        (
+            "[auth]\nkeys_env = \"KEYS\"\n[agents.coder]\nmax_turns = 50",
+            "agents.coder.max_turns",
+        ),
     ];
     for (text, key) in keys {
         let message = message(with_candidate(text));
@@ -279,139 +292,6 @@ fn wrong_durations_name_key_and_value() {
     assert!(
         too_fine.contains("run.timeout = \"0.5ns\" is not a duration"),
         "{too_fine}"
-    );
-}
-
-#[test]
-fn candidates_keep_their_order() {
-    let second = "[[candidates]]\nname = \"n\"\nmodel = \"m\"\nbase_url = \"http://h/v1\"\n";
-    let config = with_candidate(second).unwrap();
-
-    let names: Vec<_> = config.candidates.iter().map(|it| &*it.name).collect();
-    assert_eq!(names, ["n", "m"]);
-}
-
-#[test]
-fn there_is_a_candidate_and_no_two_of_one_name() {
-    let none = message(parse(""));
-    let two = message(with_candidate(CANDIDATE));
-    let renamed = message(parse(&format!(
-        "{CANDIDATE}[[candidates]]\nname = \"m\"\nmodel = \"n\"\nbase_url = \"http://h/v1\"\n"
-    )));
-    let nameless = message(parse(&format!("{CANDIDATE}name = \"\"\n")));
-
-    assert_eq!(
-        none,
-        "gateway.toml: no candidate: add one [[candidates]] with `model` and `base_url`"
-    );
-    assert_eq!(
-        two,
-        "gateway.toml:5:1: a second candidate is named \"m\": give it another `name`"
-    );
-    assert_eq!(
-        renamed,
-        "gateway.toml:4:1: a second candidate is named \"m\": give it another `name`"
-    );
-    assert_eq!(nameless, "gateway.toml:4:8: candidates.name is empty");
-}
-
-#[test]
-fn a_candidate_needs_model_and_base_url() {
-    let no_model = message(parse("[[candidates]]\nbase_url = \"http://h/v1\"\n"));
-    let empty_model = message(parse(
-        "[[candidates]]\nmodel = \"\"\nbase_url = \"http://h/v1\"\n",
-    ));
-    let no_url = message(parse("[[candidates]]\nmodel = \"m\"\n"));
-
-    assert!(no_model.contains("missing key `model`"), "{no_model}");
-    assert!(
-        empty_model.contains("candidates.model is empty"),
-        "{empty_model}"
-    );
-    assert!(no_url.contains("missing key `base_url`"), "{no_url}");
-}
-
-#[test]
-fn a_base_url_is_absolute_http() {
-    let wrong = [
-        "",
-        "/v1",
-        "host/v1",
-        "host:80",
-        "ftp://host/v1",
-        "http://",
-        "http:///v1",
-        "http://host:99999/v1",
-        "http://host/v1?key=1",
-        "http://host/v1#top",
-        "http://a b/v1",
-    ];
-    for url in wrong {
-        let message = message(base_url(url));
-
-        assert!(
-            message.starts_with(&format!(
-                "gateway.toml:3:12: candidates.base_url = \"{url}\" "
-            )),
-            "{message}"
-        );
-    }
-}
-
-#[test]
-fn a_password_in_a_base_url_is_refused_unseen() {
-    let message = message(base_url("http://me:hunter2@host/v1"));
-
-    assert!(message.contains("must not hold credentials"), "{message}");
-    assert!(!message.contains("hunter2"), "{message}");
-}
-
-#[test]
-fn a_trailing_slash_is_dropped() {
-    for (url, resolved) in [
-        ("http://h/v1/", "http://h/v1"),
-        ("http://[::1]:8/", "http://[::1]:8/"),
-    ] {
-        let config = base_url(url).unwrap();
-
-        assert_eq!(config.candidates[0].base_url, resolved);
-    }
-}
-
-#[test]
-fn a_missing_variable_is_named_with_its_owner() {
-    let key = message(parse(&format!(
-        "{CANDIDATE}name = \"main\"\napi_key_env = \"NOT_SET\"\n"
-    )));
-    let empty = message(parse(&format!("{CANDIDATE}api_key_env = \"EMPTY\"\n")));
-    let token = message(with_candidate("[control]\ntoken_env = \"NOT_SET\""));
-
-    assert_eq!(
-        key,
-        "gateway.toml:5:15: the environment variable NOT_SET of candidate \"main\" is not set"
-    );
-    assert_eq!(
-        empty,
-        "gateway.toml:4:15: the environment variable EMPTY of candidate \"m\" is empty"
-    );
-    assert_eq!(
-        token,
-        "gateway.toml:2:13: the environment variable NOT_SET of [control] is not set"
-    );
-}
-
-#[test]
-fn secrets_are_never_printed() {
-    let config = parse(&format!("{CANDIDATE}api_key_env = \"KEY\"\n")).unwrap();
-    let error = message(parse(&format!("{CANDIDATE}api_key_env = \"TWO_LINES\"\n")));
-
-    let printed = format!("{config:?}");
-
-    assert!(printed.contains("[hidden]"), "{printed}");
-    assert!(!printed.contains("sk-"), "{printed}");
-    assert!(
-        error.contains("no header may carry") && !error.contains("sk-"),
-        "{error}"
     );
 }
 
@@ -466,35 +346,20 @@ fn a_file_that_cannot_be_read_keeps_the_cause() {
 }
 
 #[test]
-fn a_call_whose_caller_left_is_cancelled_unless_it_is_to_drain() {
-    let drain = |text: &str| {
-        with_candidate(&format!("[disconnect]\n{text}"))
-            .unwrap()
-            .drain
-    };
-    assert_eq!(with_candidate("").unwrap().drain, None);
-    assert_eq!(drain("policy = \"cancel\""), None);
-    assert_eq!(drain("policy = \"drain\""), Some(Duration::from_secs(30)));
-    let limited = drain("drain_limit = \"1500ms\"\npolicy = \"drain\"");
-    assert_eq!(limited, Some(Duration::from_millis(1500)));
+fn a_run_is_idle_after_half_an_hour_unless_the_file_says_otherwise() {
+    let idle = |head: &str| with_candidate(head).unwrap().run.idle;
+
+    assert_eq!(idle(""), Some(Duration::from_secs(1800)));
+    assert_eq!(idle("[run]\nidle = \"5m\""), Some(Duration::from_secs(300)));
+    assert_eq!(idle("[run]\nidle = \"0s\""), None);
 }
 
 #[test]
-fn a_drain_limit_that_means_nothing_is_refused() {
-    let wrong = |text: &str| message(with_candidate(&format!("[disconnect]\n{text}")));
-    assert_eq!(
-        wrong("drain_limit = \"1s\""),
-        "gateway.toml:2:15: disconnect.drain_limit is of no use without \
-         disconnect.policy = \"drain\""
-    );
-    assert_eq!(
-        wrong("policy = \"drain\"\ndrain_limit = \"0s\""),
-        "gateway.toml:3:15: disconnect.drain_limit is zero: to drain nothing, write \
-         disconnect.policy = \"cancel\""
-    );
-    let number = wrong("policy = \"drain\"\ndrain_limit = 5");
+fn a_number_of_turns_is_read_before_it_is_refused() {
+    let message = message(with_candidate("[run]\nmax_turns = -1"));
+
     assert!(
-        number.contains("disconnect.drain_limit = 5 is not a duration"),
-        "{number}"
+        message.contains("run.max_turns = -1 is not a whole number"),
+        "{message}"
     );
 }

@@ -165,8 +165,20 @@ impl Gateway {
         Self::start(&["--config", config.path()], env).await
     }
 
+    /// Reached from other machines too, and here on loopback.
+    pub(crate) async fn everywhere(config: &Config, env: &[(&str, &str)]) -> Self {
+        let args = ["--config", config.path()];
+        let mut gateway = Self::listening("0.0.0.0:0", &args, env).await;
+        gateway.addr.set_ip([127, 0, 0, 1].into());
+        gateway
+    }
+
     async fn start(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child = command(&[args, &["--listen", "127.0.0.1:0"]].concat(), env)
+        Self::listening("127.0.0.1:0", args, env).await
+    }
+
+    async fn listening(address: &str, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = command(&[args, &["--listen", address]].concat(), env)
             .spawn()
             .unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();

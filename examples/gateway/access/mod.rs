@@ -1,0 +1,26 @@
+//! Who may use which route.
+
+mod callers;
+mod cors;
+mod operator;
+mod origin;
+#[cfg(test)]
+mod tests;
+
+use http::{HeaderMap, header};
+
+pub(crate) use self::{
+    callers::{Caller, Callers, identify},
+    cors::cors,
+    operator::{Operator, guard},
+    origin::{Pages, refuse_pages},
+};
+
+/// The tokens that are presented as `authorization: Bearer TOKEN`.
+fn bearers(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::AUTHORIZATION).into_iter();
+    values.filter_map(|value| {
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then_some(token)
+    })
+}

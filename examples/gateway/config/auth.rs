@@ -1,0 +1,91 @@
+//! `[auth]`: whose calls are served.
+
+use std::sync::Arc;
+
+use super::error::Problem;
+use super::secret::{Secret, variable_of, wrong};
+use super::{file, number};
+
+/// Who may call.
+#[derive(Debug, Clone)]
+pub(crate) struct Auth {
+    /// At least one; no two of one name, and no two alike.
+    pub(crate) keys: Vec<Key>,
+}
+
+/// A caller's key.
+#[derive(Debug, Clone)]
+pub(crate) struct Key {
+    /// The owner of the runs, and the agent, whom it stands for.
+    pub(crate) name: Arc<str>,
+    pub(crate) secret: Secret,
+}
+
+/// More is no cap: 0 says so.
+const MOST: u32 = 1_000_000;
+
+/// Reads the keys. What is wrong with one is told by its number: what stands where a name should
+/// may be a key.
+pub(super) fn auth(
+    table: file::Auth,
+    control: Option<&Secret>,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Auth, Problem> {
+    for (key, cap) in [
+        ("auth.max_open_runs", table.max_open_runs),
+        ("auth.turns_per_hour", table.turns_per_hour),
+    ] {
+        if let Some(span) = cap.as_ref().map(toml::Spanned::span) {
+            number::count(key, cap, 0..=MOST)?;
+            return Err(Problem::later(key).at(span));
+        }
+    }
+    let variable = &table.keys_env;
+    let value = variable_of("[auth]", variable, env)?;
+    let mut keys: Vec<Key> = Vec::new();
+    for (number, entry) in (1..).zip(value.split(',')) {
+        let wrong = |why: &str| {
+            let why = format!("has a bad entry {number}: {why}");
+            wrong("[auth]", variable, &why)
+        };
+        let (name, secret) = entry
+            .trim()
+            .split_once(':')
+            .ok_or_else(|| wrong("it is not NAME:KEY"))?;
+        if name.is_empty() {
+            return Err(wrong("its name is empty"));
+        }
+        if !name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
+        {
+            return Err(wrong(
+                "its name is not of letters, digits, `.`, `_` and `-`",
+            ));
+        }
+        if secret.is_empty() {
+            return Err(wrong("its key is empty"));
+        }
+        if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(wrong("its key holds a space or a character beyond ASCII"));
+        }
+        let secret =
+            Secret::new(secret.to_owned()).ok_or_else(|| wrong("no header may carry its key"))?;
+        if keys.iter().any(|known| *known.name == *name) {
+            return Err(wrong("its name is that of an earlier one"));
+        }
+        if keys.iter().any(|known| known.secret == secret) {
+            return Err(wrong("its key is that of an earlier one"));
+        }
+        if control == Some(&secret) {
+            return Err(wrong(
+                "its key is the control token, which is the operator's alone",
+            ));
+        }
+        keys.push(Key {
+            name: name.into(),
+            secret,
+        });
+    }
+    Ok(Auth { keys })
+}

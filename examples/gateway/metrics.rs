@@ -1,0 +1,149 @@
+//! `GET /metrics`: what runs and calls came to, for Prometheus.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use axum::{
+    extract::State,
+    response::{IntoResponse, Response},
+};
+use tower_agent::{CallSummary, RunEvent, RunRegistry, TerminalReason, run::RunEvents};
+
+use self::exposition::{Exposition, Kind};
+
+mod exposition;
+#[cfg(test)]
+mod tests;
+
+/// Counts since the start. Cheap to clone; clones count together.
+#[derive(Clone, Debug)]
+pub(crate) struct Metrics(Arc<Mutex<Counts>>);
+
+/// Labels come from a configuration and from this crate, so that no caller and
+/// no upstream can make more of them.
+#[derive(Debug, Default)]
+struct Counts {
+    candidates: Vec<String>,
+    /// By reason.
+    runs: BTreeMap<String, u64>,
+    /// By reason and candidate.
+    calls: BTreeMap<(String, String), u64>,
+    attempts: u64,
+    input_tokens: u64,
+    output_tokens: u64,
+    /// Events that came faster than they were counted.
+    lost: u64,
+}
+
+impl Metrics {
+    /// For calls that these candidates serve.
+    pub(crate) fn new(candidates: impl IntoIterator<Item = String>) -> Self {
+        Self(Arc::new(Mutex::new(Counts {
+            candidates: candidates.into_iter().collect(),
+            ..Counts::default()
+        })))
+    }
+
+    /// A call is over: told of each once.
+    pub(crate) fn call(&self, call: &CallSummary) {
+        self.with(|counts| {
+            let candidate = match call.candidate.as_deref() {
+                None => "",
+                Some(name) if counts.candidates.iter().any(|known| known == name) => name,
+                Some(_) => "other",
+            };
+            let key = (reason(&call.reason), candidate.to_owned());
+            *counts.calls.entry(key).or_default() += 1;
+            counts.attempts += u64::from(call.attempts);
+            if let Some(usage) = call.usage {
+                counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
+                counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
+            }
+        });
+    }
+
+    /// Counts how runs end, until the registry is gone.
+    pub(crate) async fn watch(self, mut events: RunEvents) {
+        while let Some(event) = events.next().await {
+            self.event(&event);
+        }
+    }
+
+    fn event(&self, event: &RunEvent) {
+        self.with(|counts| match event {
+            RunEvent::Ended { reason: why, .. } => {
+                *counts.runs.entry(reason(why)).or_default() += 1;
+            }
+            RunEvent::Lost { events } => counts.lost += events,
+            _ => {}
+        });
+    }
+
+    fn text(&self, open: usize) -> String {
+        let mut out = Exposition::default();
+        self.with(|counts| {
+            out.family("agent_runs_open", Kind::Gauge, "Runs that have not ended.");
+            out.sample(&[], open as u64);
+            out.family(
+                "agent_runs_ended_total",
+                Kind::Counter,
+                "Runs that ended, by why.",
+            );
+            for (reason, count) in &counts.runs {
+                out.sample(&[("reason", reason)], *count);
+            }
+            let help = "Calls that ended, by why and by who served them or was asked last.";
+            out.family("agent_calls_ended_total", Kind::Counter, help);
+            for ((reason, candidate), count) in &counts.calls {
+                out.sample(&[("reason", reason), ("candidate", candidate)], *count);
+            }
+            for (name, help, count) in [
+                (
+                    "agent_attempts_total",
+                    "Tries of calls that ended.",
+                    counts.attempts,
+                ),
+                (
+                    "agent_input_tokens_total",
+                    "Tokens of prompts.",
+                    counts.input_tokens,
+                ),
+                (
+                    "agent_output_tokens_total",
+                    "Tokens of answers.",
+                    counts.output_tokens,
+                ),
+                (
+                    "agent_events_lost_total",
+                    "Events that were not counted.",
+                    counts.lost,
+                ),
+            ] {
+                out.family(name, Kind::Counter, help);
+                out.sample(&[], count);
+            }
+        });
+        out.finish()
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Counts) -> T) -> T {
+        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+pub(crate) async fn metrics(State((metrics, registry)): State<(Metrics, RunRegistry)>) -> Response {
+    let runs = registry.list();
+    let open = runs.iter().filter(|run| run.reason.is_none()).count();
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    ([("content-type", kind)], metrics.text(open)).into_response()
+}
+
+/// The name of a reason. A trusted upstream may send others than are known.
+fn reason(reason: &TerminalReason) -> String {
+    match reason {
+        TerminalReason::Custom(_) => "other".to_owned(),
+        known => known.as_str().to_owned(),
+    }
+}

@@ -1,0 +1,104 @@
+//! What is counted, for Prometheus.
+
+use super::support::{Config, Gateway, Upstream, eventually, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
+
+async fn scrape(gateway: &Gateway) -> String {
+    let answer = within(gateway.get("/metrics").send()).await.unwrap();
+    assert_eq!(answer.status(), 200);
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(answer.headers()["content-type"], kind);
+    within(answer.text()).await.unwrap()
+}
+
+fn value(text: &str, sample: &str) -> u64 {
+    let line = text.lines().find_map(|line| line.strip_prefix(sample));
+    line.map_or(0, |line| line.trim().parse().unwrap())
+}
+
+#[test]
+fn each_call_and_each_run_is_counted_once() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let more = "[retry]\nbase_delay = \"0s\"";
+        let config = Config::candidates(upstream.addr, more, &["500", "slow", "stall"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let ask = |model: &str| {
+            let body = format!("{{\"model\":\"{model}\",\"stream\":true,\"messages\":[]}}");
+            gateway.post(CHAT, body)
+        };
+        // Two tries of the first candidate, then the second serves: 7 and 2 tokens.
+        for _ in 0..2 {
+            let answer = within(ask("500").send()).await.unwrap();
+            within(answer.bytes()).await.unwrap();
+        }
+        let stalled = ask("stall").header("x-run-id", "r-1");
+        let stalled = within(stalled.send()).await.unwrap();
+        let text = eventually(async || {
+            let text = scrape(&gateway).await;
+            (value(&text, "agent_runs_ended_total{reason=\"completed\"}") == 2).then_some(text)
+        })
+        .await;
+        assert_eq!(value(&text, "agent_runs_open"), 1, "{text}");
+
+        assert!(gateway.abort("r-1").await);
+        drop(stalled);
+        let aborted = "agent_calls_ended_total{reason=\"aborted\",candidate=\"stall\"}";
+        let text = eventually(async || {
+            let text = scrape(&gateway).await;
+            let calls = value(&text, aborted);
+            let runs = value(&text, "agent_runs_ended_total{reason=\"aborted\"}");
+            (calls > 0 && runs > 0).then_some(text)
+        })
+        .await;
+        for (sample, count) in [
+            ("agent_runs_open", 0),
+            ("agent_runs_ended_total{reason=\"aborted\"}", 1),
+            ("agent_runs_ended_total{reason=\"completed\"}", 2),
+            (aborted, 1),
+            (
+                "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}",
+                2,
+            ),
+            ("agent_attempts_total", 7),
+            ("agent_input_tokens_total", 14),
+            ("agent_output_tokens_total", 4),
+            ("agent_events_lost_total", 0),
+        ] {
+            assert_eq!(value(&text, sample), count, "{sample}: {text}");
+        }
+        for line in text.lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
+        }
+    });
+}
+
+/// What callers make up is no label.
+#[test]
+fn what_callers_send_makes_no_series() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
+        let mut counts = Vec::new();
+        for number in 0..3 {
+            let body = format!("{{\"model\":\"made-up-{number}\",\"messages\":[]}}");
+            let request = gateway
+                .post(CHAT, body)
+                .header("x-run-id", format!("r-{number}"));
+            let answer = within(request.send()).await.unwrap();
+            within(answer.bytes()).await.unwrap();
+            let text = eventually(async || {
+                let text = scrape(&gateway).await;
+                let done = "agent_calls_ended_total{reason=\"completed\",candidate=\"m\"}";
+                (value(&text, done) == number + 1).then_some(text)
+            });
+            let text = text.await;
+            assert!(!text.contains("made-up"), "{text}");
+            counts.push(series(&text));
+        }
+        assert_eq!(counts[0], counts[2]);
+    });
+}
