@@ -29,7 +29,12 @@ PAIRS = [
     ("a whole decision", "T6b_decision", ["tower_agent"], ["tower"], "one `TpsBudget` operation"),
     ("`model` of 270 kB", "T8_model_rewrite", ["tower_agent"], ["value_round_trip"],
      "through `serde_json::Value`"),
+    ("a session of 10,000 runs ended", "T12_end_a_session", ["tower_agent"],
+     ["cancellation_tokens"], "as many children of one `CancellationToken`"),
 ]
+
+# One run's share, whether there are few or many.
+AMONG_MANY = "T13_a_run_among_many"
 
 
 def nanoseconds(root, group, function):
@@ -59,6 +64,13 @@ def main():
             continue
         ours, others = (sum(time - bare for time in times) for times in (ours, others))
         print(f"| {name} | {ours:.0f} | {others:.0f} | {ours / others:.2f} | {what} |")
+    print()
+    print("| runs | ns each | of that among 10 |")
+    print("|---:|---:|---:|")
+    among = [(runs, nanoseconds(root, AMONG_MANY, str(runs))) for runs in (10, 1_000, 100_000)]
+    each = [(runs, time / runs) for runs, time in among if time is not None]
+    for runs, time in each:
+        print(f"| {runs:,} | {time:.0f} | {time / each[0][1]:.2f} |")
 
 
 if __name__ == "__main__":
