@@ -215,3 +215,6 @@ impl RunRegistry {
         runs
     }
 }
+
+#[cfg(test)]
+mod tests;

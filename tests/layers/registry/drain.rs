@@ -1,7 +1,7 @@
 use http::{HeaderValue, Request};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason};
+use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason};
 
 use super::{id, us};
 use crate::support::{
@@ -65,6 +65,23 @@ async fn a_run_of_one_call_finishes_and_is_completed() {
     let cut = registry.drain(secs(30)).await;
 
     assert_eq!((began.elapsed(), cut), (secs(9), 0));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    reading.await.unwrap().whole();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_its_call_finishes_as_well() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = ten_seconds().upstream();
+    // The first layer opens the run, the one for ids gives it its name.
+    let service = HardCeilingLayer::new(secs(60)).layer(layer(&registry).layer(upstream));
+    let answer = service.oneshot(request()).await.unwrap();
+    let reading = tokio::spawn(answer.into_body().read());
+    sleep(secs(1)).await;
+    let run = registry.find(&registry.list()[0].run).remove(0);
+
+    assert_eq!(registry.drain(secs(30)).await, 0);
+
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     reading.await.unwrap().whole();
 }

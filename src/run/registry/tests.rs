@@ -1,0 +1,26 @@
+use std::sync::Arc;
+
+use super::{Owner, RunRegistry};
+use crate::run::TerminalReason;
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_a_run_that_was_forgotten() {
+    for reason in [TerminalReason::Completed, TerminalReason::Aborted] {
+        let registry = RunRegistry::new();
+        let open = |id: &str, session: Option<&str>| {
+            let session = session.map(Arc::from);
+            let id = id.parse().unwrap();
+            let run = registry.open_with(Owner::default(), id, session, RunRegistry::IDLE);
+            run.end(reason.clone());
+            Arc::downgrade(run.node())
+        };
+        // The last opens an id anew, if that has completed.
+        let nodes = [open("a", None), open("b", Some("s")), open("b", Some("s"))];
+        assert!(nodes[0].upgrade().is_some(), "remembered");
+
+        tokio::time::sleep(RunRegistry::REMEMBERED).await;
+
+        assert!(registry.list().is_empty());
+        assert!(nodes.iter().all(|node| node.upgrade().is_none()));
+    }
+}
