@@ -18,6 +18,7 @@ mod answer;
 mod digest;
 mod history;
 mod item;
+mod parts;
 #[cfg(test)]
 mod tests;
 

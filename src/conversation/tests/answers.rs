@@ -108,6 +108,12 @@ fn no_more_calls_are_kept_than_a_model_makes() {
         .collect();
     assert_eq!(read(Answer::events(), &chunks, 4096).len(), 128);
 
+    let name = "f".repeat(2000);
+    let item = format!(
+        "data: {{\"type\":\"response.output_item.done\",\"item\":{{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"{name}\"}}}}\n\n"
+    );
+    assert!(read(Answer::events(), &item, 4096).is_empty());
+
     let whole = format!(r#"{{"output":[],"pad":"{}"}}"#, "x".repeat(1024 * 1024));
     assert!(read(Answer::document(), &whole, 4096).is_empty());
 }

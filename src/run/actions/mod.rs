@@ -19,6 +19,7 @@ mod loops;
 mod state;
 #[cfg(test)]
 mod tests;
+mod tools;
 mod warnings;
 mod window;
 

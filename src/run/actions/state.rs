@@ -3,6 +3,7 @@ use std::{collections::VecDeque, sync::Arc};
 use super::{
     LoopLimits, LoopPattern, LoopVerdict,
     loops::Found,
+    tools::Tools,
     warnings::Warnings,
     window::{Action, Window},
 };
@@ -13,9 +14,6 @@ const OPEN: usize = 128;
 
 /// How many calls are known by their ids.
 const IDS: usize = 256;
-
-/// How many tools a request may declare for their names to be compared.
-const TOOLS: usize = 1024;
 
 /// How much of a tool's name is kept, in characters.
 const NAME: usize = 64;
@@ -34,17 +32,7 @@ pub(super) struct State {
     expected: VecDeque<Waiting>,
     ids: VecDeque<u64>,
     places: VecDeque<Place>,
-    /// The tools of the last request, and of the one before: a call was made with
-    /// those of that one.
-    tools: [Declared; 2],
-}
-
-/// The tools that a request declares.
-#[derive(Debug, Default)]
-struct Declared {
-    names: Vec<u64>,
-    /// There are others.
-    more: bool,
+    tools: Tools,
 }
 
 #[derive(Debug)]
@@ -91,7 +79,7 @@ impl State {
     pub(super) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
         let begin = self.beginning(history);
-        self.declare(history);
+        self.tools.declare(history);
         for (at, event) in history.events.iter().enumerate() {
             match event {
                 Event::Call(call) if at >= begin => self.called(call, &mut effects),
@@ -129,23 +117,6 @@ impl State {
         last.map_or(0, |last| last + 1)
     }
 
-    fn declare(&mut self, history: &History<'_>) {
-        let more = history.more_tools || history.tools.len() > TOOLS;
-        let names = match more {
-            true => Vec::new(),
-            false => history.tools.clone(),
-        };
-        self.tools.swap(0, 1);
-        self.tools[0] = Declared { names, more };
-    }
-
-    /// Whether a tool may exist.
-    fn is_known(&self, name: &[u8]) -> bool {
-        let name = digest(name);
-        let any_name = self.tools[0].names.is_empty() || self.tools.iter().any(|it| it.more);
-        any_name || self.tools.iter().any(|it| it.names.contains(&name))
-    }
-
     fn called(&mut self, call: &ToolCall<'_>, effects: &mut Vec<Effect>) {
         let waiting = Waiting::new(call);
         if let Some(id) = call.id {
@@ -154,7 +125,7 @@ impl State {
                 bounded(&mut self.ids, IDS, id);
             }
         }
-        let known = self.is_known(&call.name);
+        let known = self.tools.may_hold(&call.name);
         let unknown = self.window.called(known, self.size());
         if !known {
             let (pattern, of) = (LoopPattern::UnknownTool, waiting.call);
