@@ -93,7 +93,7 @@ async fn a_stream_that_falls_silent_within_an_event_loses_it_and_gets_the_frame(
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() {
-    // Between the two the judged stream runs ahead of what is handed on.
+    // With each pump the judged stream runs ahead of what is handed on.
     let scripted = Script::sse()
         .data(PRELUDE)
         .wait(200.0)
@@ -104,6 +104,7 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(ClientDisconnectLayer::new())
+            .layer(PumpLayer::new(8))
             .layer(ProgressLayer::new())
             .layer(PumpLayer::new(8))
             .layer(StepTimeoutLayer::new(secs(300)))
