@@ -13,6 +13,11 @@ async fn told(mut events: RunEvents) -> Vec<String> {
     let mut told = Vec::new();
     while let Some(event) = events.next().await {
         match event {
+            // That it is stuck is told of again as it goes on, and that is not the matter here.
+            RunEvent::Notice {
+                notice: Notice::LooksStuck { repeats: 6.. },
+                ..
+            } => {}
             RunEvent::Notice { notice, .. } => told.push(word(&notice)),
             RunEvent::Ended { message, .. } => {
                 told.push(message);
