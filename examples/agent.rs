@@ -1,92 +1,120 @@
-//! A small agent: model calls and tools under one run, which ends once and for
-//! all of them.
+//! An agent: a loop of model calls and tools under one run, in front of a gateway
+//! that caps what the loop may do.
 //!
 //! ```text
 //! cargo run --all-features --example agent
+//! cargo run --all-features --example agent -- --stuck
+//! cargo run --all-features --example agent -- --gateway http://127.0.0.1:8787
 //! ```
 //!
-//! The model is a service in this process that asks for one tool after the
-//! other. The third tool hangs: its own window stops it, and the agent goes on
-//! without. Then somebody aborts the run in the middle of a call.
+//! The first plays a whole task: tools, and then an answer. With `--stuck` the
+//! model asks for the same tool for ever, as models do. The agent goes along with
+//! it, and the gateway ends the run at its cap, whatever the agent sends after that;
+//! the record of that end is printed, and the exit status is not zero.
+//!
+//! Without `--gateway` it brings a small one along, and a simulated model behind it.
 
-use std::{convert::Infallible, time::Duration};
+#[path = "agent/gateway.rs"]
+mod gateway;
+#[path = "agent/model.rs"]
+mod model;
+#[path = "agent/tools.rs"]
+mod tools;
+#[path = "gateway/upstream/mod.rs"]
+#[allow(
+    dead_code,
+    reason = "the gateway's own upstream, of which this needs a part"
+)]
+mod upstream;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full};
-use tower::{Service, ServiceBuilder, service_fn};
-use tower_agent::{
-    BoxError, HardCeilingLayer, Run, Scope, StepTimeoutLayer, TerminalReason, ToolError,
-};
+use std::{process::ExitCode, time::Duration};
 
-const TOOLS: [&str; 3] = ["list_files", "read_file", "search"];
+use serde_json::json;
+use tower_agent::{BoxError, Run};
 
-#[tokio::main]
-async fn main() -> Result<(), BoxError> {
-    let run = Run::open();
-    let mut model = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(Duration::from_secs(60)).scope(Scope::Run))
-        .layer(StepTimeoutLayer::new(Duration::from_secs(2)))
-        .service(service_fn(think));
+use self::model::{Model, Refusal, Reply};
 
-    for turn in 0..TOOLS.len() {
-        let request = run.attach(Request::new(turn));
-        let answer = model
-            .call(request)
-            .await?
-            .into_body()
-            .collect()
-            .await?
-            .to_bytes();
-        let name = TOOLS[usize::from(answer[0])];
-        match run
-            .tool(name)
-            .window(Duration::from_millis(200))
-            .call(work(name))
-            .await
-        {
-            Ok(result) => println!("turn {turn}: {name} says {result}"),
-            Err(ToolError::Terminated(end)) => println!("turn {turn}: {name}: {}", end.message()),
-            Err(error) => println!("turn {turn}: {name}: {error}"),
+/// The longest that anything may be silent.
+const SILENCE: Duration = Duration::from_secs(10);
+
+/// The longest that a model call may take.
+const CALL_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often the agent would go round by itself: the number of the field's report.
+const ROUNDS: usize = 103;
+
+const USAGE: &str = "usage: agent [--stuck] [--gateway URL]";
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match start().await {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(refusal)) => {
+            let reason = refusal.reason.as_deref().unwrap_or("refused");
+            eprintln!("agent: {reason}: {}", refusal.message);
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("agent: {error}");
+            ExitCode::FAILURE
         }
     }
+}
 
-    // Somebody presses stop while the model thinks for ever.
-    let stop = run.clone();
-    let stopped = async move {
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        stop.end(TerminalReason::Aborted);
+/// Answers why the agent had to stop, if it did.
+async fn start() -> Result<Option<Refusal>, BoxError> {
+    let (mut stuck, mut outside) = (false, None);
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        match arg.as_str() {
+            "--stuck" => stuck = true,
+            "--gateway" => outside = Some(args.next().ok_or("--gateway needs a URL")?),
+            _ => return Err(format!("unknown argument {arg}\n{USAGE}").into()),
+        }
+    }
+    let gateway = match outside {
+        Some(url) => url,
+        None => gateway::start().await?,
     };
-    let (answer, ()) = tokio::join!(model.call(run.attach(Request::new(usize::MAX))), stopped);
-    let error = answer.err().ok_or("the call outlived its run")?;
-    println!("last call: {error}");
-
-    // Nothing starts under a run that is over.
-    let late = run.tool("read_file").call(work("read_file")).await;
-    println!(
-        "a late tool: {}",
-        late.err()
-            .map(|error| error.to_string())
-            .unwrap_or_default()
-    );
-    println!("{}", serde_json::to_string_pretty(&run.snapshot())?);
-    Ok(())
+    let model = match stuck {
+        true => Model::new(&gateway, upstream::behaviour::POLLING)?,
+        false => Model::new(&gateway, upstream::behaviour::AGENT)?,
+    };
+    let tools = match stuck {
+        true => tools::declared(&["poll_job"]),
+        false => tools::declared(&["list_files", "read_file"]),
+    };
+    work(&Run::open(), &model, &tools).await
 }
 
-/// Names the next tool, by its number.
-async fn think(request: Request<usize>) -> Result<Response<Full<Bytes>>, Infallible> {
-    let turn = *request.body();
-    if turn >= TOOLS.len() {
-        std::future::pending::<()>().await;
+/// The loop. It has no cap of its own that is worth the name, and needs none.
+async fn work(
+    run: &Run,
+    model: &Model,
+    tools: &serde_json::Value,
+) -> Result<Option<Refusal>, BoxError> {
+    let mut history = vec![json!({"role": "user", "content": "When is the meeting?"})];
+    for round in 1..=ROUNDS {
+        match model.ask(run, &history, tools).await? {
+            Reply::Text(text) => {
+                println!("answer: {text}");
+                return Ok(None);
+            }
+            Reply::Tools { said, calls } => {
+                println!("turn {round}:");
+                history.push(said);
+                history.extend(tools::run(run, &calls).await);
+            }
+            Reply::Refused(refusal) => {
+                // It is over, and stays so: one more try shows it.
+                let again = model.ask(run, &history[..1], tools).await?;
+                if !matches!(again, Reply::Refused(_)) {
+                    return Err("a run that was over went on".into());
+                }
+                return Ok(Some(refusal));
+            }
+        }
     }
-    tokio::time::sleep(Duration::from_millis(50)).await;
-    Ok(Response::new(Full::new(Bytes::from(vec![turn as u8]))))
-}
-
-async fn work(tool: &'static str) -> Result<&'static str, String> {
-    match tool {
-        "list_files" => Ok("notes.md"),
-        "read_file" => Err("notes.md is not readable".to_owned()),
-        _ => std::future::pending().await,
-    }
+    Err("nobody stopped it".into())
 }
