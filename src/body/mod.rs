@@ -24,6 +24,7 @@ mod entry;
 mod judged;
 mod judging;
 mod policy;
+mod reading;
 mod replay;
 mod supervised_body;
 mod supervised_future;
@@ -45,8 +46,8 @@ pub(crate) use self::{
     judged::Shifted,
     judging::{Stream, is_plain, names_events, names_json},
     policy::Policy,
+    reading::{Reading, Reads},
     replay::MAX_BODY,
     supervision::reason_of,
     tap::{Facts, Seen, Tap, dialect_of},
-    upload::Upload,
 };

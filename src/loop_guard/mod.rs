@@ -98,9 +98,9 @@
 //! let layer = tower_agent::LoopGuardLayer::new().stop(15).any_tool(0).observe();
 //! ```
 
-mod future;
 mod layer;
 mod policy;
+mod reader;
 mod service;
 
 pub use self::{

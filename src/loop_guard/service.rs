@@ -8,10 +8,10 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{future::Reading, policy::CallsPolicy};
+use super::{policy::CallsPolicy, reader::Reader};
 use crate::{
     BoxError,
-    body::{Entry, ReplayBody, SupervisedBody, SupervisedFuture},
+    body::{Entry, Reading, ReplayBody, SupervisedBody, SupervisedFuture},
     run::LoopLimits,
 };
 
@@ -36,7 +36,7 @@ impl<S> LoopGuard<S> {
 }
 
 /// The response future of [`LoopGuard`].
-pub type LoopGuardFuture<S, Q> = SupervisedFuture<Reading<S, Q>, CallsPolicy>;
+pub type LoopGuardFuture<S, Q> = SupervisedFuture<Reading<S, Q, Reader>, CallsPolicy>;
 
 /// The response body of [`LoopGuard`].
 pub type LoopGuardBody<B> = SupervisedBody<B, CallsPolicy>;
@@ -67,7 +67,7 @@ where
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
         SupervisedFuture::new(entry, CallsPolicy::new(), request, |request| {
-            Reading::new(service, run, request, max_body)
+            Reading::new(service, Reader(run), request, max_body)
         })
     }
 }

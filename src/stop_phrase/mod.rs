@@ -57,7 +57,6 @@
 //! # }
 //! ```
 
-mod future;
 mod layer;
 mod phrases;
 mod reply;

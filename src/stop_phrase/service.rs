@@ -9,10 +9,10 @@ use http_body::Body;
 use http_body_util::{Either, Full};
 use tower_service::Service;
 
-use super::{future::Asked, phrases::Phrases, stop::Stop};
+use super::{phrases::Phrases, stop::Stop};
 use crate::{
     BoxError,
-    body::{Entry, Policy, ReplayBody, SupervisedBody, SupervisedFuture},
+    body::{Entry, Policy, Reading, ReplayBody, SupervisedBody, SupervisedFuture},
     run::RunRegistry,
 };
 
@@ -50,7 +50,7 @@ impl Policy for StopPolicy {
 }
 
 /// The response future of [`StopPhrase`].
-pub type StopPhraseFuture<S, Q> = SupervisedFuture<Asked<S, Q>, StopPolicy>;
+pub type StopPhraseFuture<S, Q> = SupervisedFuture<Reading<S, Q, Stop>, StopPolicy>;
 
 /// The response body of [`StopPhrase`].
 pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>, StopPolicy>;
@@ -81,7 +81,7 @@ where
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
         SupervisedFuture::new(entry, StopPolicy, request, |request| {
-            Asked::new(service, stop, request, max_body)
+            Reading::new(service, stop, request, max_body)
         })
     }
 }

@@ -2,11 +2,11 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{Either, Full};
 
 use super::{phrases::Phrases, reply::Reply};
 use crate::{
-    body::{ReplayBody, dialect_of},
+    body::{Reads, ReplayBody, dialect_of},
     candidate::Operation,
     conversation::History,
     run::{Run, RunRegistry},
@@ -15,7 +15,7 @@ use crate::{
 
 /// Whether a request is a word to stop, and what is done then.
 #[derive(Debug)]
-pub(super) struct Stop {
+pub struct Stop {
     run: Run,
     registry: RunRegistry,
     phrases: Phrases,
@@ -30,12 +30,8 @@ impl Stop {
         }
     }
 
-    pub(super) const fn run(&self) -> &Run {
-        &self.run
-    }
-
     /// Ends what is to end, and answers; none if it is any other request.
-    pub(super) fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
+    fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
         if self.phrases.is_empty() || self.run.session().is_none() {
             return None;
         }
@@ -64,6 +60,23 @@ impl Stop {
             return reply("Nothing was running.").answer(dialect);
         }
         Some(stopped)
+    }
+}
+
+impl<B> Reads<Response<B>> for Stop {
+    type Answer = Response<Either<B, Full<Bytes>>>;
+
+    fn run(&self) -> &Run {
+        &self.run
+    }
+
+    fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
+        let answer = self.answer(request)?;
+        Some(answer.map(Either::Right))
+    }
+
+    fn pass(answer: Response<B>) -> Self::Answer {
+        answer.map(Either::Left)
     }
 }
 

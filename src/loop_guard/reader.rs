@@ -1,0 +1,32 @@
+use http::Request;
+
+use crate::{
+    body::{Reads, ReplayBody},
+    conversation::History,
+    run::Run,
+};
+
+/// Tells the run what its requests say of tools.
+#[derive(Debug)]
+pub struct Reader(pub(super) Run);
+
+impl<A> Reads<A> for Reader {
+    type Answer = A;
+
+    fn run(&self) -> &Run {
+        &self.0
+    }
+
+    /// The run may end for it, which is asked next.
+    fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
+        let body = request.body().gathered();
+        if let Some(history) = History::read(&body, &self.0.places()) {
+            self.0.follow(&history);
+        }
+        None
+    }
+
+    fn pass(answer: A) -> A {
+        answer
+    }
+}
