@@ -78,6 +78,14 @@ pub(crate) fn expect(plan: &Plan) -> Option<Expected> {
     Model::new(plan).run()
 }
 
+/// Why a run that outlived its call is over for whoever looks at `at`.
+pub(crate) fn looked_at(plan: &Plan, at: u64) -> Option<TerminalReason> {
+    let clocks = &Model::new(plan).clocks[RUN];
+    let has = |clock: Option<u64>| clock.is_some_and(|passes| passes <= at);
+    let ceiling = has(clocks.ceiling).then_some(TerminalReason::HardCeiling);
+    ceiling.or_else(|| has(clocks.timeout).then_some(TerminalReason::CallerDeadline))
+}
+
 const RUN: usize = Node::Run as usize;
 const CALL: usize = Node::Call as usize;
 

@@ -105,8 +105,9 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
     if at != Some(expected.at) {
         return fail(format!("at {at:?} in place of {expected:?}"));
     }
+    let looked_at = model::looked_at(plan, quarters(story.last().at));
     let run = match expected.node {
-        Node::Call if plan.outlives() => None,
+        Node::Call if plan.outlives() => looked_at.as_ref(),
         _ => Some(&expected.reason),
     };
     // A run that goes on may be ended later, also for what its calls failed.
