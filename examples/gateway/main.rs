@@ -17,6 +17,7 @@ mod control;
 mod embedded;
 mod events;
 mod metrics;
+mod records;
 mod routes;
 mod stack;
 mod upload;
@@ -26,14 +27,18 @@ use std::{io::IsTerminal, net::SocketAddr, pin::pin, process::ExitCode, time::Du
 
 use axum::serve::ListenerExt;
 use tokio::{net::TcpListener, signal::unix, sync::watch};
-use tower_agent::{BoxError, RunRegistry};
+use tower_agent::{BoxError, RunRegistry, Trajectory};
 
 use self::{
-    args::Args, config::Config, events::Events, metrics::Metrics, routes::Watched, stack::Gateway,
+    args::Args, config::Config, events::Events, metrics::Metrics, records::Records,
+    routes::Watched, stack::Gateway,
 };
 
 /// How long connections have to close after a signal to stop.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// How long the last records have to be written to a reader who is slow.
+const LAST_LINES: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -79,7 +84,8 @@ async fn run() -> Result<(), BoxError> {
     }
     // Several providers may be linked in; the example needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let registry = RunRegistry::new();
+    let records = Records::new(std::io::stdout())?;
+    let registry = RunRegistry::new().trajectory(&Trajectory::new(records.clone()));
     let names = config.candidates.iter().map(|it| it.name.clone());
     let metrics = Metrics::new(names);
     count(&metrics, &registry);
@@ -134,6 +140,7 @@ async fn run() -> Result<(), BoxError> {
         .await
         .factor_first()
         .0;
+    records.written(LAST_LINES);
     Ok(ended?)
 }
 

@@ -14,15 +14,15 @@ use tower::{
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, adapter::reqwest::ReqwestService,
+    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, OwnerCaps,
+    PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
+    TerminalResponseLayer, TurnCapLayer, adapter::reqwest::ReqwestService,
 };
 
 use crate::{
     access::Caller,
     candidates,
-    config::{AttemptLimits, Config, Retry, RunLimits},
+    config::{AttemptLimits, Auth, Config, Retry, RunLimits},
     metrics::Metrics,
 };
 
@@ -107,6 +107,7 @@ impl Shared<'_> {
         let stack = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(self.runs(run.idle))
+            .layer(TurnCapLayer::optional(run.max_turns))
             .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())
             .layer(
@@ -133,15 +134,31 @@ impl Shared<'_> {
                 metrics.call(call);
                 log(call);
             });
-        match self.config.auth {
-            // What was in the headers is taken out by then.
-            Some(_) => layer.owner_by(|parts: &Parts| {
-                let caller = parts.extensions.get::<Caller>();
-                caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
-            }),
+        let Some(auth) = &self.config.auth else {
+            return layer;
+        };
+        // What was in the headers is taken out by then.
+        let layer = layer.owner_by(|parts: &Parts| {
+            let caller = parts.extensions.get::<Caller>();
+            caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
+        });
+        match owner_caps(auth) {
+            Some(caps) => layer.owner_caps(caps),
             None => layer,
         }
     }
+}
+
+/// None if there is nothing to count.
+fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
+    let caps = OwnerCaps::new();
+    let caps = auth
+        .max_open_runs
+        .map_or(caps, |runs| caps.max_open_runs(runs));
+    let caps = auth
+        .turns_per_hour
+        .map_or(caps, |turns| caps.turns_per_hour(turns));
+    (caps != OwnerCaps::new()).then_some(caps)
 }
 
 /// One line a call, for whoever pays.

@@ -24,4 +24,5 @@ mod listening;
 mod metrics;
 mod shutdown;
 mod support;
+mod turns;
 mod uploads;

@@ -11,6 +11,10 @@ use super::{file, number};
 pub(crate) struct Auth {
     /// At least one; no two of one name, and no two alike.
     pub(crate) keys: Vec<Key>,
+    /// How many runs each owner may have open.
+    pub(crate) max_open_runs: Option<u32>,
+    /// How many turns each owner may have in an hour, whatever runs they are of.
+    pub(crate) turns_per_hour: Option<u32>,
 }
 
 /// A caller's key.
@@ -31,15 +35,12 @@ pub(super) fn auth(
     control: Option<&Secret>,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Auth, Problem> {
-    for (key, cap) in [
-        ("auth.max_open_runs", table.max_open_runs),
-        ("auth.turns_per_hour", table.turns_per_hour),
-    ] {
-        if let Some(span) = cap.as_ref().map(toml::Spanned::span) {
-            number::count(key, cap, 0..=MOST)?;
-            return Err(Problem::later(key).at(span));
-        }
-    }
+    let cap = |key, value| {
+        let cap = number::count(key, value, 0..=MOST)?;
+        Ok::<_, Problem>(cap.filter(|cap| *cap > 0))
+    };
+    let max_open_runs = cap("auth.max_open_runs", table.max_open_runs)?;
+    let turns_per_hour = cap("auth.turns_per_hour", table.turns_per_hour)?;
     let variable = &table.keys_env;
     let value = variable_of("[auth]", variable, env)?;
     let mut keys: Vec<Key> = Vec::new();
@@ -87,5 +88,9 @@ pub(super) fn auth(
             secret,
         });
     }
-    Ok(Auth { keys })
+    Ok(Auth {
+        keys,
+        max_open_runs,
+        turns_per_hour,
+    })
 }

@@ -24,6 +24,8 @@ pub(crate) struct RunLimits {
     pub(crate) timeout: Option<Duration>,
     /// Completes a run by its id of which nothing is in flight for this long.
     pub(crate) idle: Option<Duration>,
+    /// How many turns a run has.
+    pub(crate) max_turns: Option<u32>,
     /// How many attempts may be silent in a row, and whether the run then ends.
     pub(crate) idle_breaker: Option<IdleBreaker>,
 }
@@ -34,16 +36,14 @@ pub(super) fn run(table: file::Run, place: &str, absent: RunLimits) -> Result<Ru
         let limit = Limit::read(&format!("{place}.{key}"), value)?;
         Ok::<_, Problem>(limit.or(absent))
     };
-    if let Some(span) = table.max_turns.as_ref().map(toml::Spanned::span) {
-        let key = format!("{place}.max_turns");
-        number::count(&key, table.max_turns, 0..=MOST_TURNS)?;
-        return Err(Problem::later(&key).at(span));
-    }
+    let turns = format!("{place}.max_turns");
+    let turns = number::count(&turns, table.max_turns, 0..=MOST_TURNS)?;
     Ok(RunLimits {
         step_timeout: limit("step_timeout", table.step_timeout, absent.step_timeout)?,
         max_turn_time: limit("max_turn_time", table.max_turn_time, absent.max_turn_time)?,
         timeout: limit("timeout", table.timeout, absent.timeout)?,
         idle: limit("idle", table.idle, absent.idle)?,
+        max_turns: turns.or(absent.max_turns).filter(|turns| *turns > 0),
         idle_breaker: idle_breaker(
             table.idle_breaker,
             table.idle_fails_over,
@@ -61,6 +61,7 @@ impl Default for RunLimits {
             max_turn_time: None,
             timeout: None,
             idle: Some(RunRegistry::IDLE),
+            max_turns: None,
             idle_breaker: None,
         }
     }

@@ -107,6 +107,8 @@ pub(crate) struct Gateway {
     /// Where the simulated upstream counts, of a gateway that brought it along.
     stats: Option<String>,
     log: Arc<Mutex<String>>,
+    /// What it prints after its greeting.
+    printed: Arc<Mutex<Vec<String>>>,
     /// Another, which is to live as long.
     beside: Option<Box<Self>>,
 }
@@ -193,7 +195,13 @@ impl Gateway {
             None
         };
         // A pipe that nobody reads would block it.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+        let printed = Arc::<Mutex<Vec<String>>>::default();
+        let kept = Arc::clone(&printed);
+        tokio::spawn(async move {
+            while let Ok(Some(line)) = lines.next_line().await {
+                kept.lock().unwrap().push(line);
+            }
+        });
         let log = Arc::<Mutex<String>>::default();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let logged = Arc::clone(&log);
@@ -207,6 +215,7 @@ impl Gateway {
             addr,
             stats,
             log,
+            printed,
             beside: None,
         }
     }
@@ -236,6 +245,15 @@ impl Gateway {
         let answer = within(abort.send()).await.unwrap();
         let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
         body["aborted"].as_bool().unwrap()
+    }
+
+    /// What was printed so far of the runs that were ended: all that is JSON.
+    pub(crate) fn records(&self) -> Vec<Value> {
+        let printed = self.printed.lock().unwrap();
+        let records = printed.iter().filter(|line| line.starts_with('{'));
+        records
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     /// Sends a signal, by its name.

@@ -15,7 +15,7 @@ fn agent(text: &str) -> Agent {
 
 #[test]
 fn what_an_agent_leaves_out_is_as_for_all() {
-    let all = "preset = \"recommended\"\n[run]\ntimeout = \"1h\"\nidle_fails_over = true\n\
+    let all = "preset = \"recommended\"\n[run]\ntimeout = \"1h\"\nmax_turns = 7\nidle_fails_over = true\n\
                [retry]\nshared_ratio = 0.5\nmax_delay = \"4s\"\n";
     let text = format!("{all}{AUTH}[agents.coder]\n");
     let config = with_candidate(&text).unwrap();
@@ -31,9 +31,9 @@ fn what_an_agent_leaves_out_is_as_for_all() {
 fn an_agents_values_beat_those_of_all() {
     let agent = agent(
         "[run]\nstep_timeout = \"5m\"\nmax_turn_time = \"30m\"\ntimeout = \"1h\"\nidle = \"10m\"\n\
-         idle_breaker = 5\n[retry]\nmax_attempts_per_candidate = 5\nper_run = 20\nper_error_key = 4\n\
+         max_turns = 30\nidle_breaker = 5\n[retry]\nmax_attempts_per_candidate = 5\nper_run = 20\nper_error_key = 4\n\
          shared_ratio = 0.5\n[agents.coder]\nstep_timeout = \"7s\"\nmax_turn_time = \"0s\"\n\
-         timeout = \"2h\"\nidle = \"0s\"\nidle_breaker = 3\nidle_fails_over = true\n\
+         timeout = \"2h\"\nidle = \"0s\"\nmax_turns = 50\nidle_breaker = 3\nidle_fails_over = true\n\
          max_attempts_per_candidate = 1\nper_run = 0\nper_error_key = 9\nshared_floor = 2\n\
          base_delay = \"10ms\"\nmax_delay = \"20ms\"\nmax_retry_after = \"0s\"\n",
     );
@@ -42,6 +42,7 @@ fn an_agents_values_beat_those_of_all() {
     assert_eq!(agent.run.max_turn_time, None);
     assert_eq!(agent.run.timeout, Some(Duration::from_secs(7200)));
     assert_eq!(agent.run.idle, None);
+    assert_eq!(agent.run.max_turns, Some(50));
     let breaker = IdleBreaker {
         silent: 3,
         fails_over: true,
@@ -64,10 +65,11 @@ fn an_agents_values_beat_those_of_all() {
 #[test]
 fn zero_switches_what_all_have_off() {
     let agent = agent(
-        "[run]\nidle_breaker = 5\nidle_fails_over = true\n[retry]\nshared_ratio = 0.5\n\
-         [agents.coder]\nidle_breaker = 0\nshared_ratio = 0\nshared_floor = 0\nmax_delay = \"1ms\"\n",
+        "[run]\nmax_turns = 30\nidle_breaker = 5\nidle_fails_over = true\n[retry]\nshared_ratio = 0.5\n\
+         [agents.coder]\nmax_turns = 0\nidle_breaker = 0\nshared_ratio = 0\nshared_floor = 0\nmax_delay = \"1ms\"\n",
     );
 
+    assert_eq!(agent.run.max_turns, None);
     assert_eq!(agent.run.idle_breaker, None);
     assert_eq!(agent.retry.shared, None);
     assert_eq!(agent.retry.base_delay, Duration::from_millis(1));
@@ -108,6 +110,10 @@ fn what_is_wrong_is_told_with_the_agents_name() {
         (
             "per_run = -1",
             "gateway.toml:4:11: agents.coder.per_run = -1 is not a whole",
+        ),
+        (
+            "max_turns = \"many\"",
+            "gateway.toml:4:13: agents.coder.max_turns = \"many\" is not a whole",
         ),
         ("colour = 1", "gateway.toml:4:1: unknown key `colour`"),
         (

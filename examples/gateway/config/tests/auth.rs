@@ -105,6 +105,25 @@ fn a_callers_key_is_not_the_control_token() {
 }
 
 #[test]
+fn the_caps_of_an_owner_are_read_and_zero_is_none() {
+    for (written, cap) in [("20", Some(20)), ("0", None)] {
+        for key in ["max_open_runs", "turns_per_hour"] {
+            let auth = with_keys("a:1", &format!("{key} = {written}\n"))
+                .unwrap()
+                .auth
+                .unwrap();
+
+            let caps = (auth.max_open_runs, auth.turns_per_hour);
+            let expected = match key {
+                "max_open_runs" => (cap, None),
+                _ => (None, cap),
+            };
+            assert_eq!(caps, expected, "{key} = {written}");
+        }
+    }
+}
+
+#[test]
 fn a_cap_that_is_no_number_is_named() {
     for key in ["max_open_runs", "turns_per_hour"] {
         let message = message(with_keys("a:1", &format!("{key} = \"many\"\n")));
