@@ -74,7 +74,9 @@ fn operated(watched: Watched, operator: Operator) -> Router {
     let app = Router::new()
         .route("/runs", get(control::list))
         .route("/runs/{id}", get(control::show))
+        .route("/runs/{id}/wait", get(control::wait))
         .route("/runs/{id}/abort", post(control::abort))
+        .route("/sessions/{id}/abort", post(control::abort_session))
         .with_state(registry.clone())
         .route("/events", get(events::events).with_state(events))
         .route(

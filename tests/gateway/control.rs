@@ -12,10 +12,12 @@ use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, r
 const CHAT: &str = "/v1/chat/completions";
 
 /// Every route of the operator's.
-const ROUTES: [(Method, &str); 5] = [
+const ROUTES: [(Method, &str); 7] = [
     (Method::GET, "/runs"),
     (Method::GET, "/runs/r-1"),
+    (Method::GET, "/runs/r-1/wait"),
     (Method::POST, "/runs/r-1/abort"),
+    (Method::POST, "/sessions/s-1/abort"),
     (Method::GET, "/events"),
     (Method::GET, "/metrics"),
 ];

@@ -26,3 +26,4 @@ mod shutdown;
 mod support;
 mod turns;
 mod uploads;
+mod waits;

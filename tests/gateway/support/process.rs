@@ -256,6 +256,13 @@ impl Gateway {
             .collect()
     }
 
+    /// How many files and sockets its process holds.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn open_files(&self) -> usize {
+        let process = self.child.id().unwrap();
+        fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
+    }
+
     /// Sends a signal, by its name.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().unwrap().to_string();
