@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -51,8 +51,9 @@ impl RunRegistry {
 
     fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
         let runs = self.looked_at(|registry| {
+            let session = registry.shared.session(Arc::from(session));
             let shared = &registry.shared;
-            shared.sessions(session, |sessions| sessions.of(session, owner.0))
+            shared.sessions(&session, |sessions| sessions.of(&session, owner.0))
         });
         let others = runs
             .iter()

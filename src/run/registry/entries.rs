@@ -1,50 +1,45 @@
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashMap},
-    time::Duration,
-};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Owner, RunRegistry};
-use crate::run::{ResetOn, Run, RunId, TerminalReason, core::Node, info::Info};
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key {
-    pub(super) owner: u128,
-    pub(super) id: RunId,
-}
-
-impl Key {
-    pub(super) const fn new(owner: Owner, id: RunId) -> Self {
-        Self { owner: owner.0, id }
-    }
-}
+use super::{
+    RunRegistry,
+    idle::idle_until,
+    key::{Key, Map, Session},
+};
+use crate::run::{Run, RunId, TerminalReason};
 
 /// One of the parts of what the registry knows, behind a lock; no run is ended in
 /// here.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    by_key: HashMap<Key, Entry>,
+    by_key: Map<Key, Entry>,
     /// When an entry is to be looked at again, by serial number: a newer entry
     /// of the same key has a newer one.
     due: BinaryHeap<Reverse<(Instant, u64)>>,
-    keys: HashMap<u64, Key>,
+    keys: Map<u64, Key>,
     /// When all that live are to be looked at.
     sweep: Option<Instant>,
-    /// Ended runs whose id was opened anew before they could be told of: their
-    /// serial numbers by those of their nodes.
-    replaced: HashMap<u64, u64>,
+    /// Ended runs whose id was opened anew before they could be told of, by the
+    /// numbers of their nodes.
+    replaced: Map<u64, Listed>,
     /// How many more are remembered than when this was last asked.
     remembered: isize,
     /// What left, to be dropped without the lock.
     left: Vec<Run>,
 }
 
+/// Where else a run is known.
+#[derive(Clone, Debug)]
+pub(super) struct Listed {
+    pub(super) serial: u64,
+    pub(super) session: Option<Session>,
+}
+
 #[derive(Debug)]
 struct Entry {
     run: Run,
-    serial: u64,
+    listed: Listed,
     /// The idle limit of a run that was given its id; others end by themselves.
     idle: Option<Duration>,
     /// When it is forgotten; none while it lives.
@@ -56,22 +51,24 @@ impl Entries {
         &mut self,
         key: Key,
         run: Run,
-        serial: u64,
+        listed: Listed,
         idle: Option<Duration>,
         now: Instant,
     ) {
+        let serial = listed.serial;
         let at = idle.and_then(|idle| now.checked_add(idle));
         self.keys.insert(serial, key.clone());
         let entry = Entry {
             run,
-            serial,
+            listed,
             idle,
             expires: None,
         };
         if let Some(old) = self.by_key.insert(key, entry) {
-            self.keys.remove(&old.serial);
+            self.keys.remove(&old.listed.serial);
             if old.expires.is_none() {
-                self.replaced.insert(old.run.node().number(), old.serial);
+                let number = old.run.node().number();
+                self.replaced.insert(number, old.listed.clone());
             }
             self.leave(old);
         }
@@ -102,7 +99,7 @@ impl Entries {
         };
         entry.run.node().payload.set_single(false);
         if entry.idle.replace(idle).is_none() && entry.expires.is_none() {
-            let serial = entry.serial;
+            let serial = entry.listed.serial;
             if let Some(at) = now.checked_add(idle) {
                 self.look_at(serial, at);
             }
@@ -139,11 +136,11 @@ impl Entries {
         live.map(|entry| entry.run.clone())
     }
 
-    /// Turns the entry into a memory, and answers its serial number, unless the
+    /// Turns the entry into a memory, and answers where else it is known, unless the
     /// node never stood under the key, or has ended before.
-    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> Option<u64> {
-        if let Some(serial) = self.replaced.remove(&number) {
-            return Some(serial);
+    pub(super) fn ended(&mut self, key: &Key, number: u64, now: Instant) -> Option<Listed> {
+        if let Some(listed) = self.replaced.remove(&number) {
+            return Some(listed);
         }
         let entry = self.by_key.get_mut(key)?;
         if entry.run.node().number() != number || entry.expires.is_some() {
@@ -151,10 +148,10 @@ impl Entries {
         }
         let expires = now.checked_add(RunRegistry::REMEMBERED)?;
         entry.expires = Some(expires);
-        let serial = entry.serial;
+        let listed = entry.listed.clone();
         self.remembered += 1;
-        self.look_at(serial, expires);
-        Some(serial)
+        self.look_at(listed.serial, expires);
+        Some(listed)
     }
 
     /// When [`due`](Self::due) has something to do.
@@ -235,26 +232,13 @@ impl Entries {
     }
 
     fn look_at(&mut self, serial: u64, at: Instant) {
-        // What was forgotten before its time leaves its place in the queue.
-        if self.due.len() > 2 * self.keys.len() + 64 {
+        // What was forgotten before its time leaves its place in the queue. Each that
+        // is known may have two there: twice as many, and this is rare.
+        if self.due.len() > 4 * self.keys.len() + 64 {
             let keys = &self.keys;
             self.due
                 .retain(|Reverse((_, serial))| keys.contains_key(serial));
         }
         self.due.push(Reverse((at, serial)));
     }
-}
-
-/// When the run will have been idle for `limit`, if nothing happens until then.
-pub(super) fn idle_until(node: &Node<Info>, limit: Duration, now: Instant) -> Instant {
-    let epoch = node.payload.epoch;
-    let before = now.saturating_duration_since(epoch);
-    let before = before.saturating_sub(RunRegistry::SAFETY);
-    let last = Duration::from_nanos(node.last(ResetOn::AnyByte)).max(node.opened());
-    // What was over long ago and was never cleaned up is no work.
-    let since = match node.is_idle() || node.is_left_over(before) {
-        true => epoch.checked_add(last).unwrap_or(now),
-        false => now,
-    };
-    since.checked_add(limit).unwrap_or(now + RunRegistry::IDLE)
 }

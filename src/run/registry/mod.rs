@@ -49,6 +49,8 @@
 mod drain;
 mod ending;
 mod entries;
+mod idle;
+mod key;
 mod memories;
 mod opening;
 mod owner;
@@ -65,7 +67,7 @@ pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
 pub(crate) use self::{owners::OpenRun, weak::WeakRegistry};
 
-use self::{entries::Key, shared::Shared};
+use self::shared::Shared;
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
 
 /// Runs by owner and id. Cheap to clone; all clones are the same registry.
@@ -125,7 +127,7 @@ impl RunRegistry {
     #[must_use]
     pub fn get(&self, owner: Owner, id: &RunId) -> Option<Run> {
         self.shared.tidy();
-        let (key, now) = (Key::new(owner, id.clone()), Instant::now());
+        let (key, now) = (self.shared.key(owner, id.clone()), Instant::now());
         let run = self.shared.with(&key, |entries| entries.get(&key, now))?;
         run.node().check_below(run.at(now));
         Some(run)
@@ -145,8 +147,9 @@ impl RunRegistry {
     #[must_use]
     pub fn find_session(&self, session: &str) -> Vec<Run> {
         let mut runs = self.looked_at(|registry| {
+            let session = registry.shared.session(Arc::from(session));
             let shared = &registry.shared;
-            shared.sessions(session, |sessions| sessions.find(session))
+            shared.sessions(&session, |sessions| sessions.find(&session))
         });
         runs.retain(|run| run.terminal_reason().is_none());
         runs

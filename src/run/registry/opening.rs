@@ -7,7 +7,8 @@ use tokio::time::Instant;
 
 use super::{
     Owner, RunRegistry,
-    entries::{Entries, Key},
+    entries::{Entries, Listed},
+    key::Key,
     shared::Shared,
 };
 use crate::run::{
@@ -58,10 +59,10 @@ impl RunRegistry {
         reason = "the new run can be found by its id"
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
-        let old_key = Key::new(owner, old.clone());
+        let old_key = self.shared.key(owner, old.clone());
         let old = self.get(owner, old);
         let enrolment = Enrolment {
-            key: Key::new(owner, new),
+            key: self.shared.key(owner, new),
             session: old.as_ref().and_then(Run::session),
             idle: Some(self.idle_of(&old_key, old.as_ref())),
         };
@@ -81,7 +82,7 @@ impl RunRegistry {
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
-        let key = Key::new(owner, id.clone());
+        let key = self.shared.key(owner, id.clone());
         let enrolment = Enrolment {
             session: ended.session(),
             idle: Some(self.idle_of(&key, Some(&ended))),
@@ -99,7 +100,7 @@ impl RunRegistry {
     ) -> Run {
         self.shared.tidy();
         let now = Instant::now();
-        let key = Key::new(owner, id);
+        let key = self.shared.key(owner, id);
         let enrolment = Enrolment {
             key: key.clone(),
             session,
@@ -138,7 +139,7 @@ impl RunRegistry {
         self.shared.tidy();
         let now = Instant::now();
         let given = id.is_some();
-        let key = Key::new(owner, id.unwrap_or_else(|| run.id()));
+        let key = self.shared.key(owner, id.unwrap_or_else(|| run.id()));
         let adopted = self.shared.with(&key, |entries| {
             let mut enrolment = Enrolment {
                 key: key.clone(),
@@ -196,13 +197,15 @@ impl RunRegistry {
         }
         let Enrolment { key, session, idle } = with;
         let serial = self.shared.next_serial();
+        let session = session.map(|name| self.shared.session(name));
         if let Some(session) = &session {
             // Under the lock of the shard, so that no end comes in between.
             self.shared.sessions(session, |sessions| {
-                sessions.insert(session, key.owner, serial, run.clone());
+                sessions.insert(session.clone(), key.owner, serial, run.clone());
             });
         }
-        entries.insert(key, run.clone(), serial, idle, now);
+        let listed = Listed { serial, session };
+        entries.insert(key, run.clone(), listed, idle, now);
         true
     }
 

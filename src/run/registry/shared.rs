@@ -1,6 +1,5 @@
 use std::{
     collections::hash_map::RandomState,
-    hash::BuildHasher,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
@@ -10,14 +9,16 @@ use std::{
 use tokio::{sync::broadcast, time::Instant};
 
 use super::{
-    RunRegistry,
-    entries::{Entries, Key, idle_until},
+    Owner, RunRegistry,
+    entries::Entries,
+    idle::idle_until,
+    key::{Hashed, Key, Name, Session},
     memories::{Memories, Memory},
     owners::Owners,
     sessions::Sessions,
 };
 use crate::run::{
-    Notice, Run, RunEvent, ShadowReport, TerminalReason, Trajectory,
+    Notice, Run, RunEvent, RunId, ShadowReport, TerminalReason, Trajectory,
     core::{Nanos, Node, nanos},
     info::{Info, Registration},
 };
@@ -77,9 +78,17 @@ impl Shared {
         }
     }
 
+    pub(super) fn key(&self, owner: Owner, id: RunId) -> Key {
+        Hashed::new(Name { owner: owner.0, id }, &self.hasher)
+    }
+
+    pub(super) fn session(&self, name: Arc<str>) -> Session {
+        Hashed::new(name, &self.hasher)
+    }
+
     /// What is known under the key.
     pub(super) fn with<R>(&self, key: &Key, f: impl FnOnce(&mut Entries) -> R) -> R {
-        self.with_shard(self.shard(key), f)
+        self.with_shard(key.part(SHARDS), f)
     }
 
     /// A list from all shards, which are not locked at the same time.
@@ -94,8 +103,8 @@ impl Shared {
         runs
     }
 
-    pub(super) fn sessions<R>(&self, session: &str, f: impl FnOnce(&mut Sessions) -> R) -> R {
-        let part = &self.sessions[self.part(session)];
+    pub(super) fn sessions<R>(&self, session: &Session, f: impl FnOnce(&mut Sessions) -> R) -> R {
+        let part = &self.sessions[session.part(SHARDS)];
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -134,15 +143,6 @@ impl Shared {
             would_have_ended: self.would_have_ended.load(Ordering::Relaxed),
             completed: self.completed.load(Ordering::Relaxed),
         }
-    }
-
-    fn shard(&self, key: &Key) -> usize {
-        self.part(key)
-    }
-
-    fn part(&self, key: impl std::hash::Hash) -> usize {
-        // The remainder is smaller than the number of shards.
-        usize::try_from(self.hasher.hash_one(key) % SHARDS as u64).unwrap_or(0)
     }
 
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
@@ -193,17 +193,16 @@ impl Shared {
 impl Registration for Shared {
     fn ended(&self, node: &Node<Info>) -> Option<u64> {
         let identity = node.payload.identity()?;
-        let key = Key {
-            owner: identity.owner,
-            id: identity.id.clone(),
-        };
-        let shard = self.shard(&key);
+        let key = self.key(Owner(identity.owner), identity.id.clone());
+        let shard = key.part(SHARDS);
         let now = Instant::now();
-        let serial = self.with_shard(shard, |entries| entries.ended(&key, node.number(), now))?;
-        if let Some(session) = &identity.session {
-            self.sessions(session, |sessions| {
-                sessions.remove(session, key.owner, serial);
+        let listed = self.with_shard(shard, |entries| entries.ended(&key, node.number(), now))?;
+        let serial = listed.serial;
+        if let Some(session) = &listed.session {
+            let run = self.sessions(session, |sessions| {
+                sessions.remove(session, key.owner, serial)
             });
+            drop(run);
         }
         let reason = node.nearest_end().map(|end| &end.reason);
         self.remember(Memory { shard, serial }, reason);
@@ -232,10 +231,7 @@ impl Registration for Shared {
 
     fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant> {
         let identity = node.payload.identity()?;
-        let key = Key {
-            owner: identity.owner,
-            id: identity.id.clone(),
-        };
+        let key = self.key(Owner(identity.owner), identity.id.clone());
         let limit = self.with(&key, |entries| entries.idle(&key, node.number()))?;
         let at = idle_until(node, limit, now);
         if at > now {
