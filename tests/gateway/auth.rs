@@ -142,3 +142,21 @@ fn a_run_is_that_of_the_keys_name() {
         assert_eq!(upstream.count(), 2);
     });
 }
+
+/// While one is replaced by the other.
+#[test]
+fn two_keys_of_one_name_are_one_owner() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::of(upstream.addr, AUTH);
+        let keys = ("TEST_KEYS", "coder:sk-old,coder:sk-new");
+        let gateway = Gateway::with(&config, &[keys]).await;
+        for key in ["sk-old", "sk-new"] {
+            let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
+            let answer = within(request.bearer_auth(key).send()).await.unwrap();
+            assert_eq!(answer.status(), 200, "{key}");
+        }
+        let runs = gateway.json("/runs").await;
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");
+    });
+}

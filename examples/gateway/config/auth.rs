@@ -9,7 +9,8 @@ use super::{file, number};
 /// Who may call.
 #[derive(Debug, Clone)]
 pub(crate) struct Auth {
-    /// At least one; no two of one name, and no two alike.
+    /// At least one, and no two alike. Several of one name are one owner's: while a key is
+    /// replaced, both hold.
     pub(crate) keys: Vec<Key>,
     /// How many runs each owner may have open.
     pub(crate) max_open_runs: Option<u32>,
@@ -72,9 +73,6 @@ pub(super) fn auth(
         }
         let secret =
             Secret::new(secret.to_owned()).ok_or_else(|| wrong("no header may carry its key"))?;
-        if keys.iter().any(|known| *known.name == *name) {
-            return Err(wrong("its name is that of an earlier one"));
-        }
         if keys.iter().any(|known| known.secret == secret) {
             return Err(wrong("its key is that of an earlier one"));
         }

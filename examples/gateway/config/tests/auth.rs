@@ -33,6 +33,18 @@ fn keys_are_read_with_their_names() {
     );
 }
 
+/// While one is replaced by the other.
+#[test]
+fn a_name_may_have_several_keys() {
+    let auth = with_keys("coder:old,look-up:k,coder:new", "[agents.coder]\n")
+        .unwrap()
+        .auth
+        .unwrap();
+
+    let names: Vec<_> = auth.keys.iter().map(|key| &*key.name).collect();
+    assert_eq!(names, ["coder", "look-up", "coder"]);
+}
+
 #[test]
 fn what_is_wrong_is_told_by_its_number_and_without_the_key() {
     let secret = "s3cr3t";
@@ -42,8 +54,8 @@ fn what_is_wrong_is_told_by_its_number_and_without_the_key() {
         ("a:s3cr3t,", 2, "it is not NAME:KEY"),
         (":s3cr3t", 1, "its name is empty"),
         ("a:1,b:", 2, "its key is empty"),
-        ("a:1,b:2,a:s3cr3t", 3, "its name is that of an earlier one"),
         ("a:s3cr3t,b:s3cr3t", 2, "its key is that of an earlier one"),
+        ("a:s3cr3t,a:s3cr3t", 2, "its key is that of an earlier one"),
         (
             "s3cr3t/:a",
             1,
