@@ -1,8 +1,7 @@
 //! The models that may serve, as the library knows them.
 
-use axum::body::Body;
 use http::{HeaderMap, Request, header};
-use http_body::Body as _;
+use http_body::Body;
 use tower_agent::{
     BoxError, Candidate, CandidateDialect, Cooldowns, IdleBreaker, ModelFallbackLayer, RetryBudget,
     terminal_response::InvalidRequest,
@@ -60,6 +59,7 @@ pub(crate) fn budget(
         .max_attempts_per_candidate(retry.attempts)
         .per_error_key(retry.per_error_key)
         .per_run(retry.per_run)
+        .consecutive_errors(retry.consecutive_errors)
         .delays(retry.base_delay, retry.max_delay)
         .max_retry_after(retry.max_retry_after);
     let Some(idle) = idle else {
@@ -76,7 +76,7 @@ pub(crate) fn budget(
 
 /// Lets pass what may be JSON; the fallback layer reads it. A form would name
 /// its model itself, and nothing at all would reach an upstream as it is.
-pub(crate) fn may_be_json(request: Request<Body>) -> Result<Request<Body>, InvalidRequest> {
+pub(crate) fn may_be_json<B: Body>(request: Request<B>) -> Result<Request<B>, InvalidRequest> {
     if request.body().is_end_stream() {
         return Err(InvalidRequest::new(
             "the request body is not JSON: it is empty",

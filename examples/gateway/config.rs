@@ -18,11 +18,14 @@ mod error;
 mod fallback;
 mod file;
 mod limit;
+mod loops;
 mod number;
+mod progress;
 mod resolve;
 mod retry;
 mod run;
 mod secret;
+mod stop;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +35,8 @@ pub(crate) use self::{
     candidates::{Candidate, Dialect},
     cors::Cors,
     error::ConfigError,
+    loops::Loops,
+    progress::Progress,
     retry::{Retry, Shared},
     run::RunLimits,
     secret::Secret,
@@ -52,6 +57,14 @@ pub(crate) struct Config {
     pub(crate) drain: Option<Duration>,
     /// What a caller of the control routes must present, if anything.
     pub(crate) control_token: Option<Secret>,
+    /// How long what is under way may go on once the process is told to end; `None` ends it.
+    pub(crate) shutdown_drain: Option<Duration>,
+    /// The words that end the other runs of a session.
+    pub(crate) stop: Option<Vec<String>>,
+    /// When a run goes in circles.
+    pub(crate) loops: Option<Loops>,
+    /// What is said of calls that take long.
+    pub(crate) progress: Option<Progress>,
     /// Whose calls are served; `None`: anybody's.
     pub(crate) auth: Option<Auth>,
     /// Which pages of other origins may call.

@@ -40,6 +40,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// How long the last records have to be written to a reader who is slow.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    term: unix::Signal,
+    interrupt: unix::Signal,
+}
+
 #[tokio::main]
 async fn main() -> ExitCode {
     tracing_subscriber::fmt()
@@ -104,7 +110,7 @@ async fn run() -> Result<(), BoxError> {
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
     // Before anybody can know that there is somebody to stop.
-    let terminated = terminated()?;
+    let mut signals = Signals::new()?;
     println!("listening on http://{address}");
     if let Some(upstream) = embedded {
         embedded::greet(address, upstream);
@@ -116,7 +122,13 @@ async fn run() -> Result<(), BoxError> {
     let stop = {
         let registry = registry.clone();
         async move {
-            terminated.await;
+            signals.next().await;
+            if let Some(limit) = config.shutdown_drain {
+                let drained = pin!(registry.drain(limit));
+                let again = pin!(signals.next());
+                // Whoever says it twice does not want to wait.
+                let _ = futures_util::future::select(drained, again).await;
+            }
             // Streams that are under way learn why, and so does whoever retries.
             registry.shutdown();
             stopping.send_replace(true);
@@ -153,18 +165,15 @@ fn count(metrics: &Metrics, registry: &RunRegistry) {
     drop(tokio::spawn(metrics.clone().watch(registry.subscribe())));
 }
 
-/// Resolves at SIGTERM or Ctrl-C.
-fn terminated() -> std::io::Result<impl Future<Output = ()>> {
-    let mut term = unix::signal(unix::SignalKind::terminate())?;
-    let mut interrupt = unix::signal(unix::SignalKind::interrupt())?;
-    Ok(async move {
-        std::future::poll_fn(|cx| {
-            if term.poll_recv(cx).is_ready() || interrupt.poll_recv(cx).is_ready() {
-                std::task::Poll::Ready(())
-            } else {
-                std::task::Poll::Pending
-            }
-        })
-        .await;
-    })
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let term = unix::signal(unix::SignalKind::terminate())?;
+        let interrupt = unix::signal(unix::SignalKind::interrupt())?;
+        Ok(Self { term, interrupt })
+    }
+
+    async fn next(&mut self) {
+        let (term, interrupt) = (pin!(self.term.recv()), pin!(self.interrupt.recv()));
+        let _ = futures_util::future::select(term, interrupt).await;
+    }
 }

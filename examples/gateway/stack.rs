@@ -1,3 +1,6 @@
+mod calls;
+mod guards;
+
 use std::{
     collections::HashMap,
     convert::Infallible,
@@ -10,19 +13,19 @@ use axum::body::Body;
 use http::{Request, Response, request::Parts};
 use tower::{
     Service, ServiceBuilder, ServiceExt,
-    filter::FilterLayer,
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
     BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, OwnerCaps,
     PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, TurnCapLayer, adapter::reqwest::ReqwestService,
+    TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
 
+use self::{calls::Calls, guards::Guards};
 use crate::{
     access::Caller,
     candidates,
-    config::{AttemptLimits, Auth, Config, Retry, RunLimits},
+    config::{Auth, Config, Retry, RunLimits},
     metrics::Metrics,
 };
 
@@ -97,17 +100,27 @@ impl Service<Request<Body>> for Gateway {
 
 impl Shared<'_> {
     fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
-        let Config { attempt, .. } = self.config;
+        let attempt = self.config.attempt;
         // Who may repeat more or less than the others has buckets of his own.
         let shared = match retry.shared == self.config.retry.shared {
             true => self.budget.clone(),
             false => candidates::shared(retry.shared),
         };
         let budget = candidates::budget(shared, retry, run.idle_breaker);
+        let calls = Calls {
+            fallback: self.fallback.clone().budget(budget.clone()),
+            repeats: repeats(budget, attempt.hold),
+            attempt,
+            client: self.client.clone(),
+        };
+        let guards = Guards {
+            config: self.config,
+            max_turns: run.max_turns,
+            calls,
+        };
         let stack = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(self.runs(run.idle))
-            .layer(TurnCapLayer::optional(run.max_turns))
             .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())
             .layer(
@@ -117,12 +130,7 @@ impl Shared<'_> {
                     .scope(Scope::Run),
             )
             .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
-            .layer(FilterLayer::new(candidates::may_be_json))
-            .layer(self.fallback.clone().budget(budget.clone()))
-            .layer(repeats(budget, attempt.hold))
-            .layer(ceiling(attempt.max_time))
-            .layer(step_timeout(attempt))
-            .service(self.client.clone());
+            .service(guards.service(&self.registry));
         BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
     }
 
@@ -184,13 +192,5 @@ const fn repeats(budget: RetryBudget, hold: Option<Duration>) -> RetryBudgetLaye
     match hold {
         Some(hold) => layer.hold(hold),
         None => layer,
-    }
-}
-
-const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
-    match (limits.step_timeout, limits.first_token_timeout) {
-        (Some(step), Some(first)) => StepTimeoutLayer::new(step).first(first),
-        (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
-        (step, None) => StepTimeoutLayer::optional(step),
     }
 }

@@ -125,3 +125,63 @@ fn a_client_that_sends_half_a_body_does_not_keep_the_process() {
     let head = "POST /v1/messages HTTP/1.1\r\nhost: h\r\ncontent-length: 9\r\n\r\n";
     does_not_keep_the_process(&format!("{head}{{"));
 }
+
+/// Nothing begins any more, and what is under way is read to its end.
+#[test]
+fn a_drain_lets_what_is_under_way_finish_and_nothing_begin() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::of(upstream.addr, "[control]\ndrain = \"20s\"");
+        let mut gateway = Gateway::with(&config, &[]).await;
+        let mut stream = within(gateway.post(CHAT, chat("slow")).send())
+            .await
+            .unwrap();
+        let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
+        gateway.signal("TERM");
+
+        let refused = eventually(async || {
+            let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
+            (answer.status() == 503).then_some(answer)
+        })
+        .await;
+        assert_eq!(refused.headers()["x-terminal-reason"], "shutdown");
+        assert_eq!(refused.headers()["x-should-retry"], "true");
+        while let Some(chunk) = within(stream.chunk()).await.unwrap() {
+            text.extend(chunk);
+        }
+        let text = String::from_utf8(text).unwrap();
+        assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
+        assert_eq!(gateway.ended().await.code(), Some(0));
+    });
+}
+
+#[test]
+fn a_drain_ends_at_its_limit_and_at_a_second_signal() {
+    run(async {
+        for (limit, again) in [("300ms", false), ("1h", true)] {
+            let upstream = Upstream::start().await;
+            let config = Config::of(upstream.addr, &format!("[control]\ndrain = \"{limit}\""));
+            let mut gateway = Gateway::with(&config, &[]).await;
+            let mut stream = within(gateway.post(CHAT, chat("stall")).send())
+                .await
+                .unwrap();
+            let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
+            gateway.signal("TERM");
+            if again {
+                // Until the first is known to have come.
+                eventually(async || {
+                    let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
+                    (answer.status() == 503).then_some(())
+                })
+                .await;
+                gateway.signal("TERM");
+            }
+            while let Some(chunk) = within(stream.chunk()).await.unwrap() {
+                text.extend(chunk);
+            }
+            let text = String::from_utf8(text).unwrap();
+            assert_eq!(error_event(&text).1["code"], "shutdown", "{limit}");
+            assert_eq!(gateway.ended().await.code(), Some(0));
+        }
+    });
+}

@@ -70,11 +70,6 @@ impl Problem {
         }
     }
 
-    /// For a key that is known but not served.
-    pub(super) fn later(key: &str) -> Self {
-        Self::new(format!("{key} is not supported by this version yet"))
-    }
-
     pub(super) fn at(self, span: Range<usize>) -> Self {
         Self {
             span: Some(span),

@@ -1,18 +1,12 @@
 //! The file as it is written: every key that a gateway's file may hold.
-//!
-//! Keys of later versions are known, so that they are refused by name and not as typing errors.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use serde::Deserialize;
-use serde::de::IgnoredAny;
 use toml::{Spanned, Value};
 
 use super::Dialect;
-
-/// A key of a later version: its place, and nothing of its value.
-pub(super) type Later = Option<Spanned<IgnoredAny>>;
 
 /// A limit, read later so that an error can name its key.
 pub(super) type Time = Option<Spanned<Value>>;
@@ -42,8 +36,11 @@ pub(super) struct File {
     pub(super) cors: Option<Cors>,
     #[serde(default)]
     pub(super) agents: BTreeMap<Spanned<String>, Agent>,
-    /// Of a later version.
-    pub(super) stop: Later,
+    pub(super) stop: Option<Stop>,
+    /// Its presence says that loops are looked for.
+    pub(super) loops: Option<Loops>,
+    /// Its presence says that people are told what takes long.
+    pub(super) progress: Option<Progress>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -73,6 +70,7 @@ pub(super) struct Retry {
     pub(super) max_attempts_per_candidate: Number,
     pub(super) per_error_key: Number,
     pub(super) per_run: Number,
+    pub(super) consecutive_errors: Number,
     pub(super) shared_ratio: Number,
     pub(super) shared_floor: Number,
     pub(super) base_delay: Time,
@@ -107,6 +105,31 @@ pub(super) enum Policy {
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct Control {
     pub(super) token_env: Option<Spanned<String>>,
+    pub(super) drain: Time,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Stop {
+    pub(super) phrases: Spanned<Vec<Spanned<String>>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Loops {
+    pub(super) warn: Number,
+    pub(super) stop: Number,
+    pub(super) unknown_tool: Number,
+    pub(super) any_tool: Number,
+    pub(super) observe: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Progress {
+    pub(super) notify_after: Time,
+    pub(super) keep_alive: Time,
+    pub(super) comments: Option<bool>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -152,6 +175,7 @@ pub(super) struct Agent {
     max_attempts_per_candidate: Number,
     per_error_key: Number,
     per_run: Number,
+    consecutive_errors: Number,
     shared_ratio: Number,
     shared_floor: Number,
     base_delay: Time,
@@ -174,6 +198,7 @@ impl Agent {
             max_attempts_per_candidate: self.max_attempts_per_candidate,
             per_error_key: self.per_error_key,
             per_run: self.per_run,
+            consecutive_errors: self.consecutive_errors,
             shared_ratio: self.shared_ratio,
             shared_floor: self.shared_floor,
             base_delay: self.base_delay,

@@ -14,9 +14,12 @@ use super::error::Problem;
 use super::fallback::{self, fallback};
 use super::file::{self, File};
 use super::limit::Limit;
+use super::loops::loops;
+use super::progress::progress;
 use super::retry::{self, retry};
-use super::run::run;
+use super::run::{PRESET_TURNS, run};
 use super::secret::secret;
+use super::stop::phrases;
 use super::{AttemptLimits, Config, RunLimits};
 
 /// Frames are a few hundred bytes: enough to ride out a hiccup, little to hold per call.
@@ -35,9 +38,6 @@ struct Preset {
 /// Resolves a document; `env` looks up the variables that it names.
 pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Config, Problem> {
     let file: File = toml::from_str(text)?;
-    if let Some(stop) = &file.stop {
-        return Err(Problem::later("[stop]").at(stop.span()));
-    }
     let recommended = file.preset.is_some();
     let preset = preset(file.preset)?;
     let run = run(file.run, "run", preset.run)?;
@@ -63,6 +63,10 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
         retry,
         control_token,
         auth,
+        shutdown_drain: Limit::read("control.drain", file.control.drain)?.or(None),
+        stop: file.stop.map(phrases).transpose()?,
+        loops: loops(file.loops, recommended)?,
+        progress: progress(file.progress)?,
         attempt: AttemptLimits {
             step_timeout: Limit::read("attempt.step_timeout", file.attempt.step_timeout)?
                 .or(preset.attempt.step_timeout),
@@ -100,6 +104,7 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
         run: RunLimits {
             step_timeout: Some(Duration::from_secs(300)),
             idle_breaker: Some(fallback::PRESET),
+            max_turns: Some(PRESET_TURNS),
             ..RunLimits::default()
         },
         attempt: AttemptLimits {

@@ -18,6 +18,8 @@ pub(crate) struct Retry {
     pub(crate) per_error_key: Option<u32>,
     /// How many failures of any kind a run may have.
     pub(crate) per_run: Option<u32>,
+    /// How many failures in a row a run may have.
+    pub(crate) consecutive_errors: Option<u32>,
     /// What all runs together may repeat.
     pub(crate) shared: Option<Shared>,
     /// The wait before the first repeat, before jitter.
@@ -62,6 +64,7 @@ pub(super) fn absent(table: bool, recommended: bool) -> Retry {
         attempts: if table || recommended { ATTEMPTS } else { 1 },
         per_error_key: recommended.then_some(PER_ERROR_KEY),
         per_run: recommended.then_some(PER_RUN),
+        consecutive_errors: None,
         shared: recommended.then_some(Shared {
             ratio: RATIO,
             floor: FLOOR,
@@ -91,6 +94,11 @@ pub(super) fn retry(table: file::Retry, place: &str, absent: Retry) -> Result<Re
         attempts: attempts.unwrap_or(absent.attempts),
         per_error_key: failures("per_error_key", table.per_error_key, absent.per_error_key)?,
         per_run: failures("per_run", table.per_run, absent.per_run)?,
+        consecutive_errors: failures(
+            "consecutive_errors",
+            table.consecutive_errors,
+            absent.consecutive_errors,
+        )?,
         shared: shared(
             number::ratio(&key("shared_ratio"), table.shared_ratio, MOST_RATIO)?,
             number::count(&key("shared_floor"), table.shared_floor, 0..=MOST_FAILURES)?,

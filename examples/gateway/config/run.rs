@@ -10,6 +10,9 @@ use super::file;
 use super::limit::Limit;
 use super::{IdleBreaker, number};
 
+/// What `preset = "recommended"` stands for.
+pub(super) const PRESET_TURNS: u32 = 30;
+
 /// More turns are no cap: 0 says so.
 const MOST_TURNS: u32 = 1_000_000;
 

@@ -5,8 +5,11 @@ mod cors;
 mod disconnect;
 mod fallback;
 mod limits;
+mod loops;
+mod progress;
 mod retry;
 mod secrets;
+mod stop;
 mod whole;
 
 use std::error::Error;
@@ -89,20 +92,6 @@ fn an_unknown_key_is_named_with_its_place() {
         of_candidate.starts_with("gateway.toml:4:1: unknown key `key`"),
         "{of_candidate}"
     );
-}
-
-#[test]
-fn keys_of_later_versions_are_not_unknown() {
-    let keys = [("[stop]\nphrases = [\"/stop\"]", "[stop]")];
-    for (text, key) in keys {
-        let message = message(with_candidate(text));
-
-        assert!(
-            message.ends_with(&format!(": {key} is not supported by this version yet")),
-            "{message}"
-        );
-        assert!(message.starts_with("gateway.toml:"), "{message}");
-    }
 }
 
 #[test]

@@ -11,6 +11,7 @@ fn absent_limits_are_off() {
     assert_eq!(config.attempt, AttemptLimits::default());
     assert_eq!(config.pump_frames.get(), 32);
     assert_eq!(config.control_token, None);
+    assert_eq!(config.shutdown_drain, None);
     assert!(config.auth.is_none() && config.cors.is_none() && config.agents.is_empty());
 }
 
@@ -21,6 +22,7 @@ fn the_preset_fills_in_what_is_absent() {
 
     assert_eq!(config.run.step_timeout, Some(Duration::from_secs(300)));
     assert_eq!(config.run.max_turn_time, None);
+    assert_eq!(config.run.max_turns, Some(30));
     assert_eq!(config.attempt.step_timeout, Some(Duration::from_secs(7)));
     assert_eq!(
         config.attempt.first_token_timeout,
@@ -31,9 +33,12 @@ fn the_preset_fills_in_what_is_absent() {
 
 #[test]
 fn zero_switches_a_preset_limit_off() {
-    let config = with_candidate("preset = \"recommended\"\n[run]\nstep_timeout = \"0s\"").unwrap();
+    let config =
+        with_candidate("preset = \"recommended\"\n[run]\nstep_timeout = \"0s\"\nmax_turns = 0")
+            .unwrap();
 
     assert_eq!(config.run.step_timeout, None);
+    assert_eq!(config.run.max_turns, None);
 }
 
 #[test]

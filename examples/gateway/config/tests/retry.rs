@@ -7,6 +7,7 @@ const OFF: Retry = Retry {
     attempts: 1,
     per_error_key: None,
     per_run: None,
+    consecutive_errors: None,
     shared: None,
     base_delay: Duration::from_millis(500),
     max_delay: Duration::from_secs(8),

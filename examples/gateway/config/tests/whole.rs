@@ -14,6 +14,7 @@ fn a_full_file_is_read() {
         max_turn_time = "30m"
         timeout = "1h"
         idle = "20m"
+        max_turns = 40
         [attempt]
         step_timeout = "1500ms"
         first_token_timeout = "60s"
@@ -23,6 +24,7 @@ fn a_full_file_is_read() {
         max_attempts_per_candidate = 3
         per_error_key = 4
         per_run = 20
+        consecutive_errors = 5
         shared_ratio = 0.5
         shared_floor = 2
         base_delay = "200ms"
@@ -34,6 +36,7 @@ fn a_full_file_is_read() {
         pump_frames = 8
         [control]
         token_env = "KEY"
+        drain = "3s"
         [[candidates]]
         name = "main"
         model = "m"
@@ -50,6 +53,8 @@ fn a_full_file_is_read() {
     assert_eq!(config.run.max_turn_time, Some(Duration::from_secs(1800)));
     assert_eq!(config.run.timeout, Some(Duration::from_secs(3600)));
     assert_eq!(config.run.idle, Some(Duration::from_secs(1200)));
+    assert_eq!(config.run.max_turns, Some(40));
+    assert_eq!(config.shutdown_drain, Some(Duration::from_secs(3)));
     assert_eq!(
         config.attempt.step_timeout,
         Some(Duration::from_millis(1500))
@@ -64,6 +69,7 @@ fn a_full_file_is_read() {
         attempts: 3,
         per_error_key: Some(4),
         per_run: Some(20),
+        consecutive_errors: Some(5),
         shared: Some(Shared {
             ratio: 0.5,
             floor: 2,

@@ -1,0 +1,46 @@
+use axum::body::Bytes;
+use tower::{BoxError, ServiceBuilder, filter::FilterLayer};
+use tower_agent::{
+    HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, StepTimeoutLayer,
+    adapter::reqwest::ReqwestService,
+};
+
+use super::{
+    NEVER,
+    guards::{Inner, boxed},
+};
+use crate::{candidates, config::AttemptLimits};
+
+/// A call: its candidates, and their attempts.
+#[derive(Debug)]
+pub(super) struct Calls {
+    pub(super) fallback: ModelFallbackLayer,
+    pub(super) repeats: RetryBudgetLayer,
+    pub(super) attempt: AttemptLimits,
+    pub(super) client: ReqwestService,
+}
+
+impl Calls {
+    /// For requests as they come, or such as a layer further out has read.
+    pub(super) fn service<Q>(&self) -> Inner<Q>
+    where
+        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let service = ServiceBuilder::new()
+            .layer(FilterLayer::new(candidates::may_be_json::<Q>))
+            .layer(self.fallback.clone())
+            .layer(self.repeats.clone())
+            .layer(HardCeilingLayer::optional(self.attempt.max_time))
+            .layer(step_timeout(&self.attempt))
+            .service(self.client.clone());
+        boxed(service)
+    }
+}
+
+const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
+    match (limits.step_timeout, limits.first_token_timeout) {
+        (Some(step), Some(first)) => StepTimeoutLayer::new(step).first(first),
+        (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
+        (step, None) => StepTimeoutLayer::optional(step),
+    }
+}

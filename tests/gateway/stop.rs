@@ -1,0 +1,142 @@
+//! A user's word ends the other runs of a session.
+
+use reqwest::{RequestBuilder, Response};
+use serde_json::{Value, json};
+
+use super::support::{Config, DIALECTS, Dialect, Gateway, Upstream, chat, eventually, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
+
+const STOP: &str = "[stop]\nphrases = [\"/stop\"]\n";
+
+async fn start(more: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::start().await;
+    let gateway = Gateway::with(&Config::of(upstream.addr, &format!("{STOP}{more}")), &[]).await;
+    (upstream, gateway)
+}
+
+/// A stream that goes on, of this owner, run and session.
+async fn open(gateway: &Gateway, owner: &str, id: &str, session: &str) -> Response {
+    let request = gateway.post(CHAT, chat("stall")).bearer_auth(owner);
+    let request = request
+        .header("x-run-id", id)
+        .header("x-session-id", session);
+    within(request.send()).await.unwrap()
+}
+
+/// What a user says, in an API's words.
+fn says(gateway: &Gateway, dialect: &Dialect, word: &str, stream: bool) -> RequestBuilder {
+    let said = dialect
+        .asks("m", stream)
+        .replace("\"hi\"", &json!(word).to_string());
+    gateway.post(dialect.path, said).bearer_auth("one")
+}
+
+async fn reason(gateway: &Gateway, id: &str) -> Value {
+    gateway.json(&format!("/runs/{id}")).await["reason"].clone()
+}
+
+#[test]
+fn a_word_ends_the_sessions_other_runs_in_every_dialect_without_a_call() {
+    run(async {
+        let (upstream, gateway) = start("").await;
+        let other_owner = open(&gateway, "two", "r-two", "s-1").await;
+        let other_session = open(&gateway, "one", "r-other", "s-2").await;
+        for dialect in &DIALECTS {
+            for stream in [false, true] {
+                let ids = ["a", "b"].map(|id| format!("{id}{}", upstream.count()));
+                let _one = open(&gateway, "one", &ids[0], "s-1").await;
+                let _two = open(&gateway, "one", &ids[1], "s-1").await;
+                let calls = upstream.count();
+
+                let stop = says(&gateway, dialect, "STOP!", stream).header("x-session-id", "s-1");
+                let answer = within(stop.send()).await.unwrap();
+                assert_eq!(answer.status(), 200, "{}", dialect.path);
+                let text = within(answer.text()).await.unwrap();
+                assert!(text.contains("Stopped."), "{text}");
+                if stream {
+                    assert!(text.contains(dialect.terminator), "{text}");
+                } else {
+                    let body: Value = serde_json::from_str(&text).unwrap();
+                    let (name, value) = dialect.object;
+                    assert_eq!(body[name], value);
+                }
+                for id in &ids {
+                    assert_eq!(reason(&gateway, id).await, "aborted");
+                }
+                assert_eq!(upstream.count(), calls, "no model was asked");
+            }
+        }
+        for id in ["r-two", "r-other"] {
+            assert_eq!(reason(&gateway, id).await, Value::Null, "{id}");
+        }
+        drop((other_owner, other_session));
+    });
+}
+
+#[test]
+fn what_is_no_word_to_stop_goes_to_the_model() {
+    run(async {
+        let (upstream, gateway) = start("").await;
+        let _open = open(&gateway, "one", "r-1", "s-1").await;
+        for dialect in &DIALECTS {
+            let asks = |word, session: Option<&'static str>| {
+                let request = says(&gateway, dialect, word, false);
+                match session {
+                    Some(session) => request.header("x-session-id", session).send(),
+                    None => request.send(),
+                }
+            };
+            for (word, session) in [
+                ("please stop", Some("s-1")),
+                ("hi", Some("s-1")),
+                // Whose runs would that be?
+                ("/stop", None),
+            ] {
+                let before = upstream.count();
+                assert_eq!(within(asks(word, session)).await.unwrap().status(), 200);
+                assert_eq!(upstream.count(), before + 1, "{word}");
+            }
+        }
+        assert_eq!(reason(&gateway, "r-1").await, Value::Null);
+    });
+}
+
+#[test]
+fn a_word_to_stop_is_no_turn() {
+    run(async {
+        let (upstream, gateway) = start("[run]\nmax_turns = 1\n").await;
+        let of_run = |word| {
+            let request = says(&gateway, &DIALECTS[0], word, false);
+            let request = request.header("x-run-id", "r-1");
+            request.header("x-session-id", "s-1").send()
+        };
+        for (word, status) in [("/stop", 200), ("hi", 200), ("/stop", 200), ("hi", 422)] {
+            assert_eq!(
+                within(of_run(word)).await.unwrap().status(),
+                status,
+                "{word}"
+            );
+        }
+        assert_eq!(upstream.count(), 1);
+    });
+}
+
+/// The layer that reads a request is inside of the ceilings.
+#[test]
+fn an_upload_that_stalls_is_not_waited_for_for_ever() {
+    run(async {
+        let (upstream, gateway) = start("[run]\nmax_turn_time = \"200ms\"\n").await;
+        let endless = futures_util::stream::pending::<Result<bytes::Bytes, std::io::Error>>();
+        let request = gateway.post(CHAT, reqwest::Body::wrap_stream(endless));
+        let call = tokio::spawn(request.header("x-run-id", "r-1").send());
+        eventually(async || {
+            let answer = within(gateway.get("/runs/r-1").send()).await.unwrap();
+            let known = answer.status() == 200;
+            (known && reason(&gateway, "r-1").await == "max_turn_time").then_some(())
+        })
+        .await;
+        assert_eq!(upstream.count(), 0);
+        call.abort();
+    });
+}
