@@ -58,6 +58,7 @@ impl Shifted {
         }
         copy(&ours.position, &theirs.position);
         copy(&ours.events, &theirs.events);
+        copy(&ours.heartbeats, &theirs.heartbeats);
         copy(&ours.sequence, &theirs.sequence);
         copy(&ours.input_tokens, &theirs.input_tokens);
         copy(&ours.output_tokens, &theirs.output_tokens);
