@@ -165,6 +165,13 @@ impl Run {
         Err(self.to_terminated())
     }
 
+    /// What was counted while this run was one call is that call's, now that it has
+    /// a node of its own.
+    pub(crate) fn pass_turn_to(&self, call: &Self) {
+        let number = self.node().payload.turn().swap(0, Ordering::AcqRel);
+        call.node().payload.turn().store(number, Ordering::Release);
+    }
+
     /// The node that is one call, at or above this one.
     fn turn_of_call(&self) -> Option<&Node<Info>> {
         let call = self.call_node();

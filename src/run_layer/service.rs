@@ -94,6 +94,9 @@ impl RunLayer {
         // A deadline that has come is stored here; the call inherits it.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
+        if found.is_some() {
+            run.pass_turn_to(&call);
+        }
         match opened {
             Some(opened) => run.count_as(opened),
             None => self.count_turn(named, &call),
