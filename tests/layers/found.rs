@@ -12,11 +12,14 @@ use http_body_util::BodyExt;
 use tokio::time::{Instant, Sleep, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget,
-    RetryBudgetLayer, TerminalReason,
+    BoxError, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, ProgressLayer,
+    ReplayBody, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer,
+    TerminalReason, TurnCapLayer,
 };
 
-use crate::support::{DONE, PRELUDE, ReadExt, Script, Several, chat, prompt, reason_of, secs};
+use crate::support::{
+    DONE, PING, PRELUDE, ReadExt, Script, Several, chat, prompt, reason_of, request, secs,
+};
 
 /// Ready at once for the first call, and after a time for each further.
 #[derive(Debug)]
@@ -192,4 +195,61 @@ async fn a_call_that_makes_no_attempt_pays_nothing_in() {
     assert_eq!(upstream.calls(), 1);
     assert!(budget.withdraw(Some("a")).is_some());
     assert!(budget.withdraw(Some("b")).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
+    let script = Script::sse().data(PRELUDE).data(PING).never();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::local())
+        .layer(ProgressLayer::new().keep_alive(Some(secs(6))))
+        .service(script.upstream().0);
+    let start = Instant::now();
+
+    let answer = service.oneshot(request()).await.unwrap();
+    let read = answer.into_body().read().await;
+
+    let reason = reason_of(&read.end.unwrap_err());
+    assert_eq!(reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_one_turn_on_both_sides_of_the_layer_that_opens_it() {
+    let service = ServiceBuilder::new()
+        .layer(TurnCapLayer::new(1))
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(TurnCapLayer::new(1))
+        .service(healthy().upstream().0);
+
+    let answer = service.oneshot(request()).await.unwrap();
+
+    let run = answer.extensions().get::<tower_agent::Run>().unwrap().run();
+    assert_eq!(run.turns(), 1);
+    answer.into_body().read().await.end.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_smaller_limit_of_loops_holds_though_it_stands_further_in() {
+    let action = r#",{"role":"assistant","tool_calls":[{"id":"c","type":"function",
+        "function":{"name":"poll","arguments":"{}"}}]},
+        {"role":"tool","tool_call_id":"c","content":"not yet"}"#;
+    let body = format!(
+        r#"{{"messages":[{{"role":"user","content":"go"}}{}]}}"#,
+        action.repeat(2),
+    );
+    for (outer, inner) in [(3, 2), (2, 3)] {
+        let upstream = Several::new([healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(LoopGuardLayer::new().stop(outer))
+            .layer(LoopGuardLayer::new().stop(inner))
+            .service(upstream.clone());
+        let request = Request::post("/v1/chat/completions");
+        let request = request.body(ReplayBody::from(body.clone())).unwrap();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::LoopDetected));
+        assert_eq!(upstream.calls(), 0);
+    }
 }

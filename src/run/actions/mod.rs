@@ -59,7 +59,8 @@ impl Run {
     /// Limits how far the nearest run may go in circles, or only tells when it would
     /// have ended. Limits that are there only tighten.
     pub(crate) fn limit_loops(&self, limits: LoopLimits, ends: bool) {
-        self.actions().lock().limit(limits, ends);
+        let effects = self.actions().lock().limit(limits, ends);
+        self.take(effects);
     }
 
     /// Where the messages of the last request ended.

@@ -51,12 +51,19 @@ pub(super) enum Effect {
 }
 
 impl State {
-    pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) {
+    /// Smaller limits hold for what was done before, too: a layer further out may
+    /// have read the request already.
+    pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
         let place = match ends {
             true => &mut self.limits,
             false => &mut self.observed,
         };
-        *place = Some(place.map_or(limits, |there| there.tightened(limits)));
+        let tightened = place.map_or(limits, |there| there.tightened(limits));
+        let mut effects = Vec::new();
+        if place.replace(tightened) != Some(tightened) {
+            self.look(&mut effects);
+        }
+        effects
     }
 
     pub(super) const fn places(&self) -> &VecDeque<Place> {
