@@ -1,6 +1,6 @@
 //! The stack of a plan.
 
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -8,9 +8,10 @@ use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    ReplayBody, RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
-    TerminalResponseLayer,
+    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
+    ModelFallbackLayer, ProgressLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget,
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
+    TurnCapLayer,
     retry_budget::{Count, Jitter},
 };
 
@@ -86,6 +87,22 @@ pub(crate) fn stack(
                 });
                 trying(kind, budget, inner)
             }
+            Kind::Gate {
+                every,
+                patience,
+                silence,
+            } => {
+                let layer = HealthGateLayer::new(probe(plan, trace)).every(ticks(every));
+                let layer = match patience {
+                    Some(patience) => layer.patience(ticks(patience)),
+                    None => layer,
+                };
+                let layer = match silence {
+                    Some(silence) => layer.watch_silence(ticks(silence)),
+                    None => layer,
+                };
+                boxed(layer.layer(inner))
+            }
             _ => supervising(kind, registry, inner),
         };
         seen(layered, trace, at(Event::Came))
@@ -95,6 +112,16 @@ pub(crate) fn stack(
     } else {
         stack
     }
+}
+
+/// What tells whether the upstream is healthy.
+fn probe(plan: &Plan, trace: &Trace) -> BoxCloneService<(), bool, Infallible> {
+    let (heals, trace) = (ticks(plan.heals), trace.clone());
+    BoxCloneService::new(tower::service_fn(move |()| {
+        let healthy = trace.now() >= heals;
+        trace.push(Event::Probed(healthy));
+        std::future::ready(Ok(healthy))
+    }))
 }
 
 type Passed = (usize, fn(usize, Option<String>) -> Event);
@@ -163,21 +190,56 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
             first,
             resets_on,
             scope,
+            observes,
         } => {
             let layer = StepTimeoutLayer::new(ticks(window)).first(ticks(first));
+            let layer = if observes { layer.observe() } else { layer };
             boxed(layer.resets_on(resets_on).scope(scope).layer(inner))
+        }
+        Kind::Local(heartbeat, scope) => {
+            let layer = StepTimeoutLayer::local().heartbeat(ticks(heartbeat));
+            boxed(layer.scope(scope).layer(inner))
         }
         Kind::Ceiling {
             limit,
             timeout,
             scope,
+            observes,
+            caller,
         } => {
             let layer = HardCeilingLayer::optional(limit.map(ticks)).timeout(timeout.map(ticks));
+            let layer = layer.caller_deadline(caller);
+            let layer = if observes { layer.observe() } else { layer };
             boxed(layer.scope(scope).layer(inner))
         }
         Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
-        Kind::Pump(frames) => boxed(PumpLayer::new(frames).layer(inner)),
+        Kind::Pump(frames, drain) => {
+            boxed(PumpLayer::new(frames).drain(drain.map(ticks)).layer(inner))
+        }
+        Kind::TurnCap(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
+        Kind::Loops { stop, observes } => {
+            let layer = LoopGuardLayer::new().stop(stop);
+            let layer = if observes { layer.observe() } else { layer };
+            boxed(layer.layer(inner))
+        }
+        Kind::Progress {
+            notices,
+            keep_alive,
+            early,
+        } => {
+            let every = ticks(notices.unwrap_or(0));
+            let asked = ProgressNotices::new().after(every).every(every);
+            let layer = ProgressLayer::new()
+                .notices(asked.at_most(20).quiet(Duration::ZERO))
+                .comments(notices.is_some())
+                .keep_alive(keep_alive.map(ticks));
+            let layer = match early {
+                Some(after) => layer.early_head(ticks(after)),
+                None => layer,
+            };
+            boxed(layer.layer(inner))
+        }
         Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
-        Kind::Retry { .. } | Kind::Fallback { .. } => inner,
+        Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } => inner,
     }
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tower_agent::{ResetOn, Scope};
 
 use crate::plan::{
-    Action, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
+    Action, Announced, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
 };
 
 fn scope() -> impl Strategy<Value = Scope> {
@@ -17,24 +17,32 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
         1 => Just(ResetOn::AnyByte),
         1 => Just(ResetOn::Step)
     ];
-    let step = (2..7u64, 2..9u64, any::<bool>(), resets, scope()).prop_map(
-        |(window, first, same, resets_on, scope)| Kind::Step {
+    let observes = || prop::bool::weighted(0.15);
+    let step = (2..7u64, 2..9u64, any::<bool>(), resets, scope(), observes()).prop_map(
+        |(window, first, same, resets_on, scope, observes)| Kind::Step {
             window,
             first: if same { window } else { first },
             resets_on,
             scope,
+            observes,
         },
     );
+    let local = (1..4u64, scope()).prop_map(|(every, scope)| Kind::Local(every, scope));
+    let step = prop_oneof![5 => step, 1 => local];
     let totals = prop_oneof![
         (3..14u64).prop_map(|limit| (Some(limit), None)),
         (3..14u64).prop_map(|timeout| (None, Some(timeout))),
         (3..14u64, 3..14u64).prop_map(|(limit, timeout)| (Some(limit), Some(timeout))),
     ];
-    let ceiling = (totals, scope()).prop_map(|((limit, timeout), scope)| Kind::Ceiling {
-        limit,
-        timeout,
-        scope,
-    });
+    let ceiling = (totals, scope(), observes(), prop::bool::weighted(0.3)).prop_map(
+        |((limit, timeout), scope, observes, caller)| Kind::Ceiling {
+            limit,
+            timeout,
+            scope,
+            observes,
+            caller,
+        },
+    );
     let hold = || prop::option::weighted(0.3, 1..6u64);
     let delay = prop_oneof![1 => Just(0), 3 => 1..7u64];
     let attempts = prop_oneof![1 => Just(1), 4 => 2..5u32];
@@ -57,6 +65,8 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
         )
             .prop_map(|(a, b)| [a, b].concat())
     ];
+    let drain = prop::option::weighted(0.3, 1..9u64);
+    let pump = (1..6usize, drain).prop_map(|(frames, drain)| Kind::Pump(frames, drain));
     let several = (
         trying,
         prop::collection::vec(step, 0..3),
@@ -64,20 +74,55 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
         prop::collection::vec(scope().prop_map(Kind::Disconnect), 0..3),
         prop_oneof![
             3 => Just(vec![]),
-            1 => prop::collection::vec((1..6usize).prop_map(Kind::Pump), 1..3)
+            1 => prop::collection::vec(pump, 1..3)
         ],
         prop::collection::vec(Just(Kind::Run), 0..3),
+        guards(),
     );
     (several, 1..4u64)
-        .prop_map(|((trying, steps, ceilings, c, d, e), times)| {
+        .prop_map(|((trying, steps, ceilings, c, d, e, guards), times)| {
             // Whoever tries more than once has more time.
             let times = if trying.is_empty() { 1 } else { times };
             let timed = [steps, ceilings].concat().into_iter();
             let timed = timed.map(|kind| kind.longer(times)).collect();
-            [trying, timed, c, d, e].concat()
+            [trying, timed, c, d, e, guards].concat()
         })
-        .prop_filter("a layer that has a node", |kinds| !kinds.is_empty())
+        .prop_filter("a layer that has a node", |kinds| {
+            let opens = |kind: &Kind| !matches!(kind, Kind::Progress { .. });
+            kinds.iter().any(opens)
+        })
         .prop_shuffle()
+}
+
+/// The layers that look at what an agent does and at what it is told.
+fn guards() -> impl Strategy<Value = Vec<Kind>> {
+    let loops = (1..4u32, prop::bool::weighted(0.2))
+        .prop_map(|(stop, observes)| Kind::Loops { stop, observes });
+    let early = prop::option::weighted(0.3, 0..6u64);
+    let times = || prop::option::weighted(0.6, 1..5u64);
+    let progress =
+        (times(), times(), early).prop_map(|(notices, keep_alive, early)| Kind::Progress {
+            notices,
+            keep_alive,
+            early,
+        });
+    let gate = (
+        1..4u64,
+        prop::option::weighted(0.3, 0..9u64),
+        prop::option::weighted(0.3, 1..5u64),
+    );
+    let gate = gate.prop_map(|(every, patience, silence)| Kind::Gate {
+        every,
+        patience,
+        silence,
+    });
+    let guard = prop_oneof![
+        2 => (1..4u32).prop_map(Kind::TurnCap),
+        1 => loops,
+        3 => progress,
+        2 => gate,
+    ];
+    prop_oneof![2 => Just(vec![]), 3 => prop::collection::vec(guard, 1..4)]
 }
 
 fn pieces() -> impl Strategy<Value = Vec<Piece>> {
@@ -179,6 +224,22 @@ fn readers() -> impl Strategy<Value = Reader> {
         .prop_map(|(away, leaves)| Reader { away, leaves })
 }
 
+/// What the agent did before, until when the upstream is down, what the caller
+/// announces, and how many requests follow.
+fn harness() -> impl Strategy<Value = (u32, u64, Option<Announced>, usize)> {
+    let announces = prop_oneof![
+        2 => (1..14u64).prop_map(Announced::Whole),
+        1 => (1..14u64).prop_map(Announced::Head),
+        1 => (1..9u64).prop_map(Announced::Silence)
+    ];
+    (
+        prop_oneof![3 => Just(0), 1 => 1..4u32],
+        prop_oneof![1 => Just(0), 1 => 1..12u64],
+        prop::option::weighted(0.4, announces),
+        0..5usize,
+    )
+}
+
 pub(crate) fn plans() -> impl Strategy<Value = Plan> {
     let action = (
         0..12u64,
@@ -198,6 +259,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
         readers(),
         prop::option::weighted(0.15, action),
         prop::option::weighted(0.15, (0..8u64, 1..9u64)),
+        harness(),
     )
         .prop_map(
             |(
@@ -210,6 +272,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                 reader,
                 action,
                 pause,
+                (actions, heals, announces, again),
             )| {
                 let (mut upstream, last) = upstream;
                 upstream.push(last);
@@ -224,6 +287,10 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     reader,
                     action,
                     pause,
+                    actions,
+                    heals,
+                    announces,
+                    again,
                 };
                 if once {
                     plan.try_once();
@@ -272,6 +339,14 @@ impl Plan {
                 Action::Attempt => (at, Action::Abort),
                 other => (at, other),
             });
+        }
+        // It is down where somebody waits for it.
+        let waits = |kind: &Kind| matches!(kind, Kind::Gate { .. });
+        let opener = self.run_layer().unwrap_or(0);
+        let outside = self.layers[..opener].iter().any(waits);
+        // Further out a gate would have it open one call after the other.
+        if outside || !self.layers.iter().any(waits) {
+            self.heals = 0;
         }
         for behaviour in &mut self.upstream {
             let ending = behaviour.ending;

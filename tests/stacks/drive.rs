@@ -2,17 +2,19 @@
 
 use std::{future::Future, time::Duration};
 
+use bytes::Bytes;
 use http::Request;
+use http_body::Frame;
 use http_body_util::BodyExt;
 use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
-use tower_agent::{BoxError, NodeKind, ReplayBody, RetryBudget, RunRegistry, TerminalReason};
+use tower_agent::{BoxError, NodeKind, ReplayBody, RetryBudget, Run, RunRegistry, TerminalReason};
 
 use crate::{
-    build::{self, model, stack},
-    plan::{Action, PATIENCE, Plan},
+    build::{self, Boxed, model, stack},
+    plan::{Action, Announced, PATIENCE, Plan},
     script,
-    trace::{Event, Node, Over, Story, Trace},
+    trace::{Entry, Event, Node, Over, Story, Trace, Turn},
 };
 
 const HALF: Duration = Duration::from_millis(500);
@@ -41,17 +43,9 @@ async fn play(plan: &Plan) -> Story {
     let registry = RunRegistry::new();
     let budget = build::budget(plan);
     let service = stack(plan, &trace, &registry, &budget);
-    let body = script::ask(plan, &model(plan.model));
-    let request = Request::post("/v1/chat/completions").body(body.into());
-    let mut request: Request<ReplayBody> = request.unwrap();
-    if plan.named {
-        request
-            .headers_mut()
-            .insert("x-run-id", "r".parse().unwrap());
-    }
     let mut outsiders = Vec::new();
     // The service is called at the first poll; then its node is known.
-    let mut call = Box::pin(service.oneshot(request));
+    let mut call = Box::pin(service.clone().oneshot(request(plan)));
     trace.push(Event::Asked);
     let first = std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx))).await;
     if let Some(call) = trace.call() {
@@ -121,15 +115,11 @@ async fn play(plan: &Plan) -> Story {
             read(plan, &trace, answer.into_body()).await;
         }
     }
-    for _ in 0..8 {
-        tokio::task::yield_now().await;
-    }
+    settle(plan).await;
     let in_flight = trace.call().map_or(0, |call| call.run().in_flight());
     // Whoever lists the runs ends those whose deadline has passed.
     let listed = registry.list().iter().map(|run| run.in_flight).sum();
-    for _ in 0..2 {
-        tokio::task::yield_now().await;
-    }
+    settle_at_once().await;
     // Outsiders of a run that lives on.
     for outsider in &outsiders {
         outsider.abort();
@@ -141,12 +131,76 @@ async fn play(plan: &Plan) -> Story {
         .metrics()
         .num_alive_tasks();
     trace.push(Event::Gone(in_flight, listed, alive));
-    Story {
-        entries: trace.entries(),
+    let mut story = Story {
+        entries: trace.take(),
         given: (0..trace.calls())
             .map(|call| script::all(plan, call))
             .collect(),
         left: left(&budget),
+        known: trace.call().is_some(),
+        turns: vec![],
+    };
+    // A reader who left at once may have reached no layer that knows the run.
+    let named = registry.find(&"r".parse().unwrap());
+    let run = named.first().filter(|_| plan.outlives());
+    for _ in 0..plan.again {
+        let Some(run) = run else {
+            break;
+        };
+        story.turns.push(again(plan, &trace, &service, run).await);
+    }
+    story
+}
+
+fn request(plan: &Plan) -> Request<ReplayBody> {
+    let body = script::ask(plan, &model(plan.model));
+    let mut request = Request::post("/v1/chat/completions");
+    if plan.named {
+        request = request.header("x-run-id", "r");
+    }
+    request = match plan.announces {
+        Some(Announced::Whole(ticks)) => request.header("grpc-timeout", format!("{ticks}S")),
+        Some(Announced::Head(ticks)) => request.header("x-stainless-timeout", ticks),
+        Some(Announced::Silence(ticks)) => request.header("x-stainless-read-timeout", ticks),
+        None => request,
+    };
+    request.body(body.into()).unwrap()
+}
+
+async fn settle_at_once() {
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Whatever goes on without its reader has the time for it.
+async fn settle(plan: &Plan) {
+    settle_at_once().await;
+    if plan.drains() > 0 {
+        sleep(ticks(plan.drains())).await;
+        settle_at_once().await;
+    }
+}
+
+/// One more request of the run, by a reader who waits for long and reads on.
+async fn again(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run) -> Turn {
+    let before = run.terminal_reason();
+    let patience = FOR_EVER;
+    let answer = timeout(patience, service.clone().oneshot(request(plan))).await;
+    if let Ok(Ok(answer)) = answer {
+        let read = answer.into_body().collect();
+        drop(timeout(patience, read).await);
+    }
+    settle(plan).await;
+    let entries = trace.take();
+    let called = |entry: &&Entry| matches!(entry.event, Event::Called(..));
+    let alive = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    Turn {
+        run: [before, run.terminal_reason()],
+        calls: entries.iter().filter(called).count(),
+        left: (run.in_flight(), alive),
     }
 }
 
@@ -164,7 +218,7 @@ fn left(budget: &RetryBudget) -> Vec<(Option<String>, usize)> {
 
 async fn read<B>(plan: &Plan, trace: &Trace, mut body: B)
 where
-    B: http_body::Body<Data = bytes::Bytes, Error = BoxError> + Unpin,
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Unpin,
 {
     let leaves = plan.reader.leaves;
     for frames in 0.. {
@@ -176,10 +230,9 @@ where
         if away > 0 {
             sleep(ticks(away)).await;
         }
-        trace.push(Event::Asked);
         let patience = leaves.and_then(|leave| leave.patience);
         let patience = patience.map_or(FOR_EVER, |patience| ticks(patience) + QUARTER);
-        let Ok(frame) = timeout(patience, body.frame()).await else {
+        let Ok(frame) = timeout(patience, next(trace, &mut body)).await else {
             return leave(trace, body);
         };
         match frame {
@@ -195,6 +248,26 @@ where
                 }
                 return;
             }
+        }
+    }
+}
+
+/// The next frame that the upstream gave, past all that was inserted.
+async fn next<B>(trace: &Trace, body: &mut B) -> Option<Result<Frame<Bytes>, BoxError>>
+where
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Unpin,
+{
+    loop {
+        trace.push(Event::Asked);
+        let frame = body.frame().await;
+        let data = match &frame {
+            Some(Ok(frame)) => frame.data_ref(),
+            _ => None,
+        };
+        let text = data.map(|data| String::from_utf8(data.to_vec()).unwrap());
+        match text.filter(|text| script::is_inserted(text)) {
+            Some(text) => trace.push(Event::Got(text)),
+            None => return frame,
         }
     }
 }

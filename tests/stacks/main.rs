@@ -85,6 +85,7 @@ fn random_stacks_keep_every_promise() {
         "client_disconnect",
         "aborted",
         "shutdown",
+        "loop_detected",
     ];
     for sight in sights::ALL.iter().filter(|_| cases >= 1000) {
         assert!(seen.contains_key(sight), "nowhere was {sight}: {seen:?}");
@@ -136,6 +137,13 @@ fn judge(plan: &Plan, story: &Result<trace::Story, String>) -> Vec<(&'static str
         Ok(story) => story,
         Err(why) => return vec![("it neither panics nor spins", why.clone())],
     };
+    if !story.known {
+        let found = oracles::unseen(plan, story).err();
+        return found
+            .map(|why| ("1 it is over before anybody knows it", why))
+            .into_iter()
+            .collect();
+    }
     oracles::all()
         .filter_map(|(name, check)| Some((name, check(plan, story).err()?)))
         .collect()

@@ -23,6 +23,25 @@ pub(crate) struct Plan {
     pub(crate) action: Option<(u64, Action)>,
     /// A pause from a half tick on, for some ticks.
     pub(crate) pause: Option<(u64, u64)>,
+    /// How often the history of the request shows the same action.
+    pub(crate) actions: u32,
+    /// Until when the upstream refuses connections.
+    pub(crate) heals: u64,
+    /// What the caller announces.
+    pub(crate) announces: Option<Announced>,
+    /// How many requests of the same run follow.
+    pub(crate) again: usize,
+}
+
+/// A header, and the ticks that it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Announced {
+    /// The whole of the answer.
+    Whole(u64),
+    /// The head of a stream.
+    Head(u64),
+    /// The silence after it.
+    Silence(u64),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,14 +51,37 @@ pub(crate) enum Kind {
         first: u64,
         resets_on: ResetOn,
         scope: Scope,
+        observes: bool,
     },
+    /// The local profile, with the interval of its heartbeats.
+    Local(u64, Scope),
     Ceiling {
         limit: Option<u64>,
         timeout: Option<u64>,
         scope: Scope,
+        observes: bool,
+        /// What the caller announced counts too.
+        caller: bool,
     },
     Disconnect(Scope),
-    Pump(usize),
+    /// How many frames it holds, and how long it reads on alone.
+    Pump(usize, Option<u64>),
+    TurnCap(u32),
+    Loops {
+        stop: u32,
+        observes: bool,
+    },
+    Progress {
+        /// From one notice to the next, as a comment.
+        notices: Option<u64>,
+        keep_alive: Option<u64>,
+        early: Option<u64>,
+    },
+    Gate {
+        every: u64,
+        patience: Option<u64>,
+        silence: Option<u64>,
+    },
     Run,
     Retry {
         attempts: u32,
@@ -158,13 +200,15 @@ pub(crate) enum Action {
 
 impl Plan {
     pub(crate) fn is_pumped(&self) -> bool {
-        self.layers.iter().any(|kind| matches!(kind, Kind::Pump(_)))
+        self.layers
+            .iter()
+            .any(|kind| matches!(kind, Kind::Pump(..)))
     }
 
     /// A pump waits for the node that it found; one outside of the layer that
     /// opens the call does not see what ends the call alone.
     pub(crate) fn pump_sees_the_call(&self) -> bool {
-        let pump = |kind: &Kind| matches!(kind, Kind::Pump(_));
+        let pump = |kind: &Kind| matches!(kind, Kind::Pump(..));
         let opener = self.run_layer().unwrap_or(0);
         !self.layers[..opener].iter().any(pump)
     }
@@ -206,6 +250,8 @@ impl Plan {
                 limit,
                 timeout,
                 scope,
+                observes: false,
+                ..
             } = kind
             else {
                 return None;
@@ -223,6 +269,39 @@ impl Plan {
             _ => 1,
         });
         candidates.product()
+    }
+
+    /// Whether a head may come before there is one.
+    pub(crate) fn is_early(&self) -> bool {
+        let early = |kind: &Kind| matches!(kind, Kind::Progress { early: Some(_), .. });
+        self.sse && self.layers.iter().any(early)
+    }
+
+    /// How long pumps read on after the reader left.
+    pub(crate) fn drains(&self) -> u64 {
+        let drains = self.layers.iter().map(|kind| match kind {
+            Kind::Pump(_, drain) => drain.unwrap_or(0),
+            _ => 0,
+        });
+        drains.sum()
+    }
+
+    /// Whether the history of the request is a loop.
+    pub(crate) fn loops(&self) -> bool {
+        self.layers.iter().any(|kind| match kind {
+            Kind::Loops { stop, observes } => !observes && *stop <= self.actions,
+            _ => false,
+        })
+    }
+
+    /// How many turns a run of many calls may have.
+    pub(crate) fn turns(&self) -> Option<u32> {
+        let inside = &self.layers[self.run_layer()?..];
+        let caps = inside.iter().filter_map(|kind| match kind {
+            Kind::TurnCap(turns) => Some(*turns),
+            _ => None,
+        });
+        caps.min()
     }
 
     /// What happens to the call of that number.

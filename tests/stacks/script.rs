@@ -10,6 +10,8 @@ use crate::{
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 /// How an error of the upstream begins, as an event and as an answer.
 pub(crate) const ERROR_EVENT: &str = "data: {\"error\":";
+/// How what layers put between the events of the upstream begins.
+const INSERTED: [&str; 2] = [": keep-alive\n\n", ": Still working"];
 const FINISH: &str =
     "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 
@@ -23,10 +25,24 @@ pub(crate) enum Step {
     Never,
 }
 
+/// Whether it was inserted on the way, and nothing the upstream said.
+pub(crate) fn is_inserted(text: &str) -> bool {
+    INSERTED.iter().any(|inserted| text.starts_with(inserted))
+}
+
 /// The request's body.
 pub(crate) fn ask(plan: &Plan, model: &str) -> String {
     let stream = plan.sse;
-    format!("{{\"model\":\"{model}\",\"stream\":{stream},\"temperature\":1.00,\"messages\":[]}}")
+    let action = "{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\
+        \"function\":{\"name\":\"poll\",\"arguments\":\"{}\"}}]},\
+        {\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"not yet\"}";
+    let mut messages = vec!["{\"role\":\"user\",\"content\":\"go\"}"];
+    messages.extend(std::iter::repeat_n(action, plan.actions as usize));
+    let messages = messages.join(",");
+    format!(
+        "{{\"model\":\"{model}\",\"stream\":{stream},\"temperature\":1.00,\
+         \"messages\":[{messages}]}}"
+    )
 }
 
 pub(crate) fn steps(plan: &Plan, call: usize) -> VecDeque<Step> {

@@ -1,14 +1,17 @@
 //! What was to be seen in a story: the cases that matter must be among the
 //! random ones.
 
+use tower_agent::TerminalReason;
+
 use crate::{
     ledger::ledger,
     plan::{Kind, Plan},
-    trace::{Event, Given, Story},
+    script::is_inserted,
+    trace::{Entry, Event, Given, Story},
 };
 
 /// What must have been seen after some thousands of stories.
-pub(crate) const ALL: [&str; 11] = [
+pub(crate) const ALL: [&str; 18] = [
     "a repeat",
     "a fallback",
     "both in one call",
@@ -20,6 +23,13 @@ pub(crate) const ALL: [&str; 11] = [
     "an error event first",
     "an answer after a failure",
     "a run that made too many errors",
+    "a comment between events",
+    "an early head",
+    "a wait for an upstream that healed",
+    "an end in a wait for the upstream",
+    "a loop",
+    "a run at its cap",
+    "an answer that was drained",
 ];
 
 pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
@@ -38,7 +48,9 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
     let acted = story.at(|event| matches!(event, Event::Acted(_)));
     let called_after = |from: usize| story.calls().any(|(index, _)| index > from);
     let ended_attempt = matches!(plan.action, Some((_, crate::plan::Action::Attempt)));
-    let head = story.head().filter(|(_, status)| *status == 200);
+    let head = story
+        .head()
+        .filter(|(_, status)| *status == 200 && !plan.is_early());
     let stalled = |(index, _): (usize, u16)| {
         let call = story.calls().next_back().map_or(0, |(index, _)| index);
         let telling = |event: &Event| match event {
@@ -51,6 +63,13 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
     };
     let limits = ["retry_budget_exceeded", "per_dispatch_errors_exceeded"];
     let run = story.last().reasons[0].as_ref();
+    let refused = story.at(|event| matches!(event, Event::Refused(_)));
+    let early = story.head().is_some_and(|(index, _)| {
+        let head = |entry: &Entry| matches!(entry.event, Event::Gave(_, Given::Head));
+        !story.entries[..index].iter().any(head)
+    });
+    let left = story.at(|event| matches!(event, Event::Left));
+    let left = left.map(|index| story.entries[index].at);
     let seen = [
         ledger.repeats > 0,
         ledger.fallbacks > 0,
@@ -63,6 +82,18 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
         plan.sse && gave(Given::Error).is_some(),
         story.calls().count() > 1 && head.is_some(),
         run.is_some_and(|reason| limits.contains(&reason.as_str())),
+        story
+            .at(|event| matches!(event, Event::Got(text) if is_inserted(text)))
+            .is_some(),
+        plan.is_early() && early,
+        refused.is_some_and(called_after),
+        refused.is_some_and(|index| !called_after(index)) && over.is_some(),
+        run == Some(&TerminalReason::LoopDetected),
+        story
+            .turns
+            .iter()
+            .any(|turn| turn.run[1] == Some(TerminalReason::TurnCap)),
+        left.is_some_and(|left| over.is_some_and(|over| over > left)),
     ];
     let named = ALL.into_iter().zip(seen);
     named

@@ -18,6 +18,10 @@ pub(crate) enum Event {
     Willing(usize, Option<String>),
     /// That layer tried.
     Tried(usize, Option<String>),
+    /// A connection was refused; a node that is over must not ask for one.
+    Refused(Option<TerminalReason>),
+    /// The upstream was asked whether it is healthy.
+    Probed(bool),
     /// The upstream is not ready for another call.
     Busy,
     Called(usize, Asked),
@@ -169,8 +173,9 @@ impl Trace {
         shared.entries.push(Entry { at, event, reasons });
     }
 
-    pub(crate) fn entries(&self) -> Vec<Entry> {
-        self.lock().entries.clone()
+    /// All that was noted since the last time.
+    pub(crate) fn take(&self) -> Vec<Entry> {
+        std::mem::take(&mut self.lock().entries)
     }
 }
 
@@ -182,6 +187,21 @@ pub(crate) struct Story {
     /// How many repeats the budget has left in the end: for no model, and for
     /// each.
     pub(crate) left: Vec<(Option<String>, usize)>,
+    /// Whether any node was seen: one that is over at once is not.
+    pub(crate) known: bool,
+    /// The requests of the same run that followed.
+    pub(crate) turns: Vec<Turn>,
+}
+
+/// One more request of the run.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    /// What the run said before it, and after it.
+    pub(crate) run: [Option<TerminalReason>; 2],
+    /// How many upstream calls there were.
+    pub(crate) calls: usize,
+    /// How much was in flight after it, and how many tasks lived.
+    pub(crate) left: (usize, usize),
 }
 
 impl Story {
@@ -213,12 +233,15 @@ impl Story {
         })
     }
 
-    pub(crate) fn got(&self) -> String {
-        let got = self.entries.iter().filter_map(|entry| match &entry.event {
+    pub(crate) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.entries.iter().filter_map(|entry| match &entry.event {
             Event::Got(text) => Some(&**text),
             _ => None,
-        });
-        got.collect()
+        })
+    }
+
+    pub(crate) fn got(&self) -> String {
+        self.texts().collect()
     }
 
     pub(crate) fn over(&self) -> Option<&Over> {
@@ -246,6 +269,9 @@ impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for Entry { at, event, reasons } in &self.entries {
             writeln!(f, "{:6.2} {event:?} {reasons:?}", at.as_secs_f64())?;
+        }
+        for turn in &self.turns {
+            writeln!(f, "then {turn:?}")?;
         }
         Ok(())
     }

@@ -69,6 +69,13 @@ impl Service<Request<ReplayBody>> for Upstream {
 
     fn call(&mut self, request: Request<ReplayBody>) -> Call {
         self.timer = None;
+        if self.trace.now() < Duration::from_secs(self.plan.heals) {
+            let run = request.extensions().get::<Run>();
+            let over = run.and_then(Run::terminal_reason);
+            self.trace.push(Event::Refused(over));
+            let (play, head) = (None, Response::builder());
+            return Call { play, head };
+        }
         let call = self.trace.calls();
         let mut play = Play {
             call: 0,
@@ -176,7 +183,10 @@ impl Future for Call {
     type Output = Result<Response<Answer>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let step = ready!(self.play.as_mut().unwrap().poll(cx));
+        let Some(play) = &mut self.play else {
+            return Poll::Ready(Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()));
+        };
+        let step = ready!(play.poll(cx));
         let play = self.play.take().unwrap();
         if let Step::Fail = step {
             play.trace.push(Event::Ended(play.call, false));

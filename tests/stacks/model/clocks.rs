@@ -35,18 +35,24 @@ impl Model<'_> {
         }
     }
 
+    /// When a window passes; never, if nothing is expected of it.
+    fn window_due(&self, from: u64, window: &Window) -> Option<u64> {
+        let runs = window.alive != Some(false);
+        runs.then(|| self.due(from, window.length.saturating_sub(window.kept)))
+    }
+
     /// The clocks that have passed at `now`, in the order of the design; `from`
     /// is when the wait began.
     pub(super) fn all_passed(&self, from: u64, now: u64) -> Vec<(usize, TerminalReason)> {
         let has = |at: Option<u64>| at.is_some_and(|at| at <= now);
-        let due = |window: &Window| self.due(from, window.length.saturating_sub(window.kept));
+        let due = |window: &Window| self.window_due(from, window);
         let mut passed = Vec::new();
         for (level, clocks) in self.clocks.iter().enumerate() {
             let mut windows = self.windows.iter().filter(|window| window.level == level);
             let reasons = [
                 (has(clocks.ceiling), TerminalReason::HardCeiling),
                 (
-                    windows.any(|window| due(window) <= now),
+                    windows.any(|window| has(due(window))),
                     TerminalReason::StepTimeout,
                 ),
                 (has(clocks.timeout), TerminalReason::CallerDeadline),
@@ -70,7 +76,7 @@ impl Model<'_> {
         let windows = self
             .windows
             .iter()
-            .map(|window| Some(self.due(from, window.length.saturating_sub(window.kept))));
+            .map(|window| self.window_due(from, window));
         absolute
             .chain(windows)
             .flatten()
@@ -142,11 +148,16 @@ impl Model<'_> {
         let silent = self.unpaused(from, to);
         for window in &mut self.windows {
             let resets = match window.resets_on {
+                _ if sign == Sign::Told => window.alive.is_some(),
                 ResetOn::Content => sign == Sign::Content,
                 ResetOn::AnyByte if sign == Sign::Head => !(window.outside && self.holds),
                 ResetOn::AnyByte => sign != Sign::Nothing,
                 _ => false,
             };
+            let held = window.outside && self.holds;
+            if sign == Sign::Told || (sign == Sign::Ping && !held) {
+                window.alive = window.alive.map(|_| true);
+            }
             window.kept = if resets { 0 } else { window.kept + silent };
         }
         self.content |= sign == Sign::Content;

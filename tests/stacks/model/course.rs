@@ -2,7 +2,7 @@
 
 use tower_agent::TerminalReason;
 
-use super::{Expected, Model, Sign, TICK, Wait};
+use super::{Expected, Model, RUN, Sign, TICK, Wait};
 use crate::plan::{Ending, PATIENCE, What};
 
 /// After how long it comes, what it is, and whether the reader does not see it.
@@ -18,6 +18,10 @@ enum Held {
 impl Model<'_> {
     pub(super) fn run(mut self) -> Option<Expected> {
         let plan = self.plan;
+        if plan.loops() {
+            // Before the request is sent on.
+            return self.ended(RUN, TerminalReason::LoopDetected, 0);
+        }
         let leaves = plan.reader.leaves;
         let patience = leaves
             .filter(|leave| leave.after_frames.is_none())
@@ -35,6 +39,8 @@ impl Model<'_> {
             .map(|piece| {
                 let sign = if !plan.sse || piece.what == What::Token {
                     Sign::Content
+                } else if piece.what == What::Ping {
+                    Sign::Ping
                 } else {
                     Sign::Life
                 };
@@ -151,7 +157,11 @@ impl Model<'_> {
                     return Held::Over(self.failed(from, now, span != Some(0)));
                 }
             }
-            (item.0, item.1) = (Some(0), Sign::Nothing);
+            let later = match sign {
+                Sign::Ping => Sign::Told,
+                _ => Sign::Nothing,
+            };
+            (item.0, item.1) = (Some(0), later);
             let told = sign == Sign::Content || (explicit && index + 1 == last);
             if index == last || (self.plan.sse && told) {
                 self.holds = false;

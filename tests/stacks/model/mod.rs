@@ -15,7 +15,7 @@ mod course;
 use tower_agent::{ResetOn, Scope, TerminalReason, upstream::FailureClass};
 
 use crate::{
-    plan::{Kind, Plan},
+    plan::{Announced, Kind, Plan},
     trace::Node,
 };
 
@@ -45,6 +45,8 @@ struct Window {
     kept: u64,
     /// A layer that holds answers stands between it and the upstream.
     outside: bool,
+    /// It runs once the stream has shown a heartbeat, and any byte resets it.
+    alive: Option<bool>,
 }
 
 struct Model<'a> {
@@ -64,6 +66,10 @@ enum Sign {
     /// Which a layer that holds answers keeps to itself.
     Head,
     Life,
+    /// Like the others, and a sign that there will be more.
+    Ping,
+    /// A heartbeat that was held back, now handed on.
+    Told,
     Nothing,
 }
 
@@ -76,6 +82,14 @@ enum Wait {
 
 pub(crate) fn expect(plan: &Plan) -> Option<Expected> {
     Model::new(plan).run()
+}
+
+/// Whether all of the plan can be worked out: not what an early head leaves to a
+/// reader who is away, nor what is announced for a part of the answer.
+pub(crate) fn knows(plan: &Plan) -> bool {
+    let callers = |kind: &Kind| matches!(kind, Kind::Ceiling { caller: true, .. });
+    let whole = matches!(plan.announces, None | Some(Announced::Whole(_)));
+    !plan.is_early() && (whole || !plan.layers.iter().any(callers))
 }
 
 /// Why a run that outlived its call is over for whoever looks at `at`.
@@ -133,7 +147,19 @@ impl<'a> Model<'a> {
                     limit,
                     timeout,
                     scope,
+                    observes: false,
+                    caller,
                 } => {
+                    let whole = match plan.announces {
+                        // It ends a call, never the run that outlives it.
+                        _ if found == RUN && plan.outlives() => None,
+                        Some(Announced::Whole(ticks)) => Some(ticks),
+                        _ => None,
+                    };
+                    if let (true, Some(ticks)) = (caller, whole) {
+                        let clocks = &mut model.clocks[found.min(CALL)];
+                        clocks.timeout = least(clocks.timeout, Some(ticks * TICK));
+                    }
                     let clocks = &mut model.clocks[target(found, scope)];
                     clocks.ceiling = least(clocks.ceiling, limit.map(|limit| limit * TICK));
                     clocks.timeout = least(clocks.timeout, timeout.map(|timeout| timeout * TICK));
@@ -143,6 +169,7 @@ impl<'a> Model<'a> {
                     first,
                     resets_on,
                     scope,
+                    observes: false,
                 } => model.windows.push(Window {
                     level: target(found, scope),
                     length: first * TICK,
@@ -150,6 +177,16 @@ impl<'a> Model<'a> {
                     resets_on,
                     kept: 0,
                     outside: plan.layers[index..].iter().any(Kind::tries),
+                    alive: None,
+                }),
+                Kind::Local(every, scope) => model.windows.push(Window {
+                    level: target(found, scope),
+                    length: 2 * every * TICK,
+                    step: 2 * every * TICK,
+                    resets_on: ResetOn::AnyByte,
+                    kept: 0,
+                    outside: plan.layers[index..].iter().any(Kind::tries),
+                    alive: Some(false),
                 }),
                 _ => {}
             }

@@ -2,15 +2,30 @@
 
 use super::fail;
 use crate::{
-    plan::{Ending, Plan},
-    script::{DONE, ERROR_EVENT},
+    plan::{Ending, Kind, Plan},
+    script::{DONE, ERROR_EVENT, is_inserted},
     trace::{Event, Story},
 };
 
 /// A prefix of what one upstream call gave, the last, cut at an event, and at
 /// most one terminal event.
+///
+/// Comments may be inserted, if a layer does that.
 pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
-    let got = story.got();
+    let mut got = String::new();
+    for text in story.texts() {
+        if !is_inserted(text) {
+            got.push_str(text);
+            continue;
+        }
+        let inserts = |kind: &Kind| matches!(kind, Kind::Progress { .. });
+        let between = got.is_empty() || got.ends_with("\n\n");
+        let ends = [DONE, ERROR_EVENT, "event: error\n"];
+        let ended = ends.iter().any(|end| got.contains(end));
+        if !plan.sse || !plan.layers.iter().any(inserts) || !between || ended {
+            return fail(format!("{text:?} after {got:?}"));
+        }
+    }
     let (call, given) = match story.given.last() {
         Some(given) => (story.given.len() - 1, &**given),
         None => (0, ""),
@@ -64,5 +79,7 @@ pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
 }
 
 fn is_made_here(got: &str) -> bool {
-    got.starts_with("{\"error\":{") && !got.contains("boom")
+    // Behind an early head an answer is an error, which says what the answer was.
+    let tells = got.contains("The upstream answered");
+    got.starts_with("{\"error\":{") && (tells || !got.contains("boom"))
 }

@@ -3,6 +3,7 @@
 mod attempts;
 mod bytes;
 mod drops;
+mod guards;
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use tower_agent::TerminalReason;
 
 use crate::{
     model,
-    plan::{Kind, Plan},
+    plan::{Announced, Kind, Plan},
     script::{DONE, ERROR_EVENT},
     trace::{Event, Node, Over, Story},
 };
@@ -19,7 +20,8 @@ type Check = fn(&Plan, &Story) -> Result<(), String>;
 
 /// All oracles.
 pub(crate) fn all() -> impl Iterator<Item = (&'static str, Check)> {
-    GENERAL.into_iter().chain(attempts::ALL)
+    let oracles = GENERAL.into_iter().chain(attempts::ALL);
+    oracles.chain(guards::ALL)
 }
 
 const GENERAL: [(&str, Check); 9] = [
@@ -34,6 +36,20 @@ const GENERAL: [(&str, Check); 9] = [
     ("completed is what the reader saw", completed_is_whole),
 ];
 
+/// Of a call that no layer inside has seen the caller is told at once, and nothing
+/// is left of it.
+pub(crate) fn unseen(plan: &Plan, story: &Story) -> Result<(), String> {
+    let told = Over::Reason(TerminalReason::LoopDetected);
+    let answered = story.head().is_some_and(|(_, status)| status == 422);
+    if !plan.loops() || !(answered || story.over() == Some(&told)) {
+        return fail(format!("{:?}", story.over()));
+    }
+    match story.last().event {
+        Event::Gone(0, 0, 0) => Ok(()),
+        ref left => fail(format!("{left:?}")),
+    }
+}
+
 fn quarters(at: Duration) -> u64 {
     u64::try_from(at.as_millis()).unwrap() / 250
 }
@@ -44,7 +60,7 @@ fn fail(why: impl Into<String>) -> Result<(), String> {
 
 /// Reasons only ever go from none to one, the run's is every call's, and each
 /// observer is told once.
-fn one_reason(_: &Plan, story: &Story) -> Result<(), String> {
+fn one_reason(plan: &Plan, story: &Story) -> Result<(), String> {
     for pair in story.entries.windows(2) {
         for node in 0..2 {
             let (before, after) = (&pair[0].reasons[node], &pair[1].reasons[node]);
@@ -58,6 +74,10 @@ fn one_reason(_: &Plan, story: &Story) -> Result<(), String> {
     }
     let last = &story.last().reasons;
     for node in [Node::Run, Node::Call] {
+        if node == Node::Call && !plan.pump_sees_the_call() {
+            // It may be opened after the observers were.
+            continue;
+        }
         let noticed: Vec<_> = story
             .entries
             .iter()
@@ -80,8 +100,8 @@ fn one_reason(_: &Plan, story: &Story) -> Result<(), String> {
 /// Against the model; stacks with a pump, or that try twice, are judged by the sound part alone,
 /// in [`ceiling`] and [`no_clock_early`].
 fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
-    let fails = !plan.behaviour(0).is_serving();
-    if plan.is_pumped() || !plan.tries_once() || fails {
+    let fails = !plan.behaviour(0).is_serving() || plan.heals > 0;
+    if plan.is_pumped() || !plan.tries_once() || (fails && !plan.loops()) || !model::knows(plan) {
         return Ok(());
     }
     let Some(expected) = model::expect(plan) else {
@@ -177,26 +197,45 @@ fn no_clock_early(plan: &Plan, story: &Story) -> Result<(), String> {
     let least =
         |limits: &mut dyn Iterator<Item = u64>| limits.min().map_or(u64::MAX, |ticks| ticks * 4);
     let layers = || plan.layers.iter();
+    let announced = plan.announces.map(|announced| match announced {
+        Announced::Whole(ticks) | Announced::Head(ticks) | Announced::Silence(ticks) => ticks,
+    });
     let earliest = match &story.entries[from].reasons[1] {
         // A candidate's share of any limit ends as a ceiling does.
         Some(TerminalReason::HardCeiling) => {
             let limits = &mut layers().filter_map(|kind| match kind {
+                Kind::Ceiling { observes: true, .. } => None,
                 Kind::Ceiling { limit, timeout, .. } if plan.shares() > 1 => {
-                    limit.iter().chain(timeout).min().copied()
+                    let announced = announced.iter();
+                    limit.iter().chain(timeout).chain(announced).min().copied()
                 }
                 Kind::Ceiling { limit, .. } => *limit,
                 _ => None,
             });
             least(limits) / plan.shares()
         }
-        Some(TerminalReason::CallerDeadline) => {
-            least(&mut layers().filter_map(|kind| match kind {
-                Kind::Ceiling { timeout, .. } => *timeout,
+        Some(TerminalReason::CallerDeadline) => least(&mut layers().filter_map(|kind| {
+            match kind {
+                Kind::Ceiling { observes: true, .. } => None,
+                Kind::Ceiling {
+                    timeout, caller, ..
+                } => timeout
+                    .iter()
+                    .chain(announced.iter().filter(|_| *caller))
+                    .min()
+                    .copied(),
                 _ => None,
-            }))
-        }
+            }
+        })),
         Some(TerminalReason::StepTimeout) => least(&mut layers().filter_map(|kind| match kind {
-            Kind::Step { window, first, .. } => Some(*window.min(first)),
+            Kind::Step {
+                window,
+                first,
+                observes: false,
+                ..
+            } => Some(*window.min(first)),
+            Kind::Local(every, _) => Some(2 * every),
+            Kind::Gate { silence, .. } => *silence,
             _ => None,
         })),
         _ => 0,
@@ -207,7 +246,10 @@ fn no_clock_early(plan: &Plan, story: &Story) -> Result<(), String> {
     // Silence began with a wait: some first Pending stands a window before it.
     if story.entries[from].reasons[1] == Some(TerminalReason::StepTimeout) && !plan.is_pumped() {
         let pending = story.entries[..from].iter().any(|entry| {
-            let waits = matches!(entry.event, Event::Pending(_) | Event::Busy);
+            let waits = matches!(
+                entry.event,
+                Event::Pending(_) | Event::Busy | Event::Refused(_)
+            );
             waits && quarters(entry.at) + earliest <= at
         });
         if !pending {
@@ -242,7 +284,7 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
     let pumped = plan
         .layers
         .first()
-        .is_some_and(|kind| matches!(kind, Kind::Pump(_)));
+        .is_some_and(|kind| matches!(kind, Kind::Pump(..)));
     if (pumped || asked_after.is_some_and(|index| index < from)) && at > limit * 4 + 4 {
         let polled = asked_after.map(|index| quarters(story.entries[index].at));
         if pumped || polled.is_some_and(|polled| at > polled) {
