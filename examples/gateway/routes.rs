@@ -60,7 +60,10 @@ fn called(gateway: Gateway, config: &Config) -> Router {
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }
-    let pages = Pages::of(config.cors.clone());
+    let pages = Pages::Of {
+        listed: config.cors.clone(),
+        local: config.auth.is_none(),
+    };
     app.layer(from_fn_with_state(pages, access::refuse_pages))
 }
 
@@ -87,9 +90,9 @@ fn operated(watched: Watched, operator: Operator) -> Router {
     closed(app)
 }
 
-/// For no page but those of this machine.
+/// For no page of another origin.
 fn closed(app: Router) -> Router {
-    app.layer(from_fn_with_state(Pages::default(), access::refuse_pages))
+    app.layer(from_fn_with_state(Pages::Own, access::refuse_pages))
 }
 
 /// One list that the SDKs of both dialects read.

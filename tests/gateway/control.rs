@@ -163,15 +163,58 @@ fn a_page_of_another_origin_is_refused() {
                 assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
             }
         }
-        let own = format!("http://{}", gateway.addr);
-        for origin in [&own, "http://localhost:3000", "http://[::1]:3000"] {
+        // Another port is another origin, also on this machine.
+        for origin in ["http://localhost:3000", "http://[::1]:3000"] {
             let headers = [("origin", origin)];
-            assert_eq!(
-                status(&gateway, &ROUTES[0], &headers).await,
-                200,
-                "{origin}"
-            );
+            for route in &ROUTES {
+                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin}");
+            }
         }
+        let own = format!("http://{}", gateway.addr);
+        let headers = [("origin", own.as_str())];
+        assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200);
+    });
+}
+
+/// Pictures, scripts and links of a page name no origin.
+#[test]
+fn what_a_page_fetches_without_an_origin_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for route in &ROUTES {
+            for site in ["cross-site", "same-site", "nonsense"] {
+                let headers = [("sec-fetch-site", site)];
+                assert_eq!(status(&gateway, route, &headers).await, 403, "{site}");
+            }
+        }
+        for site in ["same-origin", "none"] {
+            let headers = [("sec-fetch-site", site)];
+            assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200, "{site}");
+        }
+    });
+}
+
+/// Nor what a proxy on this machine passes on for somebody else.
+#[test]
+fn what_came_through_a_proxy_is_refused() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for name in ["via", "forwarded", "x-forwarded-for", "x-forwarded-host"] {
+            let headers = [(name, "1.1 proxy")];
+            assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 403, "{name}");
+        }
+    });
+}
+
+/// Without keys the callers' routes are for this machine too.
+#[test]
+fn a_foreign_host_reaches_no_callers_route_without_keys() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let models = (Method::GET, "/v1/models");
+        let headers = [("host", "evil.example")];
+        assert_eq!(status(&gateway, &models, &headers).await, 403);
+        assert_eq!(status(&gateway, &models, &[]).await, 200);
     });
 }
 

@@ -2,12 +2,15 @@ use std::net::SocketAddr;
 
 use axum::{
     extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, StatusCode, Uri, header},
+    http::{HeaderMap, StatusCode, Uri},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use super::{bearers, origin::is_loopback};
+use super::{
+    bearers,
+    origin::{host, is_loopback},
+};
 use crate::config::Secret;
 
 /// How the operator is known.
@@ -17,7 +20,14 @@ pub(crate) struct Operator {
 }
 
 /// What proxies say of whom they speak for.
-const FORWARDED: [&str; 3] = ["forwarded", "x-forwarded-for", "x-real-ip"];
+const FORWARDED: [&str; 6] = [
+    "forwarded",
+    "via",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-real-ip",
+];
 
 impl Operator {
     pub(crate) const fn new(token: Option<Secret>) -> Self {
@@ -52,12 +62,8 @@ pub(crate) async fn guard(
 /// Whether the request is of this machine, and meant for it: a browser can be
 /// made to resolve a foreign name to a loopback address.
 fn is_local(peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
-    let host = headers
-        .get(header::HOST)
-        .map(|value| value.to_str().unwrap_or(""));
-    let host = uri.authority().map(|authority| authority.as_str()).or(host);
     peer.ip().to_canonical().is_loopback()
-        && host.is_some_and(is_loopback)
+        && host(uri, headers).is_some_and(is_loopback)
         // A proxy on this machine speaks for others.
         && !FORWARDED.iter().any(|name| headers.contains_key(*name))
 }

@@ -2,37 +2,73 @@ use std::net::IpAddr;
 
 use axum::{
     extract::{Request, State},
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 
 use crate::config::Cors;
 
-/// The pages that may use a route: those of this machine, and maybe some more.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Pages(Option<Cors>);
+/// The pages that may use a route.
+#[derive(Clone, Debug)]
+pub(crate) enum Pages {
+    /// Those that came from this very server.
+    Own,
+    /// Those of this machine, and those that are listed. `local` is whether the
+    /// server itself is meant for this machine alone.
+    Of { listed: Option<Cors>, local: bool },
+}
 
 impl Pages {
-    /// Also those that a configuration lists.
-    pub(crate) const fn of(listed: Option<Cors>) -> Self {
-        Self(listed)
-    }
-
-    fn may(&self, headers: &HeaderMap) -> bool {
-        headers
-            .get_all(header::ORIGIN)
-            .into_iter()
-            .all(|origin| is_of_this_machine(origin) || self.lists(origin))
-    }
-
-    fn lists(&self, origin: &HeaderValue) -> bool {
-        match &self.0 {
-            None => false,
-            Some(Cors::Any) => true,
-            Some(Cors::Of(origins)) => origins.contains(origin),
+    fn may(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let host = host(uri, headers);
+        let mut origins = headers.get_all(header::ORIGIN).into_iter();
+        match self {
+            Self::Own => {
+                origins.all(|origin| host.is_some() && authority(origin) == host)
+                    && headers.get(FETCH_SITE).is_none_or(is_own)
+            }
+            Self::Of { listed, local } => {
+                // A browser can be made to resolve a foreign name to a loopback address,
+                // and then takes that for the page's own origin.
+                (!local || host.is_none_or(is_loopback))
+                    && origins.all(|origin| is_of_this_machine(origin) || lists(listed, origin))
+            }
         }
     }
+}
+
+/// What browsers say of where a request comes from, also where they name no origin:
+/// of a picture, a script, a link.
+const FETCH_SITE: &str = "sec-fetch-site";
+
+fn is_own(site: &HeaderValue) -> bool {
+    // `none` is a person who typed the address.
+    matches!(site.as_bytes(), b"same-origin" | b"none")
+}
+
+fn lists(listed: &Option<Cors>, origin: &HeaderValue) -> bool {
+    match listed {
+        None => false,
+        Some(Cors::Any) => true,
+        Some(Cors::Of(origins)) => origins.contains(origin),
+    }
+}
+
+/// Which server the request is meant for.
+pub(super) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
+    let host = headers.get(header::HOST);
+    let named = host.map(|value| value.to_str().unwrap_or(""));
+    uri.authority()
+        .map(|authority| authority.as_str())
+        .or(named)
+}
+
+fn authority(origin: &HeaderValue) -> Option<&str> {
+    let origin = origin.to_str().ok()?;
+    origin
+        .strip_prefix("http://")
+        .or(origin.strip_prefix("https://"))
 }
 
 /// Refuses pages of other origins. A browser posts what is simple without
@@ -43,7 +79,7 @@ pub(crate) async fn refuse_pages(
     request: Request,
     next: Next,
 ) -> Response {
-    if pages.may(request.headers()) {
+    if pages.may(request.uri(), request.headers()) {
         next.run(request).await
     } else {
         let message = "this route does not answer pages of another origin\n";
@@ -52,11 +88,7 @@ pub(crate) async fn refuse_pages(
 }
 
 fn is_of_this_machine(origin: &HeaderValue) -> bool {
-    let origin = origin.to_str().unwrap_or("");
-    let authority = origin
-        .strip_prefix("http://")
-        .or(origin.strip_prefix("https://"));
-    authority.is_some_and(is_loopback)
+    authority(origin).is_some_and(is_loopback)
 }
 
 /// Whether an authority names this machine.
