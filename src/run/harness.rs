@@ -15,7 +15,7 @@ use super::{
     Notice, Run, RunEvent, RunEvents, Trajectory,
     actions::Actions,
     core::{Node, nanos},
-    info::Info,
+    info::{Identity, Info},
     notices,
     partial::Partials,
     registry::OpenRun,
@@ -60,6 +60,8 @@ pub(crate) struct Harness {
 struct Observed {
     /// Of a run that is in no registry.
     sequence: u64,
+    /// Its end has a number.
+    over: bool,
     /// None until somebody watches, and after the end.
     sender: Option<broadcast::Sender<RunEvent>>,
 }
@@ -129,9 +131,10 @@ impl Run {
         fence(Ordering::SeqCst);
         if node.nearest_end().is_some() {
             let (sender, receiver) = broadcast::channel(1);
-            observed.sequence += 1;
+            let told = node.payload.identity().and_then(Identity::told);
+            let sequence = told.unwrap_or(observed.last());
             // The receiver is there.
-            let _ = sender.send(RunEvent::ended(node, observed.sequence));
+            let _ = sender.send(RunEvent::ended(node, sequence));
             return RunEvents::new(receiver);
         }
         let sender = &mut observed.sender;
@@ -178,11 +181,12 @@ impl Node<Info> {
     /// which is stored before it is told, comes last for everybody. The `last`
     /// notice is that of whoever ends the run, before the end is told.
     pub(super) fn publish(&self, notice: &Notice, last: bool) {
+        // A subscriber of the program's is not called under a lock.
+        tracing::debug!(target: "tower_agent", run = %self.run_id(), ?notice, "notice");
         let mut observed = self.payload.harness_if_any().map(Harness::lock);
         if !last && self.nearest_end().is_some() {
             return;
         }
-        tracing::debug!(target: "tower_agent", run = %self.run_id(), ?notice, "notice");
         let registration = self.payload.registration();
         let told = registration.and_then(|registration| registration.notified(self, notice, last));
         if let Some(observed) = &mut observed {
@@ -204,13 +208,25 @@ impl Node<Info> {
         let registration = self.payload.registration();
         let told = registration.and_then(|registration| registration.ended(self));
         if let Some(observed) = &mut observed {
-            observed.send(told, |sequence| RunEvent::ended(self, sequence));
+            let sequence = told.unwrap_or(observed.last());
+            if let Some(sender) = &observed.sender {
+                // Only that nobody listens any more can go wrong.
+                let _ = sender.send(RunEvent::ended(self, sequence));
+            }
             observed.sender = None;
         }
     }
 }
 
 impl Observed {
+    /// The number of the end, which is the last event.
+    fn last(&mut self) -> u64 {
+        if !std::mem::replace(&mut self.over, true) {
+            self.sequence += 1;
+        }
+        self.sequence
+    }
+
     fn send(&mut self, told: Option<u64>, event: impl FnOnce(u64) -> RunEvent) {
         self.sequence += 1;
         if let Some(sender) = &self.sender {

@@ -40,7 +40,7 @@ impl Hook for Info {
             node.uncount();
             node.record_end(end);
             node.publish_end();
-            node.let_go();
+            node.let_go(end.at);
             node.ask_below(end);
         }
     }

@@ -98,6 +98,15 @@ pub(crate) struct Identity {
     pub(crate) owner: u128,
     /// How often the name was opened, this time included.
     pub(crate) generation: u64,
+    /// The number of the event that told of its end; 0 until then.
+    pub(crate) told: AtomicU64,
+}
+
+impl Identity {
+    pub(crate) fn told(&self) -> Option<u64> {
+        let number = self.told.load(Ordering::Acquire);
+        (number > 0).then_some(number)
+    }
 }
 
 /// What a node tells the registry that it is enrolled in.

@@ -162,7 +162,13 @@ impl Run {
                 }
             }
         }
-        Err(self.to_terminated())
+        let mut end = self.to_terminated();
+        if run.nearest_end().is_none() && run.closing().is_none() {
+            // Whoever was first at the cap has yet to close it.
+            end.reason = TerminalReason::TurnCap;
+            end.measure = passed.measure;
+        }
+        Err(end)
     }
 
     /// What was counted while this run was one call is that call's, now that it has
@@ -205,12 +211,12 @@ impl Node<Info> {
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
         let ours = self.closing_for().is_some_and(|closing| closing == passed);
         if !ours || self.nearest_end().is_some() {
-            self.let_go();
+            self.let_go(now);
         }
     }
 
     /// Nobody waits for the last call of this run any more.
-    pub(super) fn let_go(&self) {
+    pub(super) fn let_go(&self, now: Duration) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };
@@ -221,7 +227,6 @@ impl Node<Info> {
             }
             counted.last = LastCall::Over;
         }
-        let at = self.nearest_end().map_or(self.opened(), |end| end.at);
-        self.leave_task(at);
+        self.leave_task(now);
     }
 }

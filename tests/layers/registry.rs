@@ -344,3 +344,23 @@ async fn a_run_has_observers_of_its_own_and_its_end_comes_last() {
         assert!(late.next().await.is_none());
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_comes_late_is_told_the_same_number_each_time() {
+    for registered in [false, true] {
+        let registry = RunRegistry::new();
+        let _first = registry.open(us(), id("another"));
+        let run = match registered {
+            true => registry.open(us(), id("r")),
+            false => Run::open(),
+        };
+        run.end(TerminalReason::Aborted);
+
+        for _ in 0..3 {
+            let Some(RunEvent::Ended { sequence, .. }) = run.subscribe().next().await else {
+                panic!()
+            };
+            assert_eq!(sequence, if registered { 3 } else { 1 });
+        }
+    }
+}

@@ -112,8 +112,10 @@ impl Clocks {
 
     /// Ends at `at`, or when nobody works on it any more. In one order with the
     /// count of those who do: one of the two sees the other.
-    pub(super) fn drain(&self, at: Duration) {
-        self.drain.fetch_min(nanos(at), Ordering::SeqCst);
+    /// Answers whether that is sooner than before.
+    pub(super) fn drain(&self, at: Duration) -> bool {
+        let at = nanos(at);
+        at < self.drain.fetch_min(at, Ordering::SeqCst)
     }
 
     pub(super) fn is_draining(&self) -> bool {

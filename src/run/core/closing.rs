@@ -32,20 +32,22 @@ impl<P: Hook> Node<P> {
         if self.nearest_end().is_some() {
             return;
         }
-        self.clocks.drain(until);
+        let sooner = self.clocks.drain(until);
         let mut wakers = Vec::new();
         let mut below = Vec::new();
         let closing = Closing {
             reason: reason.clone(),
             passed,
         };
-        self.refuse(&closing, &mut wakers, &mut below);
+        self.refuse(&closing, sooner, &mut wakers, &mut below);
         while let Some(node) = below.pop() {
-            if node.last {
+            if !node.last {
+                node.refuse(&closing, sooner, &mut wakers, &mut below);
+            } else if sooner {
                 // Opened meanwhile; it is what the closing waits for.
-                continue;
+                node.hear();
+                node.lock().waiters.collect(false, &mut wakers);
             }
-            node.refuse(&closing, &mut wakers, &mut below);
         }
         if self.is_idle() {
             // The last one may have left without having seen the clock.
@@ -101,9 +103,17 @@ impl<P: Hook> Node<P> {
     }
 
     /// Refuses new work, and collects who must hear of it: whoever waits to
-    /// start something has nothing to wait for.
-    fn refuse(&self, closing: &Closing, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>) {
-        if self.closing.set(closing.clone()).is_err() {
+    /// start something has nothing to wait for, and whoever works may have to end
+    /// sooner.
+    fn refuse(
+        &self,
+        closing: &Closing,
+        sooner: bool,
+        wakers: &mut Vec<Waker>,
+        below: &mut Vec<Arc<Self>>,
+    ) {
+        let refuses = self.closing.set(closing.clone()).is_ok();
+        if !refuses && !sooner {
             return;
         }
         self.hear();

@@ -92,6 +92,8 @@ impl RunRegistry {
             run.node().check_below(began);
             let node = run.node();
             node.close(&TerminalReason::Shutdown, until, began);
+            // A last call would be new work.
+            node.let_go(began);
         }
         RunDrain::new(live, now.checked_add(limit))
     }

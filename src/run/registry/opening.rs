@@ -1,5 +1,5 @@
 use std::{
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -217,6 +217,7 @@ impl RunRegistry {
             registration: shared,
             owner: with.key.owner,
             generation,
+            told: AtomicU64::new(0),
         })
     }
 

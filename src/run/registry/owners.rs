@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
 };
 
 use tokio::time::Instant;
@@ -124,6 +124,7 @@ impl RunRegistry {
             registration: nobody,
             owner: owner.0,
             generation: 0,
+            told: AtomicU64::new(0),
         });
         drop(
             run.node()

@@ -207,7 +207,9 @@ impl Registration for Shared {
         let reason = node.nearest_end().map(|end| &end.reason);
         self.remember(Memory { shard, serial }, reason);
         let mut sequence = self.sequence();
-        Some(self.send(&mut sequence, |number| RunEvent::ended(node, number)))
+        let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
+        identity.told.store(number, Ordering::Release);
+        Some(number)
     }
 
     fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64> {

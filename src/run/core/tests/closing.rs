@@ -1,5 +1,13 @@
 //! Between alive and ended.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Wake, Waker},
+};
+
 use super::*;
 use crate::run::core::{Clock, Measure, Passed};
 
@@ -329,4 +337,35 @@ fn a_last_call_that_comes_too_late_is_over_from_its_birth() {
     let call = tree.last_call(&tree.root, ms(3));
 
     assert_eq!(reason(&call), Some(TerminalReason::Aborted));
+}
+
+#[test]
+fn whoever_works_below_hears_of_a_sooner_limit() {
+    let tree = Sapling::new();
+    let [call, attempt] = tree.call();
+    attempt.enter();
+    call.close(&TerminalReason::TurnCap, ms(600), ms(1));
+    let woken = [(); 2].map(|()| Arc::new(Count::default()));
+    for (node, count) in [&call, &attempt].into_iter().zip(&woken) {
+        node.wait(&mut None, &Waker::from(Arc::clone(count)), true);
+    }
+    let counts = || {
+        woken
+            .each_ref()
+            .map(|count| count.0.load(Ordering::Relaxed))
+    };
+
+    call.close(&TerminalReason::Shutdown, ms(700), ms(2));
+    assert_eq!(counts(), [0, 0], "later is no news");
+    call.close(&TerminalReason::Shutdown, ms(50), ms(3));
+    assert_eq!(counts(), [1, 1]);
+}
+
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }

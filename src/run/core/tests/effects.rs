@@ -90,6 +90,7 @@ impl Model {
             return;
         }
         let drain = &mut self.nodes[node].drain;
+        let sooner = drain.is_none_or(|stored| until < stored);
         *drain = Some(drain.map_or(until, |stored| stored.min(until)));
         let mut reached: Vec<_> = self.below(node).collect();
         for _ in 0..self.follows.len() {
@@ -104,11 +105,12 @@ impl Model {
             // What is over has heard of that.
             self.calls.may_wake |= wakers;
             let spec = &mut self.nodes[node];
-            if spec.closing.is_none() {
+            let refuses = spec.closing.is_none();
+            if refuses {
                 spec.closing = Some(reason.clone());
-                if spec.end.is_none() {
-                    self.calls.must_wake |= wakers;
-                }
+            }
+            if (refuses || sooner) && spec.end.is_none() {
+                self.calls.must_wake |= wakers;
             }
         }
         if self.active(node) == 0 {
