@@ -5,7 +5,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::support::{Config, Gateway, Upstream, chat, run, within};
+use super::support::{Config, DIALECTS, Gateway, STREAM, Upstream, WHOLE, chat, run, within};
+
+const CHAT: &str = "/v1/chat/completions";
 
 /// What only the gateway must know of its caller.
 const PRIVATE: [(&str, &str); 7] = [
@@ -197,5 +199,34 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
         within(stream.read_to_string(&mut answer)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
         assert_eq!(upstream.seen()[0].body, body);
+    });
+}
+
+/// With everything that reads what passes.
+#[test]
+fn what_only_looks_changes_no_byte() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let all = "preset = \"recommended\"\n[stop]\nphrases = [\"/stop\"]\n\
+                   [loops]\nstop = 3\n[progress]\ncomments = true\n";
+        let gateway = Gateway::with(&Config::of(upstream.addr, all), &[]).await;
+        for dialect in &DIALECTS {
+            // The upstream streams as chat does, whatever it is asked for.
+            for stream in [false, dialect.path == CHAT] {
+                let asks = dialect.asks("m", stream).replace(':', " :\t");
+                let request = gateway.post(dialect.path, asks.clone());
+                let request = request.header("x-run-id", "r-1");
+                let request = request.header("x-session-id", "s-1");
+                let answer = within(request.send()).await.unwrap();
+                assert_eq!(answer.status(), 200, "{}", dialect.path);
+                let wanted = if stream { STREAM } else { WHOLE };
+                assert_eq!(within(answer.text()).await.unwrap(), wanted);
+                assert_eq!(upstream.seen().pop().unwrap().body, asks);
+            }
+        }
+        // What is no JSON is refused as without them.
+        let answer = within(gateway.post(CHAT, "").send()).await.unwrap();
+        assert_eq!(answer.status(), 400);
+        assert_eq!(upstream.count(), 6);
     });
 }

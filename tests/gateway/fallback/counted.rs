@@ -52,6 +52,13 @@ fn a_run_with_one_error_too_often_is_over() {
     assert_eq!(run(failures("per_error_key = 1", reason)), 2);
 }
 
+/// Off unless it is set, whatever else is.
+#[test]
+fn a_run_with_too_many_errors_in_a_row_is_over() {
+    let reason = "consecutive_errors";
+    assert_eq!(run(failures("consecutive_errors = 2", reason)), 3);
+}
+
 /// What was repaired inside of a call never reached the harness.
 #[test]
 fn a_failure_that_another_candidate_made_good_is_not_counted() {
