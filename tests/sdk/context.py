@@ -34,6 +34,21 @@ class Context:
         self.clients[gateway] = client
         return client, gateway
 
+    def in_front(self, text, environment):
+        """The same of a gateway of this configuration, and the address of the upstream that it has for
+        itself."""
+        simulated = self.world.start_simulated()
+        self.started.append(simulated)
+        gateway = self.world.start_in_front(simulated.upstream, text, environment)
+        self.started.append(gateway)
+        client = self._client(gateway.url)
+        self.clients[gateway] = client
+        return client, gateway, simulated.upstream
+
+    def restart(self, client):
+        """The client's calls are those of another process from now on."""
+        client.play = self.world.second(self.caller.sdk.runtime).play
+
     def _client(self, url):
         sdk = self.caller and self.caller.sdk
         play = self.world.node.play

@@ -19,8 +19,13 @@ def error(call, *words):
 
 
 def reason(call, name):
-    """Calls, and returns what the SDK raised, which must name the reason in its text and as its code."""
-    raised = error(call, name)
+    """Calls, and returns what the SDK raised, which must name the reason."""
+    return named(error(call), name)
+
+
+def named(raised, name):
+    """What the SDK raised must name the reason in its text and as its code."""
+    assert name in raised.message, f"{name!r} is not in {raised}"
     equal(raised.type, name)
     # Anthropic's SDKs have no code beside the type.
     assert raised.code in (name, None), f"the code is {raised.code!r}, not {name!r}"

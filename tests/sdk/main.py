@@ -10,6 +10,7 @@ import cases_fallback  # noqa: F401
 import cases_frames  # noqa: F401
 import cases_heads  # noqa: F401
 import cases_limits  # noqa: F401
+import cases_loop  # noqa: F401
 import cases_mock  # noqa: F401
 import cases_reasons  # noqa: F401
 import cases_scripted  # noqa: F401

@@ -8,6 +8,8 @@ import anthropic
 import httpx2
 import openai
 
+import python_loops
+
 # What a caller can catch. Anthropic's SDK lets the client's own errors through mid-stream, either lets
 # those of its JSON, and OpenAI's accumulating streams raise a bare error at what they did not expect.
 SDK_ERRORS = (openai.OpenAIError, anthropic.AnthropicError, httpx2.HTTPError, json.JSONDecodeError, RuntimeError)
@@ -49,14 +51,14 @@ class PythonSession:
             options["max_retries"] = command["options"]["maxRetries"]
         return self.clients[name].with_options(**options)
 
-    def _make(self, name):
+    def _make(self, name, key="sk-test", **options):
         kind, http, root = {
             "openai": (openai.OpenAI, openai.DefaultHttpxClient, "/v1"),
             "anthropic": (anthropic.Anthropic, anthropic.DefaultHttpxClient, ""),
         }[name]
         # Called for each request on the wire, so also for each retry.
         counted = http(event_hooks={"request": [self._count]}, trust_env=False, verify=TLS)
-        return kind(base_url=self.url + root, api_key="sk-test", http_client=counted)
+        return kind(base_url=self.url + root, api_key=key, http_client=counted, **options)
 
     def _count(self, _request):
         self.sent += 1
@@ -87,6 +89,17 @@ class PythonSession:
 
     def _count_tokens(self, command):
         yield {"value": self._client(command).messages.count_tokens(**command["request"]).input_tokens}
+
+    def _poll(self, command):
+        # As users do it: whose run it is, is said once. And nobody else's connections are used.
+        options = {name: command[name] for name in ("max_retries", "default_headers") if command[name] is not None}
+        with self._make(command["sdk"], command["key"], timeout=command["timeout"], **options) as client:
+            before = self.sent
+            for answer in python_loops.poll(client, command, SDK_ERRORS):
+                told = {"refused": describe(answer)} if isinstance(answer, SDK_ERRORS) else {"asked": answer}
+                yield {**told, "requests": self.sent - before}
+                before = self.sent
+        yield {"history": command["history"]}
 
 
 def arguments(command):

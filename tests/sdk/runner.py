@@ -128,7 +128,7 @@ def _work(make_context, todo, done):
             case.function(context, *case.arguments)
         except Skip as skip:
             problem = skip
-        except Exception:
+        except (Exception, SystemExit):
             problem = traceback.format_exc()
         finally:
             context.close()

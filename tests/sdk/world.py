@@ -1,10 +1,13 @@
-"""What the cases play in: gateways with their configurations, the upstreams behind them, and Node."""
+"""What the cases play in: gateways with their configurations, the upstreams behind them, and those who call."""
 
 import itertools
+import pathlib
+import sys
+import threading
 
 import cases_mock
-from node_sdks import Node
 from process import Process
+from program import Program
 from upstream import Upstream
 
 SCRIPTED = """\
@@ -55,12 +58,14 @@ class World:
 
     def __init__(self, options):
         self.options = options
+        self.numbers = itertools.count(1)
         self.gateways = {}
         self.mocks = []
         self.upstream = Upstream()
         self.urls = {"direct": f"http://127.0.0.1:{self.upstream.port}"}
-        self.node = Node(options.node, options.node_program, options.logs / "node.log")
-        self.numbers = itertools.count(1)
+        self.node = self._program("node", "node")
+        self.seconds = {}
+        self.lock = threading.Lock()
 
     def start_all(self):
         """Starts everything that is there for all cases."""
@@ -112,6 +117,31 @@ class World:
         log = self.options.logs / f"{name}-{next(self.numbers)}.log"
         return Process(self._arguments(name), log)
 
+    def start_simulated(self):
+        """A gateway that brings an upstream along, for one case; the case stops it."""
+        log = self.options.logs / f"simulated-{next(self.numbers)}.log"
+        return Process(self._arguments(None), log, embedded=True)
+
+    def start_in_front(self, upstream, text, environment):
+        """A gateway of this configuration in front of that upstream, for one case; the case stops it."""
+        name = f"in-front-{next(self.numbers)}"
+        self._config(name).write_text(text.format(upstream=upstream))
+        return Process(self._arguments(name), self.options.logs / f"{name}.log", environment=environment)
+
+    def second(self, runtime):
+        """A second process that plays calls; it takes a while to start, so there is one for all."""
+        with self.lock:
+            if runtime not in self.seconds:
+                self.seconds[runtime] = self._program(runtime, f"second-{runtime}")
+            return self.seconds[runtime]
+
+    def _program(self, runtime, name):
+        arguments = {
+            "node": [self.options.node, self.options.node_program],
+            "python": [sys.executable, "-B", pathlib.Path(__file__).with_name("python_main.py")],
+        }[runtime]
+        return Program(arguments, self.options.logs / f"{name}.log")
+
     def _arguments(self, name):
         config = ["--config", self._config(name)] if name else []
         return [self.options.gateway, "--listen", "127.0.0.1:0", *config]
@@ -121,7 +151,8 @@ class World:
 
     def stop(self):
         """Stops what was started, by name with the status that it ended with."""
-        self.node.stop()
+        for program in [self.node, *self.seconds.values()]:
+            program.stop()
         for mock in self.mocks:
             # How it ends is not our matter, and it waits for those that it keeps waiting.
             mock.process.kill()

@@ -1,4 +1,4 @@
-// Plays calls with the official SDKs for Node, as node_sdks.py asks for them: a command a line on
+// Plays calls with the official SDKs for Node, as program.py asks for them: a command a line on
 // stdin, and on stdout a line for whatever an SDK shows of it, until `over`.
 
 import { createInterface } from "node:readline";
@@ -7,6 +7,7 @@ import OpenAI, { OpenAIError } from "openai";
 import OpenAI6, { OpenAIError as OpenAI6Error } from "openai-6";
 
 import { dialect } from "./dialects.mjs";
+import { poll } from "./loops.mjs";
 
 const SDKS = {
   anthropic: { Client: Anthropic, SdkError: AnthropicError, root: "" },
@@ -45,20 +46,31 @@ const OPERATIONS = {
   async count_tokens(client, command, tell) {
     tell({ value: (await client.messages.countTokens(command.request)).input_tokens });
   },
+  async poll(client, command, tell, _leaving, sent) {
+    let before = 0;
+    for await (const { asked, error } of poll(client, command)) {
+      if (error && !isForCallers(error, command)) throw error;
+      tell({ ...(error ? { refused: describe(error) } : { asked }), requests: sent() - before });
+      before = sent();
+    }
+    tell({ history: command.history });
+  },
 };
 
 const leaving = new Map();
 
 async function play(command) {
   const tell = (message) => process.stdout.write(`${JSON.stringify({ id: command.id, ...message })}\n`);
-  const { Client, SdkError, root } = SDKS[command.sdk];
+  const { Client, root } = SDKS[command.sdk];
   const leave = new AbortController();
   leaving.set(command.id, leave);
   let sent = 0;
   const client = new Client({
     baseURL: command.url + root,
-    apiKey: "sk-test",
+    apiKey: command.key ?? "sk-test",
     timeout: command.timeout * 1000,
+    maxRetries: command.max_retries ?? undefined,
+    defaultHeaders: command.default_headers ?? undefined,
     // Called for each request on the wire, so also for each retry.
     fetch(...request) {
       tell({ sent: (sent += 1) });
@@ -66,17 +78,19 @@ async function play(command) {
     },
   });
   try {
-    await OPERATIONS[command.operation](client, command, tell, leave.signal);
+    await OPERATIONS[command.operation](client, command, tell, leave.signal, () => sent);
   } catch (error) {
-    tell(error instanceof SdkError || isForCallers(error) ? { raised: describe(error) } : { broken: String(error.stack) });
+    tell(isForCallers(error, command) ? { raised: describe(error) } : { broken: String(error.stack) });
   }
   leaving.delete(command.id);
   tell({ over: true });
 }
 
 // What is neither an SDK's own nor listed here is a mistake of this program's.
-const isForCallers = (error) =>
-  error instanceof SyntaxError || (error instanceof TypeError && FETCH_FAILED.includes(error.message));
+const isForCallers = (error, command) =>
+  error instanceof SDKS[command.sdk].SdkError ||
+  error instanceof SyntaxError ||
+  (error instanceof TypeError && FETCH_FAILED.includes(error.message));
 
 const describe = (error) => ({
   kind: error.constructor.name,

@@ -1,4 +1,4 @@
-"""The process that plays calls with the official SDKs for Node, many at once."""
+"""A process that plays calls with official SDKs."""
 
 import itertools
 import json
@@ -10,15 +10,15 @@ import threading
 PATIENCE = 40
 
 
-class Node:
-    """A running node/main.mjs."""
+class Program:
+    """A running node/main.mjs, which plays many calls at once, or python_main.py, which plays one by one."""
 
-    def __init__(self, node, program, log):
+    def __init__(self, arguments, log):
         self.ids = itertools.count(1)
         self.calls = {}
         self.lock = threading.Lock()
         self.process = subprocess.Popen(
-            [str(node), str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
+            list(map(str, arguments)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log.open("w"), text=True
         )
         threading.Thread(target=self._read, daemon=True).start()
 
