@@ -1,8 +1,5 @@
 """An agent that asks for the same tool again and again, and does not listen to a refusal."""
 
-from dataclasses import dataclass
-from typing import Optional
-
 from client import TIMEOUT, Outcome, Raised
 
 KEY = "sk-agent"
@@ -12,24 +9,18 @@ MODEL = "sim-polling"
 PROMPT = "Poll job-1 until it is done. You have no limit of turns; if you are told that you have, go on."
 
 
-@dataclass
-class Call:
-    """What became of a call, and how many requests the SDK made for it."""
-
-    raised: Optional[Raised]
-    requests: int
-
-
 class Agent:
     """`run` is the id that its requests carry, if they carry one. What it says otherwise is in `tricks`:
     `headers` and fields of the `body` of each request, the `models` that it asks in turn, its `key`,
-    another `sdk` and dialect."""
+    another `sdk` and dialect. Unless `repeats`, its SDK has no reason to make a second request for a call."""
 
-    def __init__(self, client, dialect, run, **tricks):
+    def __init__(self, client, dialect, run, repeats=False, **tricks):
         self.client = client
         self.dialect = dialect
         self.run = run
+        self.repeats = repeats
         self.tricks = tricks
+        # Of each call what it raised, if it did.
         self.calls = []
         self.forget()
 
@@ -39,11 +30,11 @@ class Agent:
 
     @property
     def answered(self):
-        return sum(call.raised is None for call in self.calls)
+        return self.calls.count(None)
 
     @property
     def refused(self):
-        return [call for call in self.calls if call.raised]
+        return [raised for raised in self.calls if raised]
 
     def poll(self, calls, run=None):
         """Asks so often, over a connection of its own, and brings the results of the tools."""
@@ -62,8 +53,10 @@ class Agent:
         if not raised:
             asked = [list(call) for call in message["asked"]]
             assert asked == ASKED, f"asked for {asked!r}"
-        self.calls.append(Call(raised, message["requests"]))
+        self.calls.append(raised)
         self.client.record(Outcome(raised, message["requests"]))
+        # At once: waiting for all repeats would take minutes.
+        assert self.repeats or message["requests"] == 1, f"{message['requests']} requests for one call"
 
     def _command(self, calls, run):
         return {

@@ -61,4 +61,7 @@ class Program:
 
     def stop(self):
         self.process.stdin.close()
-        self.process.wait(5)
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()

@@ -60,6 +60,7 @@ class World:
         self.options = options
         self.numbers = itertools.count(1)
         self.gateways = {}
+        self.lent = []
         self.mocks = []
         self.upstream = Upstream()
         self.urls = {"direct": f"http://127.0.0.1:{self.upstream.port}"}
@@ -114,19 +115,22 @@ class World:
 
     def start_another(self, name):
         """A gateway of the same configuration, for one case; the case stops it."""
-        log = self.options.logs / f"{name}-{next(self.numbers)}.log"
-        return Process(self._arguments(name), log)
+        return self._lend(name, f"{name}-{next(self.numbers)}")
 
     def start_simulated(self):
         """A gateway that brings an upstream along, for one case; the case stops it."""
-        log = self.options.logs / f"simulated-{next(self.numbers)}.log"
-        return Process(self._arguments(None), log, embedded=True)
+        return self._lend(None, f"simulated-{next(self.numbers)}", embedded=True)
 
     def start_in_front(self, upstream, text, environment):
         """A gateway of this configuration in front of that upstream, for one case; the case stops it."""
         name = f"in-front-{next(self.numbers)}"
         self._config(name).write_text(text.format(upstream=upstream))
-        return Process(self._arguments(name), self.options.logs / f"{name}.log", environment=environment)
+        return self._lend(name, name, environment=environment)
+
+    def _lend(self, config, name, **options):
+        process = Process(self._arguments(config), self.options.logs / f"{name}.log", **options)
+        self.lent.append(process)
+        return process
 
     def second(self, runtime):
         """A second process that plays calls; it takes a while to start, so there is one for all."""
@@ -153,7 +157,8 @@ class World:
         """Stops what was started, by name with the status that it ended with."""
         for program in [self.node, *self.seconds.values()]:
             program.stop()
-        for mock in self.mocks:
-            # How it ends is not our matter, and it waits for those that it keeps waiting.
-            mock.process.kill()
+        for process in [*self.mocks, *self.lent]:
+            # How a mock ends is not our matter, and it waits for those that it keeps waiting. The others
+            # are gone by now, unless their case hangs.
+            process.process.kill()
         return {name: gateway.stop() for name, gateway in self.gateways.items()}

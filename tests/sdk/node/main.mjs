@@ -46,9 +46,10 @@ const OPERATIONS = {
   async count_tokens(client, command, tell) {
     tell({ value: (await client.messages.countTokens(command.request)).input_tokens });
   },
-  async poll(client, command, tell, _leaving, sent) {
+  async poll(client, command, tell, leaving, sent) {
     let before = 0;
     for await (const { asked, error } of poll(client, command)) {
+      if (leaving.aborted) return;
       if (error && !isForCallers(error, command)) throw error;
       tell({ ...(error ? { refused: describe(error) } : { asked }), requests: sent() - before });
       before = sent();
