@@ -91,14 +91,15 @@ class PythonSession:
         yield {"value": self._client(command).messages.count_tokens(**command["request"]).input_tokens}
 
     def _poll(self, command):
-        # As users do it: whose run it is, is said once. And nobody else's connections are used.
+        # As users do it: whose run it is, is said once. Nobody else uses its connections, or counts with it.
+        own = PythonSession(self.url)
         options = {name: command[name] for name in ("max_retries", "default_headers") if command[name] is not None}
-        with self._make(command["sdk"], command["key"], timeout=command["timeout"], **options) as client:
-            before = self.sent
+        with own._make(command["sdk"], command["key"], timeout=command["timeout"], **options) as client:
+            before = 0
             for answer in python_loops.poll(client, command, SDK_ERRORS):
                 told = {"refused": describe(answer)} if isinstance(answer, SDK_ERRORS) else {"asked": answer}
-                yield {**told, "requests": self.sent - before}
-                before = self.sent
+                yield {**told, "requests": own.sent - before}
+                before = own.sent
         yield {"history": command["history"]}
 
 
