@@ -135,7 +135,7 @@ impl RunRegistry {
 }
 
 impl Owners {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             epoch: Instant::now(),
             known: Mutex::default(),
@@ -198,7 +198,7 @@ impl Owners {
     }
 
     #[cfg(test)]
-    fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.lock().by_owner.len()
     }
 }
@@ -239,76 +239,5 @@ const fn reached(measure: Measure) -> Passed {
     Passed {
         limit: None,
         measure,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::time::advance;
-
-    use super::*;
-
-    const CAPS: OwnerCaps = OwnerCaps::new().max_open_runs(2).turns_per_hour(3);
-
-    fn owner(name: u128) -> Owner {
-        Owner(name)
-    }
-
-    fn cap<T>(result: Result<T, Passed>) -> Option<Measure> {
-        result.err().map(|cap| cap.measure)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn what_is_refused_counts_for_nothing() {
-        let owners = Arc::new(Owners::new());
-        let open = |turn| owners.open(owner(1), CAPS, turn);
-        let _first = open(true).unwrap();
-        let second = open(true).unwrap();
-        for _ in 0..5 {
-            assert_eq!(cap(open(true)), Some(Measure::OpenRuns(2)));
-        }
-        drop(second);
-        let _third = open(true).unwrap();
-        assert_eq!(
-            cap(owners.turn(owner(1), CAPS)),
-            Some(Measure::TurnsPerHour(3))
-        );
-        assert_eq!(cap(owners.turn(owner(2), CAPS)), None, "another owner");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_hour_has_more_turns_than_it_may() {
-        let owners = Arc::new(Owners::new());
-        let mut taken = Vec::new();
-        for second in 0..4 * 3600_u64 {
-            if owners.turn(owner(1), CAPS).is_ok() {
-                taken.push(second);
-            }
-            advance(Duration::from_secs(1)).await;
-        }
-        // Given back once a whole minute is older than an hour.
-        assert_eq!(taken[..6], [0, 1, 2, 3660, 3661, 3662]);
-        assert!(taken.windows(4).all(|turns| turns[3] - turns[0] > 3600));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour() {
-        let owners = Arc::new(Owners::new());
-        let open = owners.open(owner(0), CAPS, false).unwrap();
-        for name in 1..100 {
-            owners.turn(owner(name), CAPS).unwrap();
-        }
-        advance(Duration::from_secs(3600)).await;
-        owners.turn(owner(200), CAPS).unwrap();
-        assert_eq!(owners.len(), 101);
-        advance(Duration::from_secs(60)).await;
-        owners.turn(owner(200), CAPS).unwrap();
-        assert_eq!(owners.len(), 2);
-        drop(open);
-        advance(Duration::from_secs(7200)).await;
-        owners.turn(owner(300), CAPS).unwrap();
-        assert_eq!(owners.len(), 1);
     }
 }

@@ -1,3 +1,6 @@
+mod keys;
+mod owners;
+
 use std::sync::Arc;
 
 use super::{Owner, RunRegistry};
