@@ -9,7 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    NodeKind, Notice, RunId, Step, TerminalReason, Trajectory,
+    NodeKind, Notice, Run, RunId, Step, TerminalReason, Trajectory,
     core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
     harness::Harness,
@@ -125,6 +125,10 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// Completes the run if it has been idle for too long; else answers when it
     /// can have been, if being idle ever ends it.
     fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant>;
+
+    /// Enrols a run that is no part of the tree of `node`, as its owner's and of its
+    /// session: what is ended from outside, with or without it, ends as well.
+    fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run);
 }
 
 impl Info {

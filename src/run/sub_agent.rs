@@ -28,7 +28,10 @@ impl Run {
     /// parent's id, and nothing else joins them: signs of life, tokens and work
     /// under way are each run's own, as are its deadlines.
     ///
-    /// Under a run that is over it is opened alive.
+    /// Under a run that is over it is opened alive. If this one is in a
+    /// [`RunRegistry`](super::RunRegistry), so is the child, under an id that is made
+    /// up: as the same owner's and of the same session it ends when that session is
+    /// aborted or the registry shut down, and completes when it is idle.
     #[must_use]
     pub fn child_detached(&self) -> Self {
         self.open_beside(None)
@@ -54,6 +57,7 @@ impl Run {
             asking: grace.map(|grace| (parent.clone(), grace)),
         };
         child.node().payload.harness().set_above(above);
+        parent.enrol_beside(&child);
         if grace.is_some() {
             let asked = Arc::downgrade(child.node());
             parent.node().payload.harness().ask_at_end(asked);
@@ -61,6 +65,18 @@ impl Run {
             child.heed();
         }
         child
+    }
+
+    fn enrol_beside(&self, child: &Self) {
+        let node = self.nearest();
+        let above = std::iter::once(node).chain(node.ancestors());
+        let mut registered = above.filter(|node| node.payload.identity().is_some());
+        let Some(node) = registered.next() else {
+            return;
+        };
+        if let Some(registration) = node.payload.registration() {
+            registration.enrol_beside(node, child);
+        }
     }
 
     /// Stops, if the run above it has ended or stops itself, and that one was to be

@@ -244,4 +244,16 @@ impl Registration for Shared {
         drop(node.settle(TerminalReason::Completed, now));
         None
     }
+
+    fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run) {
+        let Some(identity) = node.payload.identity() else {
+            return;
+        };
+        let owner = Owner(identity.owner);
+        let key = self.key(owner, identity.id.clone());
+        let idle = self.with(&key, |entries| entries.idle(&key, node.number()));
+        let idle = idle.unwrap_or(RunRegistry::IDLE);
+        let registry = RunRegistry { shared: self };
+        registry.adopt(child, owner, None, identity.session.clone(), idle);
+    }
 }

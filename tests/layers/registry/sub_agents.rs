@@ -1,9 +1,11 @@
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
-use tower_agent::{HardCeilingLayer, Run, RunRegistry, Scope, TerminalReason};
+use tower_agent::{
+    HardCeilingLayer, RetryBudget, Run, RunRegistry, Scope, TerminalReason, TurnCapLayer,
+};
 
-use super::{id, us};
-use crate::support::{Script, call_of, request, secs};
+use super::{id, opened, us};
+use crate::support::{ReadExt, Script, call_of, reason_of, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -112,4 +114,118 @@ async fn a_parent_whose_ceiling_passed_unseen_is_heeded_before_anything_starts()
 
     assert_eq!(reason, TerminalReason::HardCeiling);
     assert_eq!(run.terminal_reason(), Some(reason));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_childs_turns_and_its_cap_are_its_own() {
+    let beside = |run: &Run| run.child_asked(secs(1));
+    for open in [Run::child, Run::child_detached, beside] {
+        let (upstream, probe) = Script::json().data("{}").upstream();
+        let (two, ten) = (TurnCapLayer::new(2), TurnCapLayer::new(10));
+        let run = Run::open();
+        let child = open(&run);
+        for _ in 0..2 {
+            for (cap, run) in [(two.clone(), &child), (ten.clone(), &run)] {
+                let service = cap.layer(upstream.clone());
+                let answer = service.oneshot(run.attach(request())).await.unwrap();
+                answer.into_body().read().await.whole();
+            }
+        }
+        assert_eq!((run.turns(), child.turns()), (2, 2));
+
+        let one_more = two.layer(upstream).oneshot(child.attach(request()));
+        let error = one_more.await.map(drop).unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(CAP));
+        assert_eq!(child.terminal_reason(), Some(CAP));
+        assert_eq!((run.terminal_reason(), run.turns()), (None, 2));
+        assert_eq!(probe.calls(), 4);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_childs_errors_and_their_limit_are_its_own() {
+    let beside = |run: &Run| run.child_asked(secs(1));
+    for open in [Run::child, Run::child_detached, beside] {
+        let run = Run::open();
+        run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(Some(3)));
+        let child = open(&run);
+        child.limit_errors(&RetryBudget::new().per_error_key(None).per_run(Some(1)));
+        let fails = async |run: &Run| {
+            let failed = run.tool("t").call(async { Err::<(), _>("no") }).await;
+            assert!(failed.is_err());
+        };
+        fails(&run).await;
+        fails(&child).await;
+        assert_eq!((run.snapshot().errors, child.snapshot().errors), (1, 1));
+        fails(&child).await;
+
+        assert_eq!(child.terminal_reason(), Some(TerminalReason::RunErrors));
+        assert_eq!((run.terminal_reason(), run.snapshot().errors), (None, 1));
+    }
+}
+
+/// A run of a session with a sub-agent of a sub-agent beside it, that works.
+async fn registered(registry: &RunRegistry) -> (Run, Run, impl Sized) {
+    let run = opened(registry, us(), "r", "s").await;
+    let child = run.child().child_detached();
+    let (working, _) = call_of(&child);
+    (run, child, working)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_child_beside_a_registered_run_is_of_its_owner_and_session() {
+    let registry = RunRegistry::new();
+    let (_, child, _working) = registered(&registry).await;
+    assert_eq!(child.session().as_deref(), Some("s"));
+    assert!(registry.get(us(), &child.id()).is_some());
+    let theirs = tower_agent::Owner::of(b"key");
+    assert!(registry.get(theirs, &child.id()).is_none());
+
+    let aborted = registry.abort_session(us(), "s");
+
+    assert_eq!(aborted, [id("r"), child.id()]);
+    assert_eq!(child.terminal_reason(), Some(TerminalReason::Aborted));
+    let unregistered = Run::open().child_detached();
+    assert!(registry.get(us(), &unregistered.id()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_reaches_a_child_beside_a_registered_run() {
+    let shutdown = Some(TerminalReason::Shutdown);
+    let registry = RunRegistry::new();
+    let (run, child, _working) = registered(&registry).await;
+    run.end(CAP);
+    assert_eq!(child.terminal_reason(), None);
+
+    assert_eq!(registry.shutdown(), 1);
+
+    assert_eq!(child.terminal_reason(), shutdown);
+    assert_eq!(run.child_detached().terminal_reason(), shutdown, "late");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drain_waits_for_a_child_beside_a_registered_run() {
+    let registry = RunRegistry::new();
+    let (_, child, working) = registered(&registry).await;
+    let draining = tokio::spawn(registry.drain(secs(30)));
+    sleep(secs(3)).await;
+    assert!(!draining.is_finished());
+    assert_eq!(child.terminal_reason(), None);
+    assert!(child.check().is_err(), "nothing new");
+    drop(working);
+
+    assert_eq!(draining.await.unwrap(), 0);
+    assert_eq!(child.terminal_reason(), Some(TerminalReason::Shutdown));
+    assert_eq!(child.elapsed(), secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_a_child_that_its_opener_forgot() {
+    let registry = RunRegistry::new();
+    drop(registered(&registry).await);
+    sleep(RunRegistry::IDLE).await;
+    assert_eq!(registry.find_session("s").len(), 0, "idle");
+    sleep(RunRegistry::REMEMBERED).await;
+    assert!(registry.list().is_empty());
 }

@@ -1,6 +1,13 @@
 //! What several threads do at once, over and over.
 
-use std::{sync::Barrier, thread};
+use std::{
+    collections::HashMap,
+    sync::{
+        Barrier,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
 
 use tower_agent::{RunEvent, RunRegistry, TerminalReason};
 
@@ -114,4 +121,75 @@ fn every_run_of_an_id_is_told_of_however_quickly_it_is_opened_anew() {
         }
     });
     assert_eq!(ended, runs, "as often as it was opened");
+}
+
+/// One who opens, until it is dropped, be it by a panic.
+struct Opening<'a>(&'a AtomicUsize);
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// The oldest run of the session is the program's; its sub-agents beside it come and go.
+#[test]
+fn of_those_who_open_wait_end_and_abort_a_session_at_once_none_is_lost() {
+    const EACH: usize = 100;
+    for round in 0..20 {
+        let registry = RunRegistry::new();
+        let mut events = registry.subscribe();
+        let parent = runtime().block_on(super::opened(&registry, us(), "r", "s"));
+        let (left, aborted) = (AtomicUsize::new(2), AtomicUsize::new(0));
+        let open = || {
+            let _opening = Opening(&left);
+            runtime().block_on(async {
+                for n in 0..EACH {
+                    let run = parent.child_detached();
+                    let wait = registry.wait(us(), &run.id(), RunRegistry::WAIT);
+                    let wait = wait.expect("it is there when it was opened");
+                    let ended = tokio::join!(wait, async {
+                        if (n + round) % 3 == 0 {
+                            run.end(TerminalReason::Completed);
+                        }
+                    });
+                    assert!(ended.0.is_some(), "woken, and not by the limit");
+                    assert!(run.terminal_reason().is_some());
+                }
+            });
+        };
+        let abort = || {
+            while left.load(Ordering::SeqCst) > 0 {
+                let ours = registry.abort_session(us(), "s").len();
+                aborted.fetch_add(ours, Ordering::SeqCst);
+                thread::yield_now();
+            }
+        };
+        at_once([&open, &open, &abort, &abort]);
+
+        assert!(registry.find_session("s").is_empty(), "nobody is left");
+        drop((registry, parent));
+        let mut ends = HashMap::new();
+        runtime().block_on(async {
+            while let Some(event) = events.next().await {
+                match event {
+                    RunEvent::Ended { run, reason, .. } => {
+                        assert_eq!(ends.insert(run, reason), None, "one end each");
+                    }
+                    RunEvent::Notice { run, .. } => {
+                        assert!(!ends.contains_key(&run), "nothing after the end");
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        let all = 2 * EACH + 1;
+        let by_abort = |reason: &&TerminalReason| **reason == TerminalReason::Aborted;
+        assert_eq!(ends.len(), all);
+        assert_eq!(
+            ends.values().filter(by_abort).count(),
+            aborted.into_inner(),
+            "each is in one answer"
+        );
+    }
 }
