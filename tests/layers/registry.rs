@@ -290,6 +290,24 @@ async fn those_that_completed_are_forgotten_before_those_that_were_ended() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn those_that_a_limit_ended_are_forgotten_last() {
+    let registry = RunRegistry::new();
+    let capped = registry.open(us(), id("capped"));
+    capped.end(TerminalReason::TurnCap);
+    registry
+        .open(us(), id("first"))
+        .end(TerminalReason::Aborted);
+    for n in 1..RunRegistry::ENDED {
+        let run = registry.open(us(), id(&n.to_string()));
+        run.end(TerminalReason::Aborted);
+    }
+
+    assert!(registry.get(us(), &id("first")).is_none());
+    let known = registry.open(us(), id("capped"));
+    assert_eq!(known.terminal_reason(), Some(TerminalReason::TurnCap));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_run_opened_by_the_program_is_not_completed_by_an_answer() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));

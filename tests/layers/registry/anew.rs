@@ -1,15 +1,16 @@
 use std::{
     future::Future,
+    io::{self, Write},
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Wake, Waker},
 };
 
 use tokio::time::sleep;
-use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason};
+use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason, Trajectory};
 
 use super::{id, opened, us};
 
@@ -27,6 +28,43 @@ impl Wake for Looking {
         let lives = new.is_some_and(|new| new.terminal_reason().is_none());
         self.found.store(lives, Ordering::SeqCst);
     }
+}
+
+/// Opens the id anew while its end is written down, so before that is told.
+struct Reopening(Arc<Mutex<Option<RunRegistry>>>);
+
+impl Write for Reopening {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let registry = self.0.lock().unwrap().take();
+        registry.unwrap().reopen(us(), &id("r")).unwrap();
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
+    let slot = Arc::new(Mutex::new(None));
+    let trajectory = Trajectory::new(Reopening(Arc::clone(&slot)));
+    let registry = RunRegistry::new().trajectory(&trajectory);
+    *slot.lock().unwrap() = Some(registry.clone());
+    let first = opened(&registry, us(), "r", "s").await;
+    let mut events = registry.subscribe();
+
+    first.end(TerminalReason::TurnCap);
+
+    assert!(matches!(events.next().await, Some(RunEvent::Notice { .. })));
+    let Some(RunEvent::Ended { snapshot, .. }) = events.next().await else {
+        panic!("the first one's end is lost")
+    };
+    assert_eq!(snapshot.generation, 1);
+    let session = registry.find_session("s");
+    assert_eq!(session.len(), 1);
+    assert_eq!(session[0].snapshot().generation, 2);
+    assert_eq!(registry.abort_session(us(), "s"), [id("r")]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -151,6 +151,24 @@ async fn what_is_left_at_the_limit_is_cut_whether_the_drain_is_polled_or_not() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_drain_cuts_at_its_limit_what_nobody_reads() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = Script::sse().never().upstream();
+    let unread = layer(&registry).layer(upstream).oneshot(named("r")).await;
+    let run = registry.get(us(), &id("r")).unwrap();
+    let draining = tokio::spawn(registry.drain(secs(30)));
+    sleep(secs(29)).await;
+    assert_eq!(run.terminal_reason(), None);
+    sleep(secs(2)).await;
+
+    assert_eq!(run.terminal_reason(), SHUTDOWN);
+    assert_eq!(run.elapsed(), secs(30));
+    assert!(!draining.is_finished(), "what it held is not given back");
+    drop(unread);
+    assert_eq!(draining.await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_shutdown_cuts_a_drain_short() {
     let registry = RunRegistry::new();
     let (upstream, _) = Script::sse().never().upstream();

@@ -131,9 +131,13 @@ async fn whoever_waits_drives_the_end_of_an_idle_run() {
     run.heartbeat();
 
     let began = Instant::now();
-    let waited = registry.wait(us(), &id("r"), Duration::MAX).unwrap().await;
+    let wait = registry.wait(us(), &id("r"), Duration::MAX).unwrap();
+    let waited = tokio::time::timeout(RunRegistry::IDLE * 2, wait).await;
 
-    assert_eq!(waited.unwrap().reason, Some(TerminalReason::Completed));
+    assert_eq!(
+        waited.unwrap().unwrap().reason,
+        Some(TerminalReason::Completed)
+    );
     assert_eq!(began.elapsed(), RunRegistry::IDLE);
 }
 
