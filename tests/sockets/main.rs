@@ -18,4 +18,5 @@ mod local_model;
 mod readers;
 mod reqwest_adapter;
 mod restarts;
+mod sessions;
 mod support;
