@@ -4,6 +4,7 @@
 
 use std::{
     convert::Infallible,
+    future::Ready,
     hint::black_box,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
@@ -15,10 +16,11 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
 use http_body_util::{Empty, Full};
-use tower::{Service, ServiceBuilder, service_fn};
+use tower::{Layer, Service, ServiceBuilder, layer::util::Identity, service_fn};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ReplayBody,
-    RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
+    ModelFallbackLayer, ProgressLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    StepTimeoutLayer, TurnCapLayer,
 };
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -209,4 +211,109 @@ fn per_stack() -> u64 {
 #[test]
 fn five_layers_around_a_ready_call() {
     assert_eq!(per_stack(), 21);
+}
+
+/// What a layer in front of a service that answers at once, under an open run,
+/// allocates: for a ready call, and then for `FRAMES` frames of its stream.
+fn per_layer<L, B>(layer: L, pending: bool) -> [u64; 2]
+where
+    L: Layer<Streaming>,
+    L::Service: Service<Request<ReplayBody>, Response = Response<B>>,
+    B: Body<Data = Bytes>,
+{
+    let rt = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let _entered = rt.enter();
+    let mut service = layer.layer(Streaming { pending });
+    let run = Run::open();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut allocations = [0, 0];
+    // The first call makes the run's own tables.
+    for _ in 0..2 {
+        let body = ReplayBody::from(r#"{"model":"large","messages":[]}"#);
+        let request = Request::post("/v1/chat/completions").body(body).unwrap();
+        let request = run.attach(request);
+        let mut answer = None;
+        allocations[0] = measure(|| {
+            let mut future = pin!(service.call(request));
+            if let Poll::Ready(Ok(ready)) = future.as_mut().poll(&mut cx) {
+                answer = Some(ready);
+            }
+        })
+        .count_total;
+        let mut body = pin!(answer.unwrap().into_body());
+        let mut read = |mut left: usize| {
+            while left > 0 {
+                if let Poll::Ready(frame) = body.as_mut().poll_frame(&mut cx) {
+                    black_box(frame.is_some_and(|frame| frame.is_ok()));
+                    left -= 1;
+                }
+            }
+        };
+        read(2);
+        allocations[1] = measure(|| read(FRAMES)).count_total;
+    }
+    allocations
+}
+
+/// Answers at once with a stream of events that never ends; allocates nothing.
+#[derive(Clone, Copy)]
+struct Streaming {
+    pending: bool,
+}
+
+impl Service<Request<ReplayBody>> for Streaming {
+    type Response = Response<Tokens>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Tokens>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<ReplayBody>) -> Self::Future {
+        let (pending, waited) = (self.pending, false);
+        let mut answer = Response::new(Tokens { pending, waited });
+        let events = HeaderValue::from_static("text/event-stream");
+        answer.headers_mut().insert(header::CONTENT_TYPE, events);
+        std::future::ready(Ok(answer))
+    }
+}
+
+/// The same for each layer that looks at what an agent does, in the order cap,
+/// loops, comments, none, gate; over those of the bare service.
+fn per_guard(pending: bool) -> [[u64; 2]; 5] {
+    let probe = service_fn(|()| std::future::ready(Ok::<_, Infallible>(true)));
+    let bare = per_layer(Identity::new(), pending);
+    let all = [
+        per_layer(TurnCapLayer::new(1000), pending),
+        per_layer(LoopGuardLayer::new(), pending),
+        per_layer(ProgressLayer::new(), pending),
+        per_layer(ProgressLayer::new().keep_alive(None), pending),
+        per_layer(HealthGateLayer::new(probe), pending),
+    ];
+    all.map(|[call, frames]| [call - bare[0], frames - bare[1]])
+}
+
+#[test]
+fn a_frame_past_a_guard_allocates_nothing() {
+    for pending in [false, true] {
+        for [_, frames] in per_guard(pending) {
+            assert_eq!(frames, 0, "pending: {pending}");
+        }
+    }
+}
+
+/// Whoever settles a call judges its stream, which is five and a note of it; the
+/// layers' own are what reads the calls of an answer, the marks that comments
+/// shift, and the request that a gate may send again.
+#[test]
+fn a_ready_call_past_a_guard_allocates_little_of_its_own() {
+    let judge = per_layer(StepTimeoutLayer::new(LIMIT), false);
+    let judge = judge[0] - per_layer(Identity::new(), false)[0];
+    assert_eq!(judge, 6);
+    let calls = per_guard(false).map(|[call, _]| call);
+    assert_eq!(calls, [judge, judge + 2, judge + 2, judge - 1, judge + 5]);
 }
