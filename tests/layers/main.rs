@@ -6,6 +6,7 @@
     reason = "these are tests"
 )]
 
+mod alone;
 mod caller_deadline;
 mod client_disconnect;
 mod commit;

@@ -1,0 +1,246 @@
+//! Each layer that guards a run alone and twice, wherever its node comes from,
+//! and in both orders around the layer that opens it.
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
+use tower_agent::{
+    BoxError, ClientDisconnectLayer, HealthGateLayer, LoopGuardLayer, ProgressLayer, ReplayBody,
+    Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
+};
+
+use crate::support::{DONE, PRELUDE, Probe, ReadExt, Script, chat, secs};
+
+type Boxed = BoxCloneService<Request<ReplayBody>, Response<AnyBody>, BoxError>;
+type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
+
+fn boxed<S, B>(service: S) -> Boxed
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
+    S::Future: Send + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let service = service.map_response(|answer: Response<B>| {
+        answer.map(|body| body.map_err(Into::into).boxed_unsync())
+    });
+    BoxCloneService::new(service.map_err(Into::into))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Guard {
+    TurnCap,
+    Loops,
+    Progress,
+    Gate,
+    Local,
+}
+
+const GUARDS: [Guard; 5] = [
+    Guard::TurnCap,
+    Guard::Loops,
+    Guard::Progress,
+    Guard::Gate,
+    Guard::Local,
+];
+
+impl Guard {
+    fn around(self, inner: Boxed) -> Boxed {
+        match self {
+            Self::TurnCap => boxed(TurnCapLayer::new(10).layer(inner)),
+            Self::Loops => boxed(LoopGuardLayer::new().layer(inner)),
+            Self::Progress => boxed(ProgressLayer::new().comments(true).layer(inner)),
+            Self::Gate => {
+                let probe = service_fn(|()| std::future::ready(Ok::<_, BoxError>(true)));
+                let gate = HealthGateLayer::new(probe).watch_silence(secs(1));
+                boxed(gate.layer(inner))
+            }
+            Self::Local => boxed(StepTimeoutLayer::local().layer(inner)),
+        }
+    }
+
+    /// Alone, then twice.
+    fn stacks(self, script: &Script) -> [(Boxed, Probe); 2] {
+        let upstream = || {
+            let (upstream, probe) = script.clone().upstream();
+            (boxed(upstream), probe)
+        };
+        let (inner, probe) = upstream();
+        let alone = (self.around(inner), probe);
+        let (inner, probe) = upstream();
+        [alone, (self.around(self.around(inner)), probe)]
+    }
+}
+
+fn ask() -> Request<ReplayBody> {
+    let body = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"go"}]}"#;
+    let request = Request::post("/v1/chat/completions");
+    request.body(ReplayBody::from(body)).unwrap()
+}
+
+fn stream() -> Script {
+    let slow = Script::sse().data(PRELUDE).wait(3.0);
+    slow.data(chat("a")).data(DONE)
+}
+
+fn whole() -> String {
+    [PRELUDE, &chat("a"), DONE].concat()
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_node_each_call_is_a_run() {
+    for guard in GUARDS {
+        for (service, probe) in guard.stacks(&stream()) {
+            for _ in 0..2 {
+                let answer = service.clone().oneshot(ask()).await.unwrap();
+                let run = answer.extensions().get::<Run>().cloned();
+                // It only looks on, and opens nothing.
+                assert_eq!(run.is_none(), guard == Guard::Progress, "{guard:?}");
+                let read = answer.into_body().read().await;
+                assert_eq!(read.whole(), whole(), "{guard:?}");
+                if let Some(run) = run {
+                    let end = run.terminal_reason();
+                    assert_eq!(end, Some(TerminalReason::Completed), "{guard:?}");
+                    assert_eq!(run.in_flight(), 0, "{guard:?}");
+                }
+            }
+            assert_eq!(probe.calls(), 2, "{guard:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_in_the_request_outlives_its_calls_bare_or_attached() {
+    for guard in GUARDS {
+        for (service, probe) in guard.stacks(&stream()) {
+            for attached in [false, true] {
+                let run = Run::open();
+                let mut request = ask();
+                if attached {
+                    request = run.attach(request);
+                } else {
+                    request.extensions_mut().insert(run.clone());
+                }
+
+                let answer = service.clone().oneshot(request).await.unwrap();
+                assert_eq!(answer.into_body().read().await.whole(), whole());
+
+                let node = probe.run();
+                assert_eq!(node.run().id(), run.id(), "{guard:?}");
+                assert_eq!(run.terminal_reason(), None, "{guard:?}, {attached}");
+                assert_eq!(run.in_flight(), 0, "{guard:?}, {attached}");
+                // A layer that opens nothing settles nothing.
+                if attached && guard != Guard::Progress {
+                    let end = node.terminal_reason();
+                    assert_eq!(end, Some(TerminalReason::Completed), "{guard:?}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn on_both_sides_of_the_layer_that_opens_the_run() {
+    for guard in GUARDS {
+        for outside in [false, true] {
+            let registry = RunRegistry::new();
+            let runs = RunLayer::new(registry.clone());
+            let (upstream, probe) = stream().upstream();
+            let service = if outside {
+                guard.around(boxed(runs.layer(upstream)))
+            } else {
+                boxed(runs.layer(guard.around(boxed(upstream))))
+            };
+            for calls in 1..=2 {
+                let mut request = ask();
+                let id = "r".parse().unwrap();
+                request.headers_mut().insert("x-run-id", id);
+
+                let answer = service.clone().oneshot(request).await.unwrap();
+                assert_eq!(answer.into_body().read().await.whole(), whole());
+
+                assert_eq!(probe.calls(), calls, "{guard:?}, {outside}");
+                let [run] = &registry.list()[..] else {
+                    panic!("{guard:?}, outside: {outside}: {:?}", registry.list());
+                };
+                assert_eq!(run.reason, None, "{guard:?}, {outside}");
+                assert_eq!(run.in_flight, 0, "{guard:?}, {outside}");
+                let call = probe.run().terminal_reason();
+                assert_eq!(
+                    call,
+                    Some(TerminalReason::Completed),
+                    "{guard:?}, {outside}"
+                );
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_takes_all_along() {
+    for guard in GUARDS {
+        for (service, probe) in guard.stacks(&Script::sse().data(PRELUDE).never()) {
+            let service = boxed(ClientDisconnectLayer::new().layer(service));
+            let answer = service.oneshot(ask()).await.unwrap();
+            let mut body = answer.into_body();
+            body.frame().await.unwrap().unwrap();
+            assert!(!probe.is_dropped());
+
+            drop(body);
+
+            let run = probe.run();
+            assert!(probe.is_dropped(), "{guard:?}");
+            let gone = Some(TerminalReason::ClientDisconnect);
+            assert_eq!(run.terminal_reason(), gone, "{guard:?}");
+            assert_eq!(run.in_flight(), 0, "{guard:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_without_a_body_is_complete_as_it_comes() {
+    let of = |status| Script::sse().status(status).knows_its_end();
+    for (method, script) in [(Method::HEAD, of(200)), (Method::POST, of(204))] {
+        for guard in GUARDS {
+            for (service, probe) in guard.stacks(&script) {
+                let mut request = ask();
+                *request.method_mut() = method.clone();
+
+                let answer = service.oneshot(request).await.unwrap();
+                let case = format!("{method} {guard:?}");
+                assert!(answer.body().is_end_stream(), "{case}");
+                let read = answer.into_body().read().await;
+                assert_eq!(read.whole(), "", "{case}");
+                if guard != Guard::Progress {
+                    let end = probe.run().terminal_reason();
+                    assert_eq!(end, Some(TerminalReason::Completed), "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn size_end_and_trailers_are_the_inner_bodys() {
+    for guard in GUARDS {
+        let script = Script::json().size(2).knows_its_end().data("{}");
+        for (service, _) in guard.stacks(&script) {
+            let mut body = service.oneshot(ask()).await.unwrap().into_body();
+            assert_eq!(body.size_hint().exact(), Some(2), "{guard:?}");
+            assert!(!body.is_end_stream(), "{guard:?}");
+            body.frame().await.unwrap().unwrap();
+            assert!(body.is_end_stream(), "{guard:?}");
+            assert_eq!(body.size_hint().exact(), Some(0), "{guard:?}");
+        }
+        for script in [Script::json().data("{}"), stream()] {
+            for (service, _) in guard.stacks(&script.clone().trailers()) {
+                let answer = service.oneshot(ask()).await.unwrap();
+                let read = answer.into_body().read().await;
+                assert!(read.trailers.is_some(), "{guard:?}");
+                read.end.unwrap();
+            }
+        }
+    }
+}
