@@ -9,7 +9,7 @@ use std::{
 
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, timeout};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, ProgressLayer,
@@ -207,7 +207,8 @@ async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
     let start = Instant::now();
 
     let answer = service.oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
+    // A stream that is kept alive never ends of itself.
+    let read = timeout(secs(60), answer.into_body().read()).await.unwrap();
 
     let reason = reason_of(&read.end.unwrap_err());
     assert_eq!(reason, Some(TerminalReason::StepTimeout));
