@@ -82,7 +82,10 @@ fn gated(plan: &Plan, story: &Story) -> Result<(), String> {
         }
     }
     let waits = plan.layers.iter().all(|kind| match kind {
-        Kind::Gate { patience, .. } => patience.is_none(),
+        // One that watches asks for itself.
+        Kind::Gate {
+            patience, silence, ..
+        } => patience.is_none() && silence.is_none(),
         kind => !kind.tries(),
     });
     let mut refused = None;
