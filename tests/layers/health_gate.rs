@@ -1,5 +1,6 @@
 //! Calls that wait for an upstream, on a paused clock.
 
+mod places;
 mod shared;
 mod silence;
 mod waits;
