@@ -2,6 +2,7 @@
 
 mod agent;
 mod answers;
+mod clock;
 mod dialects;
 mod nodes;
 mod tools;

@@ -1,8 +1,44 @@
 //! Runs that are alive and get nowhere.
 
-use std::num::NonZeroU32;
+use std::{convert::Infallible, num::NonZeroU32};
 
 use tower_agent::{Notice, Run, RunEvent, TerminalReason};
+
+/// Runs a tool that is called with this.
+async fn act(run: &Run, tool: &'static str, argument: u32) {
+    let call = run.tool(tool).arguments(&[argument]);
+    call.call(async { Ok::<_, Infallible>(()) }).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn five_equal_actions_look_stuck_and_another_begins_another_row() {
+    let run = Run::open();
+    for _ in 0..2 {
+        for _ in 0..4 {
+            act(&run, "status", 7).await;
+        }
+        act(&run, "status", 8).await;
+        act(&run, "wait", 7).await;
+    }
+    for _ in 0..4 {
+        act(&run, "status", 7).await;
+    }
+    assert!(!run.snapshot().stuck);
+
+    act(&run, "status", 7).await;
+
+    assert!(run.snapshot().stuck);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rounds_do_not_count_beside_actions_that_are_seen() {
+    let run = Run::open();
+    for round in 0..20 {
+        run.heartbeat_at(round, "acting");
+        act(&run, "status", u32::try_from(round).unwrap()).await;
+    }
+    assert!(!run.snapshot().stuck);
+}
 
 #[tokio::test(start_paused = true)]
 async fn five_heartbeats_without_a_change_look_stuck_and_are_told_once() {
