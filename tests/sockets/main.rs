@@ -15,6 +15,7 @@ mod drops;
 mod frames;
 mod half_closed;
 mod local_model;
+mod looping_agent;
 mod readers;
 mod reqwest_adapter;
 mod restarts;
