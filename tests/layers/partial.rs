@@ -87,11 +87,21 @@ async fn what_is_no_text_of_the_answer_is_not_kept() {
         cut(messages(), Script::sse().data(thought), 100).await,
         None
     );
-    let thought = output_text("hm").replace("output_text", "reasoning_text");
-    assert_eq!(
-        cut(responses(), Script::sse().data(thought), 100).await,
-        None
-    );
+    for other in ["reasoning_text", "function_call_arguments"] {
+        let other = Script::sse().data(output_text("hm").replace("output_text", other));
+        assert_eq!(cut(responses(), other, 100).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_text_with_which_a_block_begins_is_text_of_the_answer() {
+    let begun = "event: content_block_start\ndata: {\"type\":\"content_block_start\",\
+                 \"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"He\"}}\n\n";
+    let script = Script::sse().data(begun).data(content_block("y"));
+
+    let text = cut(messages(), script, 100).await;
+
+    assert_eq!(text.as_deref(), Some("Hey"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,6 +137,26 @@ async fn an_answer_that_came_to_its_end_is_no_part_of_one() {
 
         assert_eq!(partial_of(&run).await, None);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_completes_has_no_part_of_an_answer_that_was_left() {
+    let run = Run::open();
+    run.keep_partial(100);
+    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let service = StepTimeoutLayer::new(secs(600)).layer(upstream);
+    let answer = service.oneshot(run.attach(request())).await.unwrap();
+    let mut body = answer.into_body();
+    body.next().await.unwrap().unwrap();
+    drop(body);
+
+    let mut events = run.subscribe();
+    run.end(TerminalReason::Completed);
+
+    let RunEvent::Ended { partial, .. } = events.next().await.unwrap() else {
+        panic!()
+    };
+    assert_eq!(partial, None);
 }
 
 #[tokio::test(start_paused = true)]
