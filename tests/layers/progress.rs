@@ -12,7 +12,7 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower_agent::{BoxError, Notice, Run, RunEvent};
 
-use crate::support::ReadExt;
+use crate::support::{ReadExt, secs};
 
 const KEEP_ALIVE: &str = ": keep-alive\n\n";
 
@@ -30,6 +30,8 @@ where
     let start = Instant::now();
     let mut frames = Vec::new();
     loop {
+        // Comments go on for ever, and a stream that should have ended with them.
+        assert!(start.elapsed() < secs(20_000), "it does not end");
         match body.next().await {
             None => return (frames, Ok(())),
             Some(Err(error)) => return (frames, Err(error)),

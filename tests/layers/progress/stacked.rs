@@ -1,4 +1,15 @@
-use tower::{ServiceBuilder, ServiceExt};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use http_body::Body;
+use tokio::time::sleep;
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ProgressLayer,
     PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
@@ -152,7 +163,7 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
 async fn nothing_is_left_when_a_stream_is_over() {
     let run = Run::open();
     let (upstream, probe) = Script::sse().data(PRELUDE).never().upstream();
-    let service = tower::Layer::layer(&ProgressLayer::new(), upstream);
+    let service = ProgressLayer::new().layer(upstream);
     let request = run.attach(request());
     let mut body = service.oneshot(request).await.unwrap().into_body();
     body.token().await;
@@ -162,4 +173,37 @@ async fn nothing_is_left_when_a_stream_is_over() {
 
     assert!(probe.is_dropped());
     assert_eq!(run.in_flight(), 0);
+}
+
+/// Counts how often it is woken.
+#[derive(Debug, Default)]
+struct Wakes(AtomicUsize);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_is_woken_any_more_when_a_stream_is_over() {
+    let script = Script::sse().data(chat("a")).wait(20.0).data(DONE);
+    let service = ProgressLayer::new().layer(script.upstream().0);
+    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    let wakes = Arc::new(Wakes::default());
+    let waker = Waker::from(Arc::clone(&wakes));
+    loop {
+        match Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)) {
+            Poll::Ready(None) => break,
+            Poll::Ready(Some(frame)) => drop(frame.unwrap()),
+            Poll::Pending => sleep(secs(1)).await,
+        }
+    }
+    let before = wakes.0.load(Ordering::SeqCst);
+    assert!(before > 0, "of the comment and of the end");
+
+    sleep(secs(600)).await;
+
+    assert_eq!(wakes.0.load(Ordering::SeqCst), before);
+    drop(body);
 }
