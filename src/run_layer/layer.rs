@@ -73,8 +73,9 @@ impl RunLayer {
         self
     }
 
-    /// Takes the owner from `read`, in place of a digest of the first of
-    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`.
+    /// Takes the owner from `read`, in place of a digest of the key in the first of
+    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`; a word before
+    /// the key, `Bearer` for one, is not part of it.
     #[must_use]
     pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
         self.owner = OwnerSource::By(Arc::new(read));
@@ -97,6 +98,9 @@ impl RunLayer {
     /// A turn is what [`TurnCapLayer`](crate::TurnCapLayer) takes for one by its path.
     /// Layers of one registry share what was counted. Calls that the program attached
     /// to a run pass.
+    ///
+    /// A caller is as many owners as he has keys. Unless somebody in front refuses
+    /// those that are none, say whose a request is with [`owner_by`](Self::owner_by).
     #[must_use]
     pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
         self.registry.count_owners();

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use http::{HeaderName, request::Parts};
+use http::{HeaderName, HeaderValue, request::Parts};
 
 use crate::run::{InvalidRunId, Owner, RunId};
 
@@ -47,10 +47,21 @@ impl OwnerSource {
                 // theirs.
                 found
                     .next()
-                    .map_or_else(Owner::anonymous, |value| Owner::of(value.as_bytes()))
+                    .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
             }
             Self::By(read) => read(parts),
         }
+    }
+}
+
+/// The key itself: what comes after `Bearer` or another scheme, if that is there.
+/// Letter case and spaces are free in it, and one key would be many owners.
+fn key_in(value: &HeaderValue) -> &[u8] {
+    let value = value.as_bytes().trim_ascii();
+    let mut words = value.splitn(2, u8::is_ascii_whitespace);
+    match (words.next(), words.next()) {
+        (Some(_scheme), Some(key)) => key.trim_ascii_start(),
+        _ => value,
     }
 }
 

@@ -93,6 +93,8 @@ async fn a_request_without_an_id_is_open_as_long_as_it_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn more_turns_in_an_hour_than_allowed_are_refused_whatever_their_id() {
     let (service, probe, registry) = capped(OwnerCaps::new().turns_per_hour(3));
+    // Late in a minute, and so given back late as well.
+    advance(secs(59)).await;
     for id in [Some("a"), Some("b"), None] {
         ask(&service, of("x", id)).await.unwrap();
     }
@@ -115,7 +117,9 @@ async fn more_turns_in_an_hour_than_allowed_are_refused_whatever_their_id() {
     );
     ask(&service, of("y", Some("a"))).await.unwrap();
 
-    advance(secs(61 * 60)).await;
+    advance(secs(3599)).await;
+    assert_refused(ask(&service, of("x", None)).await, "3 turns");
+    advance(secs(61)).await;
     for id in [Some("c"), None, Some("d")] {
         ask(&service, of("x", id)).await.unwrap();
     }
@@ -141,6 +145,37 @@ async fn what_is_no_turn_and_what_is_over_counts_for_nothing() {
     ask(&service, of("x", None)).await.unwrap();
     ask(&service, of("x", Some("b"))).await.unwrap();
     assert_refused(ask(&service, of("x", Some("b"))).await, "2 turns");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_whose_run_has_completed_is_one_of_a_new_run() {
+    let (service, _, _) = capped(OwnerCaps::new().max_open_runs(1));
+    ask(&service, of("x", Some("a"))).await.unwrap();
+    advance(RunRegistry::IDLE).await;
+    ask(&service, of("x", Some("b"))).await.unwrap();
+
+    assert_refused(ask(&service, of("x", Some("a"))).await, "1 open runs");
+    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
+    ask(&service, of("x", Some("b"))).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_one_caller_however_it_is_written() {
+    let (service, probe, _) = capped(OwnerCaps::new().turns_per_hour(4));
+    for key in ["Bearer key", "bearer key", "BEARER \t key ", "key"] {
+        ask(&service, of(key, None)).await.unwrap();
+    }
+    for key in ["beaReR  key", "Token key"] {
+        assert_refused(ask(&service, of(key, None)).await, "4 turns");
+    }
+    for header in ["x-api-key", "api-key", "x-goog-api-key"] {
+        let mut request = request();
+        request.headers_mut().insert(header, "key".parse().unwrap());
+        assert_refused(ask(&service, request).await, "4 turns");
+    }
+    assert_eq!(probe.calls(), 4);
+    ask(&service, of("Bearer another key", None)).await.unwrap();
+    ask(&service, of("Bearer other", None)).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
