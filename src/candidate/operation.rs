@@ -54,17 +54,21 @@ impl Operation {
 }
 
 /// Whether a request has a model write something, so that it is a turn of its run.
-/// Embeddings, counts of tokens and lists of models do not; what is not known does.
+/// Embeddings, counts of tokens and lists of models do not; what is not known does,
+/// and what may be two things.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
-    if reads && is_of_models(path) {
-        return false;
+    match Operation::from_path(path) {
+        None => !(reads && is_of_models(path)),
+        Some(operation @ (Operation::Embeddings | Operation::CountTokens)) => {
+            // Who routes by the beginning of a path may see another operation in it.
+            let path = path.strip_suffix('/').unwrap_or(path);
+            let base = path.strip_suffix(operation.path());
+            base.and_then(Operation::from_path).is_some()
+        }
+        Some(_) => true,
     }
-    !matches!(
-        Operation::from_path(path),
-        Some(Operation::Embeddings | Operation::CountTokens)
-    )
 }
 
 /// A list of models, or one of them.

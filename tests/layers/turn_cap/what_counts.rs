@@ -35,6 +35,19 @@ async fn what_has_no_model_write_is_no_turn_and_what_is_not_known_is_one() {
         ("GET", "/v1/models", 0),
         ("GET", "/v1/models/", 0),
         ("GET", "/v1/models/gpt", 0),
+        ("POST", "/v1//embeddings/?for=/chat/completions", 0),
+        // What a caller might write in place of a path that counts.
+        ("POST", "/v1//chat/completions/?path=/embeddings", 1),
+        ("POST", "/V1/Chat/Completions", 1),
+        ("POST", "/v1/chat%2Fcompletions", 1),
+        ("POST", "/v1/chat/completions%2Fembeddings", 1),
+        ("POST", "/v1/chat/completions/embeddings", 1),
+        ("POST", "/v1/responses/messages/count_tokens/", 1),
+        ("POST", "/v1/embeddings/../chat/completions", 1),
+        ("POST", "/v1/%65mbeddings", 1),
+        ("GET", "/v1/chat/completions", 1),
+        ("GET", "/v1/models/responses", 1),
+        ("HEAD", "/models/messages/", 1),
     ] {
         let run = Run::open();
         turn(&service, run.attach(asks(method, path)))
