@@ -5,6 +5,7 @@ mod answers;
 mod clock;
 mod dialects;
 mod nodes;
+mod rules;
 mod tools;
 
 use tower_agent::{LoopPattern, LoopVerdict, Notice, RunEvent, run::RunEvents};
@@ -44,6 +45,7 @@ fn word(notice: &Notice) -> String {
                 LoopPattern::SameCall => "same call",
                 LoopPattern::PingPong => "ping-pong",
                 LoopPattern::UnknownTool => "unknown tool",
+                LoopPattern::SameTool => "same tool",
                 other => panic!("{other:?}"),
             };
             let verdict = match verdict {

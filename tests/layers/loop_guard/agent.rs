@@ -19,6 +19,7 @@ pub(super) struct Agent {
     dialect: Dialect,
     messages: Vec<String>,
     calls: usize,
+    tools: Vec<&'static str>,
 }
 
 impl Agent {
@@ -28,27 +29,58 @@ impl Agent {
             dialect,
             messages,
             calls: 0,
+            tools: Vec::new(),
         }
+    }
+
+    /// The only tools that there are.
+    pub(super) fn has(mut self, tools: &[&'static str]) -> Self {
+        self.tools = tools.to_vec();
+        self
     }
 
     /// It calls a tool, and hears this.
     pub(super) fn does(&mut self, name: &str, result: &str) {
+        self.calls(name, r#"{"job":7}"#, Some(result));
+    }
+
+    /// It calls a tool with these arguments; one that is refused has no result.
+    pub(super) fn calls(&mut self, name: &str, arguments: &str, result: Option<&str>) {
         self.calls += 1;
         let id = self.calls;
-        self.messages.push(match self.dialect {
-            Dialect::Chat => format!(
-                r#"{{"role":"assistant","tool_calls":[{{"id":"c{id}","type":"function","function":{{"name":"{name}","arguments":"{{\"job\":7}}"}}}}]}},
-                {{"role":"tool","tool_call_id":"c{id}","content":"{result}"}}"#
+        let quoted = serde_json::Value::from(arguments);
+        let (call, answer) = match self.dialect {
+            Dialect::Chat => (
+                format!(
+                    r#"{{"role":"assistant","tool_calls":[{{"id":"c{id}","type":"function","function":{{"name":"{name}","arguments":{quoted}}}}}]}}"#
+                ),
+                result.map(|result| {
+                    format!(r#"{{"role":"tool","tool_call_id":"c{id}","content":"{result}"}}"#)
+                }),
             ),
-            Dialect::Responses => format!(
-                r#"{{"type":"function_call","call_id":"c{id}","name":"{name}","arguments":"{{\"job\":7}}"}},
-                {{"type":"function_call_output","call_id":"c{id}","output":"{result}"}}"#
+            Dialect::Responses => (
+                format!(
+                    r#"{{"type":"function_call","call_id":"c{id}","name":"{name}","arguments":{quoted}}}"#
+                ),
+                result.map(|result| {
+                    format!(
+                        r#"{{"type":"function_call_output","call_id":"c{id}","output":"{result}"}}"#
+                    )
+                }),
             ),
-            Dialect::Anthropic => format!(
-                r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"c{id}","name":"{name}","input":{{"job":7}}}}]}},
-                {{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c{id}","content":"{result}"}}]}}"#
+            Dialect::Anthropic => (
+                format!(
+                    r#"{{"role":"assistant","content":[{{"type":"tool_use","id":"c{id}","name":"{name}","input":{arguments}}}]}}"#
+                ),
+                result.map(|result| {
+                    format!(
+                        r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c{id}","content":"{result}"}}]}}"#
+                    )
+                }),
             ),
-        });
+        };
+        self.messages.push(call);
+        self.messages.extend(answer);
     }
 
     pub(super) fn hears(&mut self, text: &str) {
@@ -58,9 +90,23 @@ impl Agent {
 
     pub(super) fn body(&self) -> String {
         let messages = self.messages.join(",");
+        let tools: Vec<_> = self.tools.iter().map(|name| self.declared(name)).collect();
+        let tools = tools.join(",");
         match self.dialect {
-            Dialect::Responses => format!(r#"{{"model":"m","input":[{messages}]}}"#),
-            _ => format!(r#"{{"model":"m","messages":[{messages}]}}"#),
+            Dialect::Responses => {
+                format!(r#"{{"model":"m","tools":[{tools}],"input":[{messages}]}}"#)
+            }
+            _ => format!(r#"{{"model":"m","tools":[{tools}],"messages":[{messages}]}}"#),
+        }
+    }
+
+    fn declared(&self, name: &str) -> String {
+        match self.dialect {
+            Dialect::Chat => {
+                format!(r#"{{"type":"function","function":{{"name":"{name}","parameters":{{}}}}}}"#)
+            }
+            Dialect::Responses => format!(r#"{{"type":"function","name":"{name}"}}"#),
+            Dialect::Anthropic => format!(r#"{{"name":"{name}","input_schema":{{}}}}"#),
         }
     }
 

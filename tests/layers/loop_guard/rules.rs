@@ -1,0 +1,245 @@
+//! Each rule, by what an agent's requests carry.
+
+use std::{convert::Infallible, future::pending};
+
+use tower::{ServiceBuilder, ServiceExt};
+use tower_agent::{LoopGuardLayer, Run, RunLayer, RunRegistry, TerminalReason};
+
+use super::{
+    agent::{ALL, Agent},
+    told,
+};
+use crate::support::{ReadExt, Several, reason_of, saying, secs};
+
+/// Lets an agent do one thing before each of its requests, at most 60 times. Answers
+/// how many it had done when its run ended, if it did, and which loops were told of.
+async fn circles(
+    guard: LoopGuardLayer,
+    mut agent: Agent,
+    mut act: impl FnMut(&mut Agent, usize),
+) -> (Option<usize>, Vec<String>) {
+    let registry = RunRegistry::new();
+    let events = registry.subscribe();
+    let upstream = Several::new([saying(200, "{}")]);
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(guard)
+        .service(upstream.clone());
+    let mut ended = None;
+    for turn in 1..=60 {
+        act(&mut agent, turn);
+        match service.clone().oneshot(agent.request_of("r")).await {
+            Ok(answer) => drop(answer.into_body().read().await.whole()),
+            Err(cut) => {
+                assert_eq!(reason_of(&cut), Some(TerminalReason::LoopDetected));
+                assert_eq!(upstream.calls(), turn - 1, "it was not sent on");
+                ended = Some(turn);
+                break;
+            }
+        }
+    }
+    registry.find(&"r".parse().unwrap())[0].end(TerminalReason::Aborted);
+    let mut told = told(events).await;
+    // The last is the message of the end.
+    told.pop();
+    told.retain(|word| word.contains(" warned ") || word.contains(" stopped "));
+    (ended, told)
+}
+
+/// Which of several comes next.
+fn turn_of<'a>(all: &[&'a str], turn: usize) -> &'a str {
+    all[(turn - 1) % all.len()]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_poll_is_the_same_whatever_is_called_between() {
+    for dialect in ALL {
+        let polls = |agent: &mut Agent, turn: usize| match turn % 3 {
+            0 => agent.calls("look", &format!(r#"{{"at":{turn}}}"#), Some("new")),
+            _ => agent.does("job_status", "running"),
+        };
+        let (ended, told) = circles(LoopGuardLayer::new(), Agent::new(dialect), polls).await;
+        assert_eq!(ended, Some(29), "at its twentieth poll, {dialect:?}");
+        assert_eq!(
+            told,
+            [
+                "same call warned job_status 10",
+                "same call stopped job_status 20"
+            ]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_calls_in_turn_end_at_twenty_and_not_if_a_result_changes() {
+    for dialect in ALL {
+        let agent = Agent::new(dialect);
+        let (ended, told) = circles(LoopGuardLayer::new(), agent.clone(), |agent, turn| {
+            agent.does(turn_of(&["open", "close"], turn), "done");
+        })
+        .await;
+        assert_eq!(ended, Some(20), "{dialect:?}");
+        assert_eq!(
+            told,
+            ["ping-pong warned close 10", "ping-pong stopped close 20"]
+        );
+
+        let (ended, told) = circles(LoopGuardLayer::new(), agent, |agent, turn| {
+            let result = format!("page {}", turn / 8);
+            agent.does(turn_of(&["open", "close"], turn), &result);
+        })
+        .await;
+        assert_eq!((ended, told), (None, vec![]), "{dialect:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_tenth_call_of_tools_that_there_are_not_ends_it() {
+    let calls = |agent: &mut Agent, turn: usize| {
+        let name = turn_of(&["guess", "guess_again", "job_status"], turn);
+        agent.calls(name, &format!(r#"{{"at":{turn}}}"#), Some("no such tool"));
+    };
+    for dialect in ALL {
+        let agent = Agent::new(dialect).has(&["job_status", "look"]);
+        let (ended, told) = circles(LoopGuardLayer::new(), agent, calls).await;
+        assert_eq!(ended, Some(14), "{dialect:?}");
+        assert_eq!(told, ["unknown tool stopped guess_again 10"]);
+
+        let all = Agent::new(dialect).has(&["guess", "guess_again", "job_status"]);
+        for agent in [all, Agent::new(dialect)] {
+            let (ended, told) = circles(LoopGuardLayer::new(), agent, calls).await;
+            assert_eq!((ended, told), (None, vec![]), "{dialect:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn thirty_calls_of_one_tool_that_learns_nothing_end_it() {
+    for dialect in ALL {
+        let agent = || Agent::new(dialect);
+        let stopped = ["same tool stopped read 30"];
+        let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
+            agent.calls("read", &format!(r#"{{"page":{turn}}}"#), Some("nothing"));
+        })
+        .await;
+        assert_eq!(ended, Some(30), "{dialect:?}");
+        assert_eq!(told, stopped);
+
+        let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
+            agent.does("read", &format!("{turn} lines"));
+        })
+        .await;
+        assert_eq!(ended, Some(30), "{dialect:?}");
+        assert_eq!(told, stopped);
+
+        let (ended, _) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
+            let arguments = format!(r#"{{"page":{turn}}}"#);
+            agent.calls("read", &arguments, Some(&format!("{turn} lines")));
+        })
+        .await;
+        assert_eq!(ended, None, "it learns something, {dialect:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_order_of_keys_makes_no_other_call() {
+    let written = [
+        r#"{"a":1,"b":{"c":[2],"d":"3"}}"#,
+        r#"{ "b": {"d":"3", "c":[2]}, "a":1 }"#,
+    ];
+    for dialect in ALL {
+        let (ended, told) = circles(LoopGuardLayer::new(), Agent::new(dialect), |agent, turn| {
+            agent.calls("look", turn_of(&written, turn), Some("nothing"));
+        })
+        .await;
+        assert_eq!(ended, Some(20), "{dialect:?}");
+        assert_eq!(
+            told,
+            ["same call warned look 10", "same call stopped look 20"]
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_refused_ends_no_streak() {
+    for dialect in ALL {
+        let (ended, _) =
+            circles(
+                LoopGuardLayer::new(),
+                Agent::new(dialect),
+                |agent, turn| match turn % 3 {
+                    0 => agent.calls("job_status", r#"{"job":7}"#, None),
+                    _ => agent.does("job_status", "running"),
+                },
+            )
+            .await;
+        assert_eq!(ended, Some(29), "{dialect:?}");
+    }
+
+    // A tool of the program's that was stopped before it answered.
+    let run = Run::open();
+    let mut answered = 0;
+    while run.terminal_reason().is_none() {
+        let tool = || run.tool("job_status").arguments(&7);
+        if answered % 4 == 3 {
+            let stopped = tool()
+                .window(secs(1))
+                .call(pending::<Result<(), Infallible>>());
+            stopped.await.unwrap_err();
+        }
+        let status = tool().call(async { Ok::<_, Infallible>("running") });
+        status.result_by(|found| *found).await.unwrap();
+        answered += 1;
+    }
+    assert_eq!(answered, 20);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_is_told_once_per_ten() {
+    for dialect in ALL {
+        let guard = LoopGuardLayer::new().stop(0).any_tool(0);
+        let (ended, told) = circles(guard, Agent::new(dialect), |agent, _| {
+            agent.does("job_status", "running");
+        })
+        .await;
+        assert_eq!(ended, None);
+        let each_ten = (1..=6).map(|tens| format!("same call warned job_status {tens}0"));
+        assert_eq!(told, each_ten.collect::<Vec<_>>(), "{dialect:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_run_has_a_history_of_its_own() {
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(LoopGuardLayer::new())
+        .service(Several::new([saying(200, "{}")]));
+    let mut agents = ALL.map(Agent::new);
+    for _ in 0..19 {
+        for (agent, id) in agents.iter_mut().zip(["a", "b", "c"]) {
+            agent.does("job_status", "running");
+            let answer = service.clone().oneshot(agent.request_of(id)).await.unwrap();
+            answer.into_body().read().await.whole();
+        }
+    }
+
+    let run = Run::open();
+    let sub_agents = [run.child(), run.child()];
+    let agents = [&run, &sub_agents[0], &sub_agents[1]];
+    let polls = async |run: &Run| {
+        let call = run.tool("job_status").arguments(&7);
+        let call = call.call(async { Ok::<_, Infallible>("running") });
+        call.result_by(|found| *found).await.unwrap();
+    };
+    for _ in 0..19 {
+        for agent in agents {
+            polls(agent).await;
+        }
+    }
+    assert!(agents.iter().all(|run| run.terminal_reason().is_none()));
+    polls(&sub_agents[0]).await;
+    let looped = Some(TerminalReason::LoopDetected);
+    let reasons = agents.map(Run::terminal_reason);
+    assert_eq!(reasons, [None, looped, None]);
+}
