@@ -168,3 +168,32 @@ async fn errors_are_known_of_a_run_without_limits_too() {
         (3, 0)
     );
 }
+
+/// Whoever has a handle on a run, a tool of the agent's for one, may say a limit.
+#[tokio::test(start_paused = true)]
+async fn no_limit_of_errors_is_raised_or_lifted_by_a_later_one() {
+    let none = || quick().per_error_key(None).per_run(None);
+    for (limit, larger, reason) in [
+        (budget(2), budget(20), TerminalReason::ConsecutiveErrors),
+        (
+            none().per_run(2),
+            none().per_run(20),
+            TerminalReason::RunErrors,
+        ),
+        (
+            none().per_error_key(2),
+            none().per_error_key(20),
+            TerminalReason::RetryBudget,
+        ),
+    ] {
+        let run = Run::open();
+        run.limit_errors(&limit);
+        run.limit_errors(&larger);
+        for _ in 0..3 {
+            assert_eq!(run.terminal_reason(), None);
+            run.limit_errors(&none());
+            fails(&run, "a").await;
+        }
+        assert_eq!(run.terminal_reason(), Some(reason));
+    }
+}

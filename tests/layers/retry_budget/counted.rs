@@ -232,3 +232,53 @@ async fn tools_and_calls_are_counted_together() {
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
 }
+
+/// A tool of the run: what it fails with, if it does.
+async fn tool(run: &Run, name: &'static str, error: Option<String>) {
+    let done = run.tool(name).call(async { error.map_or(Ok(()), Err) });
+    let _ = done.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_between() {
+    let service = around(&Several::new([healthy()]), quick());
+    let run = Run::open();
+    for number in 1..=4 {
+        call(&service, &run, "m").await;
+        tool(&run, "read", None).await;
+        assert_eq!(run.terminal_reason(), None, "before failure {number}");
+        tool(&run, "read", Some(format!("no answer within {number} s"))).await;
+    }
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+    assert_eq!(run.snapshot().errors, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_between() {
+    let upstream = Several::new((0..6).flat_map(|_| [failing(500), healthy()]));
+    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let run = Run::open();
+    for model in ["a", "b", "c", "d", "e"] {
+        assert_eq!(call(&service, &run, model).await.0, 500);
+        assert_eq!(call(&service, &run, model).await.0, 200);
+        tool(&run, model, Some("no such file".into())).await;
+        tool(&run, model, None).await;
+    }
+    assert_eq!((run.terminal_reason(), run.snapshot().errors), (None, 10));
+
+    call(&service, &run, "f").await;
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+    assert_eq!(run.snapshot().errors, 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for() {
+    let run = Run::open();
+    run.limit_errors(&quick().per_error_key(1).per_run(1));
+    for _ in 0..2 {
+        assert_eq!(run.terminal_reason(), None);
+        tool(&run, "read", Some("no such file".into())).await;
+    }
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
+}
