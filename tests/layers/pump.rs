@@ -17,7 +17,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Probe, ReadExt, Script, chat, poll_body, poll_once, reason_of, request, secs,
+    DONE, Probe, ReadExt, Script, call_of, chat, poll_body, poll_once, reason_of, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -200,6 +200,27 @@ async fn a_dropped_body_is_a_disconnect_at_every_point() {
             Some(TerminalReason::ClientDisconnect)
         );
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_leaves_ends_its_call_and_not_the_run() {
+    let run = Run::open();
+    let (upstream, probe) = Script::sse().repeat(3, 1.0, chat("a")).never().upstream();
+    let service = layer().layer(upstream);
+    let stays = service.clone().oneshot(run.attach(request())).await;
+    let (leaves, call) = call_of(&run);
+    let leaves = service.oneshot(leaves).await.unwrap();
+
+    drop(leaves);
+
+    assert_eq!(
+        call.terminal_reason(),
+        Some(TerminalReason::ClientDisconnect)
+    );
+    turns().await;
+    assert_eq!((run.terminal_reason(), run.in_flight()), (None, 1));
+    assert_eq!(probe.calls(), 2);
+    stays.unwrap().into_body().token().await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -142,6 +142,8 @@ async fn anything_else_passes() {
         asks(chat, "stop"),
         asks("/v1/messages/count_tokens", said("stop")),
         asks("/v1/embeddings", r#"{"model":"m","input":"stop"}"#),
+        asks("/v1/embeddings", said("stop")),
+        asks("/v1/images/generations", said("stop")),
         asks("/somewhere", r#"{"model":"m","input":"stop"}"#),
     ];
     let (registry, upstream, service) = stack(&["stop"]);
@@ -169,6 +171,7 @@ async fn anything_else_passes() {
 #[tokio::test(start_paused = true)]
 async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
     let messages = r#""messages":[{"role":"user","content":"stop"}]"#;
+    let system = r#""system":"Be brief.","messages":[{"role":"user","content":"stop"}]"#;
     let input = r#""input":"stop""#;
     let cases = [
         (
@@ -195,6 +198,7 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
             Dialect::OpenAiChat,
             "/choices/0/message/content",
         ),
+        ("/elsewhere", system, Dialect::Anthropic, "/content/0/text"),
     ];
     for (path, said, dialect, text) in cases {
         let (_, upstream, service) = stack(&["stop"]);
@@ -217,6 +221,12 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
         assert_eq!(judge.finish(), Finish::Complete, "{path}");
         assert_eq!(upstream.calls(), 0);
     }
+
+    let (_, _, service) = stack(&["stop"]);
+    let request = asks("/elsewhere", format!(r#"{{"model":"m",{messages}}}"#));
+    let request = with(request, "anthropic-version", "2023-06-01");
+    let message: Value = serde_json::from_str(&asked(&service, request).await).unwrap();
+    assert_eq!(message["type"], "message");
 }
 
 /// Each event by its name, or its chunk's number.

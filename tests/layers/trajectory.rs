@@ -19,17 +19,19 @@ use crate::support::{
     Heard, ReadExt, Script, Several, UpstreamBody, healthy, prompt, quick, reason_of, request, secs,
 };
 
-/// What was written, call by call.
+/// What was written, call by call, and what of it was not flushed yet.
 #[derive(Clone, Debug, Default)]
-struct Paper(Arc<Mutex<Vec<Vec<u8>>>>);
+struct Paper(Arc<Mutex<[Vec<Vec<u8>>; 2]>>);
 
 impl Write for Paper {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().push(bytes.to_vec());
+        self.0.lock().unwrap()[1].push(bytes.to_vec());
         Ok(bytes.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
+        let [written, pending] = &mut *self.0.lock().unwrap();
+        written.append(pending);
         Ok(())
     }
 }
@@ -39,9 +41,10 @@ impl Paper {
         Trajectory::new(self.clone())
     }
 
-    /// Each write is one whole line.
+    /// Each write is one whole line, and flushed.
     fn lines(&self) -> Vec<Value> {
-        let written = self.0.lock().unwrap();
+        let [written, pending] = &*self.0.lock().unwrap();
+        assert!(pending.is_empty(), "not flushed");
         let whole = |line: &Vec<u8>| {
             let text = line.strip_suffix(b"\n").unwrap();
             assert!(!text.contains(&b'\n'));
@@ -265,6 +268,31 @@ async fn a_run_whose_time_is_up_starts_no_compaction_and_says_so() {
         drop(run.tool("search").watch(pending::<()>()));
     }
     assert_eq!(paper.lines().len(), 1 + 8, "no more than eight of a run");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_refused_while_a_run_is_held_open_for_its_last_call_is_recorded() {
+    let paper = Paper::default();
+    let run = Run::open();
+    run.record_to(&paper.trajectory());
+    let service = TurnCapLayer::new(1)
+        .finaliser(secs(60))
+        .layer(Script::json().data("{}").upstream().0);
+    let answer = service.clone().oneshot(run.attach(request())).await;
+    answer.unwrap().into_body().read().await.whole();
+    assert!(service.oneshot(run.attach(request())).await.is_err());
+
+    drop(run.tool("search").watch(pending::<()>()));
+    assert_eq!(run.terminal_reason(), None);
+    drop(run.finaliser(request()));
+
+    let lines = paper.lines();
+    let kinds: Vec<_> = lines.iter().map(|line| &line["kind"]).collect();
+    assert_eq!(kinds, ["harness_refused", "harness_terminate"]);
+    for line in &lines {
+        assert_eq!(line["reason"], "turn_cap_reached");
+    }
+    assert_eq!(lines[0]["name"], "search");
 }
 
 #[tokio::test(start_paused = true)]
