@@ -1,16 +1,20 @@
 //! A forward scanner of JSON objects: it walks the keys that a judge asks for and skips the rest.
 //!
 //! Every valid document reads as `serde_json` reads it. What is skipped is checked for structure
-//! only, so a broken number or a bad escape in there goes unnoticed: a judge may be lenient.
+//! only, so a broken number or a bad escape in there goes unnoticed: a judge may be lenient. It may
+//! be nested to any depth, too, or a few brackets where nobody looks would hide all the rest.
 
 use std::borrow::Cow;
 
 use memchr::memchr2;
 
-/// As deep as `serde_json` goes.
+/// As deep as it is walked, which is as deep as `serde_json` goes.
 const MAX_DEPTH: usize = 127;
 
-/// Not JSON, or nested too deeply.
+/// How many levels of what is skipped are told apart.
+const KINDS: usize = u128::BITS as usize;
+
+/// Not JSON, or walked too deeply.
 #[derive(Debug)]
 pub(crate) struct Malformed;
 
@@ -305,26 +309,28 @@ impl<'a> Scanner<'a> {
         Ok(&rest[..len])
     }
 
-    /// Skips an array or object without recursion: a bit per level tells which bracket closes it.
+    /// Skips an array or object without recursion: a bit per level tells which bracket closes it;
+    /// what is deeper than there are bits is only counted.
     fn skip_nested(&mut self) -> Read<()> {
         let mut objects = 0_u128;
-        let mut depth = 0;
+        let mut depth = 0_usize;
         while let Some(&byte) = self.bytes.get(self.at) {
             self.at += 1;
             match byte {
                 b'"' => drop(self.string()?),
                 b'{' | b'[' => {
                     depth += 1;
-                    if self.depth + depth > MAX_DEPTH {
-                        return Err(Malformed);
+                    if depth <= KINDS {
+                        objects = objects << 1 | u128::from(byte == b'{');
                     }
-                    objects = objects << 1 | u128::from(byte == b'{');
                 }
                 b'}' | b']' => {
-                    if (objects & 1 == 1) != (byte == b'}') {
-                        return Err(Malformed);
+                    if depth <= KINDS {
+                        if (objects & 1 == 1) != (byte == b'}') {
+                            return Err(Malformed);
+                        }
+                        objects >>= 1;
                     }
-                    objects >>= 1;
                     depth -= 1;
                     if depth == 0 {
                         return Ok(());

@@ -406,16 +406,28 @@ proptest! {
 }
 
 #[test]
-fn depth_ends_where_serde_json_ends_it() {
+fn what_is_skipped_may_be_nested_to_any_depth() {
     for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
-        for depth in [1, 100, 126, 127, 128, 5000] {
-            let inner = open.repeat(depth - 1) + "1" + &close.repeat(depth - 1);
-            let data = format!(r#"{{"x":{inner},"choices":[]}}"#);
-            let expected = match serde_json::from_str::<serde_json::Value>(&data) {
-                Ok(_) => EventKind::Prelude,
-                Err(_) => EventKind::Progress,
+        for depth in [1, 100, 126, 127, 128, 129, 5000] {
+            let skipped = |open: &str, close: &str| {
+                let inner = open.repeat(depth - 1) + "1" + &close.repeat(depth - 1);
+                format!(r#"{{"x":{inner},"choices":[]}}"#)
             };
-            assert_eq!(kind(Dialect::OpenAiChat, "", &data), expected, "{depth}");
+            let data = skipped(open, close);
+            let is = |data: &str| kind(Dialect::OpenAiChat, "", data);
+            assert_eq!(is(&data), EventKind::Prelude, "{depth}");
+            if depth > 1 {
+                // The outermost is still told apart, and each must be closed.
+                let wrong = if close == "}" { "]" } else { "}" };
+                let crossed = data.replacen(
+                    &format!("{close},\"choices"),
+                    &format!("{wrong},\"choices"),
+                    1,
+                );
+                assert_eq!(is(&crossed), EventKind::Progress, "{depth}");
+                let unclosed = data.replacen(&format!("{close},\"choices"), ",\"choices", 1);
+                assert_eq!(is(&unclosed), EventKind::Progress, "{depth}");
+            }
         }
     }
 }
