@@ -4,7 +4,11 @@ use super::{
     digest::digest,
     item::{Event, Item, Kind, each},
 };
-use crate::sse::{Read, Scanner, Text};
+use crate::sse::{Dialect, Read, Scanner, Text};
+
+/// Under which key a request keeps the conversation.
+const CHAT: &[u8] = b"messages";
+const RESPONSES: &[u8] = b"input";
 
 /// How many places are remembered. A client that moves a mark for caching changes
 /// the last messages of a request in the next; those before stay as they are.
@@ -56,11 +60,50 @@ struct Message {
 }
 
 impl<'a> History<'a> {
-    /// Reads a request's body, from the last of `places` that is still there.
-    /// None if it holds no conversation.
-    pub(crate) fn read(body: &'a [u8], places: &VecDeque<Place>) -> Option<Self> {
-        let whole = || Self::walk(body, &VecDeque::new()).ok()?;
-        match Self::walk(body, places) {
+    /// Reads a request's body, from the last of `places` that is still there: what
+    /// `dialect` calls the conversation, and no other key, which an upstream would
+    /// not read either. None if it holds none.
+    pub(crate) fn read(
+        dialect: &Dialect,
+        body: &'a [u8],
+        places: &VecDeque<Place>,
+    ) -> Option<Self> {
+        let of = |key| Self::under(key, body, places);
+        match dialect {
+            Dialect::OpenAiChat | Dialect::Anthropic => of(CHAT),
+            Dialect::OpenAiResponses => of(RESPONSES),
+            _ => match (of(CHAT), of(RESPONSES)) {
+                (Some(_), Some(responses)) if responses.acts() => Self::both(body),
+                (Some(chat), Some(_)) => Some(Self {
+                    is_responses: true,
+                    ..chat
+                }),
+                (chat, responses) => chat.or(responses),
+            },
+        }
+    }
+
+    /// It says of tools.
+    fn acts(&self) -> bool {
+        self.events.iter().any(|event| *event != Event::Said)
+    }
+
+    /// Of a request that may be either, all that it says.
+    fn both(body: &'a [u8]) -> Option<Self> {
+        let whole = |key| Self::under(key, body, &VecDeque::new());
+        let mut history = whole(CHAT)?;
+        let other = whole(RESPONSES)?;
+        // What one says ends nothing of the other.
+        let acts = other.events.into_iter().filter(|it| *it != Event::Said);
+        history.events.extend(acts);
+        history.places.clear();
+        history.is_responses = true;
+        Some(history)
+    }
+
+    fn under(key: &[u8], body: &'a [u8], places: &VecDeque<Place>) -> Option<Self> {
+        let whole = || Self::walk(key, body, &VecDeque::new()).ok()?;
+        match Self::walk(key, body, places) {
             // It holds what is new alone, which may say the same as before.
             Ok(Some(history)) if history.continues => {
                 let mut history = whole()
@@ -75,14 +118,20 @@ impl<'a> History<'a> {
         }
     }
 
-    fn walk(body: &'a [u8], places: &VecDeque<Place>) -> Result<Option<Self>, ()> {
-        let mut history = Self::default();
+    fn walk(
+        conversation: &[u8],
+        body: &'a [u8],
+        places: &VecDeque<Place>,
+    ) -> Result<Option<Self>, ()> {
+        let mut history = Self {
+            is_responses: conversation == RESPONSES,
+            ..Self::default()
+        };
         let mut found = false;
         let read = Scanner::document(body, |json, key| {
             match key {
-                b"messages" | b"input" => {
+                _ if key == conversation => {
                     found = true;
-                    history.is_responses = key == b"input";
                     history.messages(body, json, places)?;
                 }
                 b"tools" | b"functions" => history.declared(json.span()?),

@@ -1,7 +1,7 @@
 use http::Request;
 
 use crate::{
-    body::{Reads, ReplayBody},
+    body::{Reads, ReplayBody, dialect_of},
     conversation::History,
     run::Run,
 };
@@ -20,7 +20,8 @@ impl<A> Reads<A> for Reader {
     /// The run may end for it, which is asked next.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         let body = request.body().gathered();
-        if let Some(history) = History::read(&body, &self.0.places()) {
+        let dialect = dialect_of(request);
+        if let Some(history) = History::read(&dialect, &body, &self.0.places()) {
             self.0.follow(&history);
         }
         None

@@ -42,7 +42,7 @@ impl Stop {
             Some(_) => return None,
         }
         let body = request.body().gathered();
-        let history = History::read(&body, &VecDeque::new())?;
+        let history = History::read(&dialect_of(request), &body, &VecDeque::new())?;
         if !self.phrases.contain(&history.said()?) {
             return None;
         }

@@ -129,6 +129,48 @@ async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_of_another_api_neither_says_nor_hides_a_word() {
+    let user = |text: &str| format!(r#"[{{"role":"user","content":"{text}"}}]"#);
+    let both = |messages, input| {
+        let (messages, input) = (user(messages), user(input));
+        [
+            format!(r#"{{"messages":{messages},"input":{input}}}"#),
+            format!(r#"{{"input":{input},"messages":{messages}}}"#),
+        ]
+    };
+    let stops = [
+        ("/v1/chat/completions", both("stop", "go")),
+        ("/v1/responses", both("go", "stop")),
+    ];
+    let passes = [
+        ("/v1/chat/completions", both("go", "stop")),
+        ("/v1/responses", both("stop", "go")),
+    ];
+    let (_, upstream, service) = stack(&["stop"]);
+    for (path, body) in stops
+        .iter()
+        .flat_map(|(path, both)| both.iter().map(move |it| (path, it)))
+    {
+        let said = asked(&service, asks(path, body)).await;
+        assert!(
+            said.contains("Nothing was running."),
+            "{path} {body}: {said}"
+        );
+    }
+    assert_eq!(upstream.calls(), 0);
+    for (path, body) in passes
+        .iter()
+        .flat_map(|(path, both)| both.iter().map(move |it| (path, it)))
+    {
+        assert_eq!(
+            asked(&service, asks(path, body)).await,
+            "{}",
+            "{path} {body}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn anything_else_passes() {
     let said = |text: &str| format!(r#"{{"messages":[{{"role":"user","content":"{text}"}}]}}"#);
     let chat = "/v1/chat/completions";

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::{super::Answer, History};
+use super::{super::Answer, Dialect, History};
 
 /// JSON that looks like a conversation, with anything in its places.
 fn json() -> impl Strategy<Value = String> {
@@ -87,14 +87,14 @@ proptest! {
     ) {
         let wrapped = |bytes: &[u8]| [&b"{\"messages\":["[..], bytes, b"]}"].concat();
         for (first, second) in [(first.clone(), second.clone()), (wrapped(&first), wrapped(&second))] {
-            let places = History::read(&first, &VecDeque::new())
+            let places = History::read(&Dialect::Any, &first, &VecDeque::new())
                 .map(|history| { history.said(); history.places })
                 .unwrap_or_default();
-            if let Some(history) = History::read(&second, &places) {
+            if let Some(history) = History::read(&Dialect::Any, &second, &places) {
                 history.said();
             }
             // The same once more: nothing is new.
-            if let (Some(again), false) = (History::read(&first, &places), places.is_empty()) {
+            if let (Some(again), false) = (History::read(&Dialect::Any, &first, &places), places.is_empty()) {
                 prop_assert!(again.events.is_empty() || again.continues || again.from.is_none());
             }
         }

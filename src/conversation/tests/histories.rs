@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::{History, said};
+use super::{Dialect, History, said};
 
 const CHAT: &str = r#"{"model":"m","stream":true,"tools":[{"type":"function","function":{"name":"read"}}],
 "messages":[{"role":"system","content":"s"},{"role":"user","content":"hi"},
@@ -27,7 +27,7 @@ const ANTHROPIC: &str = r#"{"model":"m","system":"s","messages":[{"role":"user",
  {"type":"text","text":"a reminder"}]}],"tools":[{"name":"read","input_schema":{}}]}"#;
 
 fn read(body: &str) -> History<'_> {
-    History::read(body.as_bytes(), &VecDeque::new()).unwrap()
+    History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new()).unwrap()
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn what_is_no_conversation_is_nothing_to_read() {
     ];
     for body in bodies {
         assert!(
-            History::read(body.as_bytes(), &VecDeque::new()).is_none(),
+            History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new()).is_none(),
             "{body:.40}"
         );
     }
@@ -160,5 +160,59 @@ fn what_is_no_conversation_is_nothing_to_read() {
     ];
     for body in odd {
         assert_eq!(said(body), [""; 0], "{body}");
+    }
+}
+
+#[test]
+fn another_apis_key_beside_it_hides_nothing_and_says_nothing() {
+    let read = |dialect, body: &str| {
+        let history = History::read(&dialect, body.as_bytes(), &VecDeque::new());
+        history.map(|history| super::words(&history))
+    };
+    let chat = Some(
+        ["said", "read(a)", "patch(b)", "=a", "=b"]
+            .map(str::to_owned)
+            .to_vec(),
+    );
+    let responses = Some(
+        ["said", "read(a)", "=a", "patch(b)", "=b"]
+            .map(str::to_owned)
+            .to_vec(),
+    );
+    for more in [
+        r#""""#,
+        "null",
+        "[]",
+        r#""stop""#,
+        r#"[{"role":"user","content":"x"}]"#,
+    ] {
+        let before = |body: &str, key| body.replacen('{', &format!(r#"{{"{key}":{more},"#), 1);
+        let behind = |body: &str, key| format!(r#"{},"{key}":{more}}}"#, &body[..body.len() - 1]);
+        for both in [before(CHAT, "input"), behind(CHAT, "input")] {
+            assert_eq!(read(Dialect::OpenAiChat, &both), chat, "{both}");
+            assert_eq!(read(Dialect::Any, &both), chat, "{both}");
+        }
+        for both in [before(RESPONSES, "messages"), behind(RESPONSES, "messages")] {
+            assert_eq!(read(Dialect::OpenAiResponses, &both), responses, "{both}");
+            let any = read(Dialect::Any, &both).unwrap();
+            assert!(
+                any.ends_with(&responses.as_ref().unwrap()[1..]),
+                "{both}: {any:?}"
+            );
+        }
+    }
+    assert_eq!(read(Dialect::OpenAiChat, RESPONSES), None);
+    assert_eq!(read(Dialect::Anthropic, RESPONSES), None);
+    assert_eq!(read(Dialect::OpenAiResponses, CHAT), None);
+}
+
+#[test]
+fn what_is_skipped_may_be_nested_to_any_depth() {
+    for depth in [128, 129, 100_000] {
+        for (open, close) in [("[", "]"), (r#"{"a":"#, "}")] {
+            let deep = open.repeat(depth) + "1" + &close.repeat(depth);
+            let body = CHAT.replacen('{', &format!(r#"{{"metadata":{deep},"#), 1);
+            assert_eq!(said(&body), said(CHAT), "{depth}");
+        }
     }
 }

@@ -7,10 +7,11 @@ mod linear;
 use std::collections::VecDeque;
 
 use super::{Event, History, canonical as arguments, digest};
+use crate::sse::Dialect;
 
 /// What is said in a body, in words: calls as `name(id)`, results as `=id`.
 fn said(body: &str) -> Vec<String> {
-    let history = History::read(body.as_bytes(), &VecDeque::new());
+    let history = History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new());
     history.map(|history| words(&history)).unwrap_or_default()
 }
 

@@ -1,3 +1,5 @@
+use bytes::Bytes;
+use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     LoopGuardLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, TerminalReason,
@@ -187,5 +189,41 @@ async fn results_that_come_without_their_calls_find_them_in_the_answers() {
 
         assert_eq!(reason_of(&cut), Some(TerminalReason::LoopDetected));
         assert_eq!(upstream.calls(), 20);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_of_another_api_or_deep_brackets_switch_nothing_off() {
+    let deep = "[".repeat(200) + &"]".repeat(200);
+    let extras = [
+        r#""input":"""#.to_owned(),
+        r#""messages":"""#.to_owned(),
+        format!(r#""metadata":{{"a":{deep}}}"#),
+    ];
+    for dialect in ALL {
+        for extra in &extras {
+            let own = if dialect == Dialect::Responses {
+                "input"
+            } else {
+                "messages"
+            };
+            if extra.contains(own) {
+                continue;
+            }
+            let service = LoopGuardLayer::new().layer(Several::new([fine()]));
+            let mut agent = Agent::new(dialect);
+            (0..20).for_each(|_| agent.does("job_status", "running"));
+            let body = agent.body();
+            let body = format!("{},{extra}}}", &body[..body.len() - 1]);
+
+            let request = agent.request().map(|_| Full::<Bytes>::from(body));
+            let cut = service.oneshot(request).await.unwrap_err();
+
+            assert_eq!(
+                reason_of(&cut),
+                Some(TerminalReason::LoopDetected),
+                "{extra:.30}"
+            );
+        }
     }
 }

@@ -9,7 +9,10 @@ use super::{
     state::{Effect, State},
     window::Action,
 };
-use crate::conversation::{History, canonical, digest};
+use crate::{
+    conversation::{History, canonical, digest},
+    sse::Dialect,
+};
 
 /// An agent whose requests repeat all that it did.
 #[derive(Debug, Default)]
@@ -63,7 +66,7 @@ impl Agent {
             self.messages.join(",")
         );
         let places = self.state.places().clone();
-        let history = History::read(body.as_bytes(), &places).unwrap();
+        let history = History::read(&Dialect::Any, body.as_bytes(), &places).unwrap();
         self.state.follow(&history)
     }
 }
@@ -86,7 +89,7 @@ fn told(turns: impl Iterator<Item = Vec<Found>>) -> Vec<(usize, LoopPattern, Loo
 }
 
 fn seen(body: &str) -> VecDeque<crate::conversation::Place> {
-    History::read(body.as_bytes(), &VecDeque::new())
+    History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new())
         .unwrap()
         .places
 }
