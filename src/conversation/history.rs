@@ -14,6 +14,9 @@ const RESPONSES: &[u8] = b"input";
 /// the last messages of a request in the next; those before stay as they are.
 const PLACES: usize = 8;
 
+/// How much of what is new is told at least, the latest; twice as much at most.
+const EVENTS: usize = 512;
+
 /// The longest text that is read as a whole, in bytes.
 const TEXT: usize = 1024;
 
@@ -85,7 +88,7 @@ impl<'a> History<'a> {
 
     /// It says of tools.
     fn acts(&self) -> bool {
-        self.events.iter().any(|event| *event != Event::Said)
+        self.events.iter().any(Event::is_of_tools)
     }
 
     /// Of a request that may be either, all that it says.
@@ -94,7 +97,7 @@ impl<'a> History<'a> {
         let mut history = whole(CHAT)?;
         let other = whole(RESPONSES)?;
         // What one says ends nothing of the other.
-        let acts = other.events.into_iter().filter(|it| *it != Event::Said);
+        let acts = other.events.into_iter().filter(Event::is_of_tools);
         history.events.extend(acts);
         history.places.clear();
         history.is_responses = true;
@@ -180,7 +183,13 @@ impl<'a> History<'a> {
             json.first()?;
             let from = json.position();
             let item = Item::read(json)?;
-            match item.tell(&mut |event| self.events.push(event)) {
+            let kind = item.tell(&mut |event| {
+                if self.events.len() >= 2 * EVENTS {
+                    self.events.drain(..EVENTS);
+                }
+                self.events.push(event);
+            });
+            match kind {
                 Kind::Said(content) => self.said = content,
                 Kind::Work => self.said = None,
                 Kind::Other => {}
@@ -225,6 +234,12 @@ impl<'a> History<'a> {
                 None => self.more_tools = true,
             }
         });
+    }
+
+    /// The latest of what was said, from where the reading began.
+    pub(crate) fn latest(&self) -> &[Event<'a>] {
+        let surplus = self.events.len().saturating_sub(EVENTS);
+        &self.events[surplus..]
     }
 
     /// The model that is asked for.

@@ -17,6 +17,8 @@ pub(crate) enum Event<'a> {
     },
     /// The user said something, which is no result.
     Said,
+    /// The model said something, and called nothing: its turn is over.
+    Answered,
 }
 
 /// A tool call, in digests.
@@ -57,6 +59,12 @@ pub(super) enum Kind<'a> {
     Work,
     /// Instructions, or nothing that is known.
     Other,
+}
+
+impl Event<'_> {
+    pub(crate) const fn is_of_tools(&self) -> bool {
+        matches!(self, Self::Call(_) | Self::Result { .. })
+    }
 }
 
 impl<'a> Item<'a> {
@@ -100,7 +108,15 @@ impl<'a> Item<'a> {
         ) {
             self.result(self.call_id, self.output, on);
         } else if is(self.role, &[b"assistant"]) {
-            self.said_by_model(on);
+            let mut calls = false;
+            self.said_by_model(&mut |event| {
+                calls = true;
+                on(event);
+            });
+            let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
+            if !calls && none(self.tool_calls) && none(self.function) {
+                on(Event::Answered);
+            }
         } else if is(self.role, &[b"tool", b"function"]) {
             self.result(self.tool_call_id, self.content, on);
         } else if is(self.role, &[b"user"]) {

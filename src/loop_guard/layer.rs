@@ -18,8 +18,9 @@ impl Default for LoopGuardLayer {
 }
 
 impl LoopGuardLayer {
-    /// Warns at 10 and every 10 more, and stops at 20 of the same call or of two
-    /// in turn, at 10 of tools that there are not, and at 30 of one tool.
+    /// Warns at 10 and every 10 more, and stops at 20 of the same call with the same
+    /// result or of two in turn, at 10 of tools that there are not, and at 30 of the
+    /// same call in a row whatever came of it.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -30,7 +31,8 @@ impl LoopGuardLayer {
     }
 
     /// Tells observers when the same call, or two in turn, came back this often
-    /// without a change, and after each further such number; 10 by default, 0 is
+    /// without a change, or the same call in a row with one, and after each further
+    /// such number; 10 by default, 0 is
     /// never. Like every limit here it is 1000 at most.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
@@ -54,8 +56,8 @@ impl LoopGuardLayer {
         self
     }
 
-    /// Ends the run when one tool was called this often in a row, each time with
-    /// the arguments or the result of the time before; 30 by default, 0 is never.
+    /// Ends the run when one tool was called this often in a row with the same
+    /// arguments, whatever came of it; 30 by default, 0 is never.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);

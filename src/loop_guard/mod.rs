@@ -16,11 +16,12 @@
 //! |---|---|---|
 //! | the same call with the same result; others may stand between | every 10 | at 20 |
 //! | two calls in turn, each with its result of before | every 10 | at 20 |
-//! | calls of tools that the request does not declare, if it declares any | | at 10 |
-//! | one tool in a row, each time with the arguments or the result of before | | at 30 |
+//! | calls of tools that were not declared when they were made, if any were | | at 10 |
+//! | the same call in a row, whatever came of it | every 10 | at 30 |
 //!
-//! Another result is a change, and begins anew; a call that was refused is no
-//! action, and changes nothing. The run ends as
+//! Another result is a change, and begins anew; so does a user who answers a turn
+//! that the model had finished, and not one who speaks between two calls. A call
+//! that was refused is no action, and changes nothing. The run ends as
 //! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the request is
 //! sent on; what is told is a [`Notice::Loop`](crate::Notice::Loop). Actions count
 //! for the [signs of being stuck](crate::Run::end_when_stuck) too.
@@ -32,9 +33,14 @@
 //! they continue (`previous_response_id`). What is not JSON, or compressed, is not
 //! read, and passes.
 //!
+//! Of one request no more than the last 512 calls and results count, and each
+//! pattern is told once.
+//!
 //! Tools that run in this process can
 //! [say their arguments](crate::run::Tool::arguments); then it works without a
-//! history too.
+//! history too. Such a run is ended by the limits of the layer that one of its model
+//! calls has passed, or by [`Run::end_when_looping`](crate::Run::end_when_looping);
+//! else observers are told, and it goes on.
 //!
 //! # Whose history
 //!

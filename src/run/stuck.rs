@@ -123,9 +123,28 @@ impl Streak {
 }
 
 impl Run {
-    /// The run did this; the same digest means the same again.
-    pub(crate) fn acted(&self, action: u64) {
-        self.stands(self.nearest().payload.harness().standstill.repeat(action));
+    /// The run did these, one after the other; the same digest means the same again,
+    /// and none that it moved. However many they are, one streak that looked stuck is
+    /// told, the last.
+    pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
+        let standstill = &self.nearest().payload.harness().standstill;
+        let mut told = Standing::Moving;
+        for action in actions {
+            let Some(action) = action else {
+                standstill.moved();
+                continue;
+            };
+            let standing = standstill.repeat(action);
+            match standing {
+                Standing::Stuck { ends: true, .. } => {
+                    told = standing;
+                    break;
+                }
+                Standing::Stuck { now: true, .. } => told = standing,
+                Standing::Moving | Standing::Stuck { .. } => {}
+            }
+        }
+        self.stands(told);
     }
 
     /// A round of the agent's loop began: a sign of life that is no progress, as

@@ -75,7 +75,9 @@ impl Tool {
 
     /// Says what the tool is called with, so that a run that goes in circles is
     /// found, as a [`LoopGuardLayer`](crate::LoopGuardLayer) finds it in the
-    /// requests of an agent, and by its limits; without one by the usual limits.
+    /// requests of an agent. It ends by the limits of such a layer that one of its
+    /// calls has passed, or as [`Run::end_when_looping`] says; without either
+    /// observers are told when it would have ended by the usual limits.
     /// See [`Call::result_by`] for what comes of it.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {

@@ -45,7 +45,7 @@ fn word(notice: &Notice) -> String {
                 LoopPattern::SameCall => "same call",
                 LoopPattern::PingPong => "ping-pong",
                 LoopPattern::UnknownTool => "unknown tool",
-                LoopPattern::SameTool => "same tool",
+                LoopPattern::SameTool => "same arguments",
                 other => panic!("{other:?}"),
             };
             let verdict = match verdict {

@@ -30,6 +30,7 @@ fn words(history: &History<'_>) -> Vec<String> {
         }
         Event::Result { id, .. } => format!("={}", known(id)),
         Event::Said => "said".to_owned(),
+        Event::Answered => "answered".to_owned(),
     };
     history.events.iter().map(event).collect()
 }

@@ -10,7 +10,7 @@ pub(crate) struct LoopLimits {
     pub(crate) stop: Option<NonZeroU32>,
     /// How many calls of tools that there are not.
     pub(crate) unknown_tool: Option<NonZeroU32>,
-    /// How many calls in a row of one tool that gets nowhere.
+    /// How often the same call in a row, whatever came of it.
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 

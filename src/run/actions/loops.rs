@@ -13,8 +13,7 @@ pub enum LoopPattern {
     PingPong,
     /// A tool that the request does not declare.
     UnknownTool,
-    /// One tool in a row, each time with the arguments or the result of the time
-    /// before.
+    /// One tool in a row with the same arguments, whatever came of it.
     SameTool,
 }
 
@@ -60,7 +59,10 @@ impl fmt::Display for Found {
                 )
             }
             LoopPattern::SameTool => {
-                write!(f, "called {tool} {times} times in a row, and got nowhere")
+                write!(
+                    f,
+                    "called {tool} {times} times in a row with the same arguments"
+                )
             }
         }
     }

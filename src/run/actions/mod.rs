@@ -13,6 +13,10 @@
 //! request of a run, what came before the user's last message is another run's. An
 //! action of a tool of the program's is taken for the one that the history then
 //! shows with the same name and arguments.
+//!
+//! # What ends
+//!
+//! Nothing, unless somebody set limits: else the usual ones are observed.
 
 mod limits;
 mod loops;
@@ -63,6 +67,29 @@ impl Run {
         self.take(effects);
     }
 
+    /// Ends the nearest run as [`LoopDetected`](TerminalReason::LoopDetected) once its
+    /// tools go in circles, by the usual limits: those of
+    /// [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). For a run whose tools say
+    /// their [arguments](super::Tool::arguments), and whose model calls pass no such
+    /// layer; one of both is enough, and of two limits the smaller stays.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use tower_agent::{Run, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.end_when_looping();
+    /// for _ in 0..20 {
+    ///     let tool = run.tool("job_status").arguments(&7);
+    ///     tool.call(async { Err::<(), _>("no such job") }).await.ok();
+    /// }
+    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
+    /// # }
+    /// ```
+    pub fn end_when_looping(&self) {
+        self.limit_loops(LoopLimits::DEFAULT, true);
+    }
+
     /// Where the messages of the last request ended.
     pub(crate) fn places(&self) -> VecDeque<Place> {
         self.actions().lock().places().clone()
@@ -100,9 +127,15 @@ impl Run {
 
     /// Outside of the lock: an end goes far.
     fn take(&self, effects: Vec<Effect>) {
+        let acted = effects.iter().filter_map(|effect| match effect {
+            Effect::Acted(action) => Some(Some(*action)),
+            Effect::Turned => Some(None),
+            Effect::Found(_) => None,
+        });
+        self.acted(acted);
         for effect in effects {
             match effect {
-                Effect::Acted(action) => self.acted(action),
+                Effect::Acted(_) | Effect::Turned => {}
                 Effect::Found(found) => {
                     let ends = found.verdict == LoopVerdict::Stopped;
                     if ends {

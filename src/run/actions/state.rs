@@ -21,6 +21,7 @@ const NAME: usize = 64;
 /// What a run did, as far as it is remembered.
 #[derive(Debug, Default)]
 pub(super) struct State {
+    /// Limits that end the run.
     limits: Option<LoopLimits>,
     /// Limits that end nothing.
     observed: Option<LoopLimits>,
@@ -33,6 +34,21 @@ pub(super) struct State {
     ids: VecDeque<u64>,
     places: VecDeque<Place>,
     tools: Tools,
+    /// The last that was said is an answer without calls.
+    answered: bool,
+}
+
+/// Where what a history says is new.
+#[derive(Debug)]
+struct Beginning {
+    /// The first event that is.
+    at: usize,
+    /// It was added since the last request, so it is known which tools there were.
+    appended: bool,
+    /// From which event on the user may begin a turn; none if none is new.
+    turn: Option<usize>,
+    /// What stands before the first event is an answer without calls.
+    answered: bool,
 }
 
 #[derive(Debug)]
@@ -47,6 +63,8 @@ struct Waiting {
 pub(super) enum Effect {
     /// This was done, once more or for the first time.
     Acted(u64),
+    /// The user began another turn.
+    Turned,
     Found(Found),
 }
 
@@ -61,7 +79,7 @@ impl State {
         let tightened = place.map_or(limits, |there| there.tightened(limits));
         let mut effects = Vec::new();
         if place.replace(tightened) != Some(tightened) {
-            self.look(&mut effects);
+            self.look(true, &mut effects);
         }
         effects
     }
@@ -85,46 +103,83 @@ impl State {
 
     pub(super) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        let begin = self.beginning(history);
+        let events = history.latest();
+        let begin = self.beginning(history, events);
         self.tools.declare(history);
-        for (at, event) in history.events.iter().enumerate() {
+        let mut answered = begin.answered;
+        for (at, event) in events.iter().enumerate() {
             match event {
-                Event::Call(call) if at >= begin => self.called(call, &mut effects),
-                Event::Result { id, result } if at >= begin || id.is_some() => {
+                Event::Call(call) if at >= begin.at => {
+                    self.called(call, begin.appended, &mut effects);
+                }
+                Event::Result { id, result } if at >= begin.at || id.is_some() => {
                     self.answered(*id, *result, &mut effects);
+                }
+                Event::Said if answered && begin.turn.is_some_and(|turn| at >= turn) => {
+                    self.begin_anew(&mut effects);
                 }
                 _ => {}
             }
+            answered = *event == Event::Answered;
             let ends = |effect: &Effect| matches!(effect, Effect::Found(found) if found.verdict == LoopVerdict::Stopped);
             if effects.last().is_some_and(ends) {
                 break;
             }
         }
+        self.answered = answered;
         if !history.continues {
             self.places.clone_from(&history.places);
         }
+        tell_once(&mut effects);
         effects
     }
 
-    /// The first event that is new.
-    fn beginning(&self, history: &History<'_>) -> usize {
+    /// Where what is new begins.
+    fn beginning(&self, history: &History<'_>, events: &[Event<'_>]) -> Beginning {
         if history.from.is_some() && history.from.as_ref() == self.places.back() {
-            return 0;
+            return Beginning {
+                at: 0,
+                appended: true,
+                turn: Some(0),
+                answered: self.answered,
+            };
         }
         let known = |event: &Event<'_>| match event {
             Event::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
             _ => false,
         };
         let said = |event: &Event<'_>| *event == Event::Said;
-        let last = history.events.iter().rposition(known);
+        let known = events.iter().rposition(known);
         let last = match history.continues {
-            true => last,
-            false => last.or_else(|| history.events.iter().rposition(said)),
+            true => known,
+            false => known.or_else(|| events.iter().rposition(said)),
         };
-        last.map_or(0, |last| last + 1)
+        let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
+        // The answer that it continues is not in it: it called nothing, if nothing is
+        // waited for, and no result is brought.
+        let continues = history.continues
+            && self.open.is_empty()
+            && self.expected.is_empty()
+            && !events.iter().any(Event::is_of_tools);
+        // Of a history that has nothing in common with the last one nobody knows
+        // whose turns it shows.
+        let follows = known.is_some() || history.from.is_some() || continues;
+        Beginning {
+            at: behind(last),
+            appended: known.is_some() || history.continues,
+            turn: follows.then(|| behind(known)),
+            answered: continues,
+        }
     }
 
-    fn called(&mut self, call: &ToolCall<'_>, effects: &mut Vec<Effect>) {
+    /// The user has answered what the model said: what it does next is for that.
+    fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
+        self.window = Window::default();
+        self.warnings = Warnings::default();
+        effects.push(Effect::Turned);
+    }
+
+    fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
         let waiting = Waiting::new(call);
         if let Some(id) = call.id {
             self.expected.retain(|known| known.id != Some(id));
@@ -132,11 +187,11 @@ impl State {
                 bounded(&mut self.ids, IDS, id);
             }
         }
-        let known = self.tools.may_hold(&call.name);
+        let known = !appended || self.tools.may_hold(&call.name);
         let unknown = self.window.called(known, self.size());
         if !known {
             let (pattern, of) = (LoopPattern::UnknownTool, waiting.call);
-            self.judge(pattern, of, unknown, &waiting.name, effects);
+            self.judge(pattern, of, unknown, &waiting.name, false, effects);
         }
         bounded(&mut self.open, OPEN, waiting);
     }
@@ -157,7 +212,7 @@ impl State {
             bounded(&mut self.ids, IDS, id);
         }
         match self.window.repeated(call.call, result) {
-            Some(true) => return self.look(effects),
+            Some(true) => return self.look(false, effects),
             Some(false) => return,
             None => {}
         }
@@ -173,18 +228,25 @@ impl State {
     fn push(&mut self, action: Action, effects: &mut Vec<Effect>) {
         effects.push(Effect::Acted(action.call));
         self.window.push(action, self.size());
-        self.look(effects);
+        self.look(true, effects);
     }
 
-    /// Looks at what the last action amounts to.
-    fn look(&mut self, effects: &mut Vec<Effect>) {
+    /// Looks at what the last action amounts to; if it is not new, its result is.
+    fn look(&mut self, new: bool, effects: &mut Vec<Effect>) {
         let Some(last) = self.window.last() else {
             return;
         };
         let (name, call) = (Arc::clone(&last.name), last.call);
         let counts: Vec<_> = self.window.counts().collect();
+        let same = counts.iter().find(|(of, _)| *of == LoopPattern::SameCall);
+        let same = same.map_or(0, |(_, count)| *count);
         for (pattern, count) in counts {
-            self.judge(pattern, call, count, &name, effects);
+            if !new && pattern == LoopPattern::SameTool {
+                continue;
+            }
+            // Told as the same call with the same result, which says more.
+            let told = pattern == LoopPattern::SameTool && same >= count;
+            self.judge(pattern, call, count, &name, told, effects);
         }
     }
 
@@ -194,6 +256,7 @@ impl State {
         call: u64,
         count: u32,
         tool: &Arc<str>,
+        told_of: bool,
         effects: &mut Vec<Effect>,
     ) {
         let reached = |limits: Option<LoopLimits>| {
@@ -201,8 +264,7 @@ impl State {
             stop.is_some_and(|stop| count >= stop)
         };
         let subject = match pattern {
-            LoopPattern::SameCall => call,
-            LoopPattern::SameTool => digest(&**tool),
+            LoopPattern::SameCall | LoopPattern::SameTool => call,
             // Whichever was last, it is the same loop.
             LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
         };
@@ -214,35 +276,35 @@ impl State {
                 times,
             }));
         };
-        if reached(self.ending()) {
+        if reached(self.limits) {
             return find(LoopVerdict::Stopped, count);
         }
         if self
             .warnings
-            .observe(pattern, subject, reached(self.observed))
+            .observe(pattern, subject, reached(self.observed()))
         {
             find(LoopVerdict::Observed, count);
         }
-        let told = [self.ending(), self.observed].into_iter().flatten();
+        let told = [self.limits, self.observed()].into_iter().flatten();
         if let Some(every) = told.filter_map(|limits| pattern.warn(&limits)).min() {
-            if let Some(times) = self.warnings.warn(pattern, subject, count, every) {
+            let warned = self.warnings.warn(pattern, subject, count, every);
+            if let Some(times) = warned.filter(|_| !told_of) {
                 find(LoopVerdict::Warned, times);
             }
         }
     }
 
-    /// The limits that end the run: without any layer's the usual ones, for a tool
-    /// of the program's that says what it does.
-    fn ending(&self) -> Option<LoopLimits> {
-        match self.observed {
-            None => Some(self.limits.unwrap_or(LoopLimits::DEFAULT)),
-            Some(_) => self.limits,
+    /// The limits that end nothing: the usual ones, if nobody set any.
+    fn observed(&self) -> Option<LoopLimits> {
+        match self.limits {
+            None => Some(self.observed.unwrap_or(LoopLimits::DEFAULT)),
+            Some(_) => self.observed,
         }
     }
 
     /// How many actions are remembered.
     fn size(&self) -> usize {
-        let limits = [self.ending(), self.observed].into_iter().flatten();
+        let limits = [self.limits, self.observed()].into_iter().flatten();
         limits.map(LoopLimits::window).max().unwrap_or_default()
     }
 }
@@ -280,6 +342,25 @@ impl Waiting {
             call: digest((&*call.name, call.arguments)),
         }
     }
+}
+
+/// Of one kind only the last: a request may hold hundreds.
+fn tell_once(effects: &mut Vec<Effect>) {
+    let mut told = Vec::new();
+    let mut is_last = |effect: &Effect| match effect {
+        Effect::Acted(_) | Effect::Turned => true,
+        Effect::Found(found) => {
+            let kind = (found.pattern, found.verdict);
+            let last = !told.contains(&kind);
+            if last {
+                told.push(kind);
+            }
+            last
+        }
+    };
+    effects.reverse();
+    effects.retain(&mut is_last);
+    effects.reverse();
 }
 
 fn bounded<T>(queue: &mut VecDeque<T>, most: usize, item: T) {

@@ -29,10 +29,11 @@ impl Tools {
         self.0[0] = Declared { names, more };
     }
 
-    /// Whether there may be one of this name.
+    /// Whether there may be one of this name. Of a request that nobody has seen, or
+    /// that declared none, nobody knows.
     pub(super) fn may_hold(&self, name: &[u8]) -> bool {
         let name = digest(name);
-        let any_name = self.0[0].names.is_empty() || self.0.iter().any(|it| it.more);
+        let any_name = self.0.iter().any(|it| it.names.is_empty() || it.more);
         any_name || self.0.iter().any(|it| it.names.contains(&name))
     }
 }

@@ -73,7 +73,7 @@ impl Window {
             (LoopPattern::PingPong, turns),
         ];
         let by_result = known.then_some(by_result).into_iter().flatten();
-        by_result.chain([(LoopPattern::SameTool, self.same_tool())])
+        by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
     }
 
     /// The same call with the same result, whatever stands between.
@@ -105,21 +105,11 @@ impl Window {
         count(tail.count())
     }
 
-    /// One tool in a row that learns nothing: each call has the arguments or the
-    /// result of the one before.
-    fn same_tool(&self) -> u32 {
-        let later = self.actions.iter().rev();
-        let earlier = self.actions.iter().rev().skip(1);
-        let still = |(later, earlier): &(&Action, &Action)| {
-            let same_result = later.result.is_some() && later.result == earlier.result;
-            later.name == earlier.name && (later.call == earlier.call || same_result)
-        };
-        let more = later.zip(earlier).take_while(still).count();
-        if self.actions.is_empty() {
-            0
-        } else {
-            1 + count(more)
-        }
+    /// The same call in a row, whatever came of it.
+    fn in_a_row(&self) -> u32 {
+        let Some(last) = self.last() else { return 0 };
+        let same = |action: &&Action| action.call == last.call;
+        count(self.actions.iter().rev().take_while(same).count())
     }
 }
 
@@ -141,8 +131,8 @@ impl LoopPattern {
     /// At how many it is told, and after how many more again.
     pub(super) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
-            Self::SameCall | Self::PingPong => limits.warn,
-            Self::UnknownTool | Self::SameTool => None,
+            Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,
+            Self::UnknownTool => None,
         };
         limit.map(std::num::NonZeroU32::get)
     }

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    LoopGuardLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, TerminalReason,
+    LoopGuardLayer, RetryBudget, RetryBudgetLayer, RunEvent, RunLayer, RunRegistry, TerminalReason,
     TerminalResponseLayer,
 };
 
@@ -226,4 +226,31 @@ async fn a_key_of_another_api_or_deep_brackets_switch_nothing_off() {
             );
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_request_with_thousands_of_results_is_told_of_once() {
+    let registry = RunRegistry::new();
+    let mut events = registry.subscribe();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(LoopGuardLayer::new().observe())
+        .service(Several::new([fine()]));
+    let mut agent = Agent::new(Dialect::Chat);
+    (0..20_000).for_each(|_| agent.does("job_status", "running"));
+
+    drop(service.oneshot(agent.request_of("r")).await.unwrap());
+
+    let run = registry.find(&"r".parse().unwrap()).remove(0);
+    run.end(TerminalReason::Aborted);
+    let mut notices = 0;
+    while let Some(event) = events.next().await {
+        match event {
+            RunEvent::Notice { .. } => notices += 1,
+            RunEvent::Ended { .. } => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    // Opened, stuck, and two patterns, each at most warned of and observed.
+    assert!(notices <= 6, "{notices}");
 }

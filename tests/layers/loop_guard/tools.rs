@@ -24,6 +24,7 @@ async fn status(run: &Run, result: &'static str) -> Result<&'static str, ToolErr
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_says_what_it_does_is_ended_at_the_twentieth() {
     let run = Run::open();
+    run.end_when_looping();
     let events = run.subscribe();
     for _ in 0..20 {
         assert_eq!(status(&run, "running").await.unwrap(), "running");
@@ -46,6 +47,7 @@ async fn a_tool_that_says_what_it_does_is_ended_at_the_twentieth() {
 #[tokio::test(start_paused = true)]
 async fn a_result_that_changes_is_no_loop() {
     let run = Run::open();
+    run.end_when_looping();
     for turn in 0..19 * 3 {
         let changed = turn % 19 == 18;
         status(&run, if changed { "changed" } else { "running" })
@@ -67,11 +69,52 @@ async fn a_result_that_changes_is_no_loop() {
 #[tokio::test(start_paused = true)]
 async fn the_same_error_is_the_same_result() {
     let run = Run::open();
+    run.end_when_looping();
     for turn in 1..=20 {
         assert_eq!(run.terminal_reason(), None, "{turn}");
         let call = run.tool("edit").arguments(&Job { job: 7 });
         let failed = call.call(async { Err::<(), _>("no such file") }).await;
         assert!(matches!(failed, Err(ToolError::Failed(_))));
+    }
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_a_layer_or_a_word_of_the_program_it_is_told_and_goes_on() {
+    let run = Run::open();
+    let events = run.subscribe();
+    for _ in 0..25 {
+        assert_eq!(status(&run, "running").await.unwrap(), "running");
+    }
+    assert!(run.snapshot().stuck);
+
+    run.end(TerminalReason::Aborted);
+    let told = told(events).await;
+    assert_eq!(
+        told[..4],
+        [
+            "stuck 5",
+            "same call warned job_status 10",
+            "same call observed job_status 20",
+            "same call warned job_status 20"
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_any_call_has_passed_ends_it() {
+    let service = LoopGuardLayer::new()
+        .stop(7)
+        .layer(Several::new([saying(200, "{}")]));
+    let run = Run::open();
+    for _ in 0..3 {
+        status(&run, "running").await.unwrap();
+    }
+    let request = run.attach(Agent::new(Dialect::Chat).request());
+    drop(service.oneshot(request).await.unwrap());
+    for turn in 4..=7 {
+        assert_eq!(run.terminal_reason(), None, "{turn}");
+        status(&run, "running").await.unwrap();
     }
     assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
 }
@@ -89,6 +132,7 @@ async fn a_tool_that_says_nothing_is_not_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_watched_tool_counts_by_its_arguments() {
     let run = Run::open();
+    run.end_when_looping();
     for turn in 1..=30 {
         assert_eq!(run.terminal_reason(), None, "{turn}");
         run.tool("wait")

@@ -25,17 +25,29 @@ struct Agent {
 
 impl Agent {
     fn new() -> Self {
-        let mut agent = Self::default();
-        agent
-            .messages
-            .push(r#"{"role":"user","content":"go"}"#.into());
-        agent
+        Self::with(LoopLimits::DEFAULT)
     }
 
     fn with(limits: LoopLimits) -> Self {
-        let mut agent = Self::new();
+        let mut agent = Self::unlimited();
         agent.state.limit(limits, true);
         agent
+    }
+
+    fn unlimited() -> Self {
+        let mut agent = Self::default();
+        agent.hears("go");
+        agent
+    }
+
+    fn hears(&mut self, text: &str) {
+        self.messages
+            .push(format!(r#"{{"role":"user","content":"{text}"}}"#));
+    }
+
+    fn says(&mut self, text: &str) {
+        self.messages
+            .push(format!(r#"{{"role":"assistant","content":"{text}"}}"#));
     }
 
     /// One turn, and what its request amounts to.
@@ -74,7 +86,7 @@ impl Agent {
 fn found(effects: Vec<Effect>) -> Vec<Found> {
     let found = |effect| match effect {
         Effect::Found(found) => Some(found),
-        Effect::Acted(_) => None,
+        Effect::Acted(_) | Effect::Turned => None,
     };
     effects.into_iter().filter_map(found).collect()
 }

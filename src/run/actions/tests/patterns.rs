@@ -84,6 +84,7 @@ fn another_result_begins_anew() {
 
     let warned: Vec<_> = told
         .iter()
+        .filter(|(_, pattern, ..)| *pattern == SameCall)
         .map(|(at, _, verdict, times)| (*at, *verdict, *times))
         .collect();
     assert_eq!(
@@ -124,7 +125,7 @@ fn tools_that_are_not_declared_end_the_run_at_ten() {
     let mut agent = Agent::new();
     agent.tools = r#"{"type":"function","function":{"name":"read"}}"#;
 
-    let told = told((0..19).map(|turn| {
+    let told = told((0..21).map(|turn| {
         let name = if turn % 2 == 0 {
             format!("made_up_{turn}")
         } else {
@@ -133,7 +134,8 @@ fn tools_that_are_not_declared_end_the_run_at_ten() {
         agent.does(&name, &format!("{{\"n\":{turn}}}"), &format!("{turn}"))
     }));
 
-    assert_eq!(told, [(19, UnknownTool, Stopped, 10)]);
+    // With what the first was called nobody saw.
+    assert_eq!(told, [(21, UnknownTool, Stopped, 10)]);
 }
 
 #[test]
@@ -173,22 +175,122 @@ fn a_tool_that_was_declared_when_it_was_called_is_known() {
 }
 
 #[test]
-fn one_tool_in_a_row_that_learns_nothing_ends_at_thirty() {
-    let same_result = |turn: usize| (format!("{{\"n\":{turn}}}"), "nothing".to_owned());
-    let same_arguments = |turn: usize| ("{}".to_owned(), format!("{turn}"));
-    for case in [&same_result as &dyn Fn(usize) -> _, &same_arguments] {
-        let mut agent = Agent::new();
-        let told = told((0..30).map(|turn| {
-            let (arguments, result) = case(turn);
-            agent.does("search", &arguments, &result)
-        }));
-        assert_eq!(told, [(30, SameTool, Stopped, 30)]);
-    }
+fn the_same_call_in_a_row_is_told_at_ten_and_twenty_and_ends_at_thirty_whatever_it_answers() {
     let mut agent = Agent::new();
-    let told = told(
-        (0..60).map(|turn| agent.does("search", &format!("{{\"n\":{turn}}}"), &format!("{turn}"))),
+    let turns = (0..30).map(|turn| agent.does("search", "{}", &format!("{turn}")));
+    assert_eq!(
+        told(turns),
+        [
+            (10, SameTool, Warned, 10),
+            (20, SameTool, Warned, 20),
+            (30, SameTool, Stopped, 30)
+        ]
     );
-    assert_eq!(told, [], "it learns something each time");
+}
+
+#[test]
+fn one_tool_with_other_arguments_each_time_is_no_loop_whatever_it_answers() {
+    let mut agent = Agent::new();
+    let turns = (0..60).map(|turn| agent.does("write", &format!("{{\"n\":{turn}}}"), "ok"));
+    assert_eq!(told(turns), []);
+}
+
+#[test]
+fn without_limits_the_usual_ones_are_told_and_nothing_ends() {
+    let mut agent = Agent::unlimited();
+    let turns = (0..40).map(|_| agent.does("status", "{}", "running"));
+    assert_eq!(
+        told(turns),
+        [
+            (10, SameCall, Warned, 10),
+            (20, SameCall, Observed, 20),
+            (20, SameCall, Warned, 20),
+            (30, SameCall, Warned, 30),
+            (30, SameTool, Observed, 30),
+            (40, SameCall, Warned, 40)
+        ]
+    );
+}
+
+#[test]
+fn what_was_called_before_the_first_request_is_not_judged_by_its_tools() {
+    let mut agent = Agent::new();
+    let acts = |agent: &mut Agent, turns: std::ops::Range<usize>| {
+        for turn in turns {
+            agent.acts(
+                "phase_one",
+                &format!("{{\"n\":{turn}}}"),
+                &format!("{turn}"),
+            );
+        }
+    };
+    acts(&mut agent, 0..15);
+    agent.tools = r#"{"type":"function","function":{"name":"phase_two"}}"#;
+    assert_eq!(agent.asks(), []);
+
+    // Nor by those of a request that has nothing in common with the one before.
+    assert_eq!(agent.asks(), []);
+    agent.messages.clear();
+    acts(&mut agent, 100..115);
+    assert_eq!(agent.asks(), []);
+
+    acts(&mut agent, 200..210);
+    let told = told([agent.asks()].into_iter());
+    assert_eq!(told, [(1, UnknownTool, Stopped, 10)]);
+}
+
+#[test]
+fn a_user_who_answers_a_finished_turn_begins_anew() {
+    let mut agent = Agent::new();
+    let told = told((0..40).map(|_| {
+        let told = agent.does("build_status", "{}", "green");
+        agent.says("It is green.");
+        agent.hears("how is the build?");
+        told
+    }));
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_turn_begins_once_however_often_and_from_where_it_is_read() {
+    let mut agent = Agent::new();
+    agent.acts("status", "{}", "running");
+    agent.says("It runs.");
+    agent.hears("wait for it");
+    let mut turns = Vec::new();
+    for turn in 0..20 {
+        // The head changes, so all is read again.
+        agent.messages[0] = format!(r#"{{"role":"system","content":"round {turn}"}}"#);
+        turns.push(agent.does("status", "{}", "running"));
+    }
+    let told = told(turns.into_iter());
+    assert_eq!(told.last(), Some(&(20, SameCall, Stopped, 20)));
+}
+
+#[test]
+fn a_user_who_speaks_between_two_calls_changes_nothing() {
+    let mut agent = Agent::new();
+    let told = told((0..20).map(|turn| {
+        let told = agent.does("status", "{}", "running");
+        agent.hears(&format!("{turn}"));
+        told
+    }));
+    assert_eq!(
+        told,
+        [(10, SameCall, Warned, 10), (20, SameCall, Stopped, 20)]
+    );
+}
+
+#[test]
+fn of_one_request_the_last_are_judged_and_each_pattern_is_told_once() {
+    let mut agent = Agent::with(off(0));
+    for _ in 0..3000 {
+        agent.acts("status", "{}", "running");
+    }
+    let effects = agent.effects();
+
+    assert!(effects.len() <= 300, "{}", effects.len());
+    assert_eq!(told([found(effects)].into_iter()).len(), 1);
 }
 
 #[test]
@@ -226,7 +328,7 @@ fn a_limit_beyond_the_window_is_reached_too() {
 
 #[test]
 fn limits_that_observe_tell_once_and_end_nothing() {
-    let mut agent = Agent::new();
+    let mut agent = Agent::unlimited();
     agent.state.limit(
         LoopLimits {
             warn: None,
@@ -270,7 +372,15 @@ fn beside_limits_that_observe_those_that_end_still_end() {
 #[test]
 fn results_that_are_not_known_are_like_no_other() {
     let mut state = State::default();
+    state.limit(LoopLimits::DEFAULT, true);
     let turns = (0..30).map(|_| found(state.ran(action("status", "{}", None))));
 
-    assert_eq!(told(turns), [(30, SameTool, Stopped, 30)]);
+    assert_eq!(
+        told(turns),
+        [
+            (10, SameTool, Warned, 10),
+            (20, SameTool, Warned, 20),
+            (30, SameTool, Stopped, 30)
+        ]
+    );
 }
