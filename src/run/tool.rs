@@ -261,11 +261,15 @@ impl<F> Watch<F> {
                 }
                 self.as_mut().finish(terminated.reason.clone());
                 // Its own window is an error of it, the end of the run none.
-                let watch = self.project();
+                let watch = self.as_mut().project();
                 let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
                 // Nor is that its caller had left before it began.
                 if own && !watch.node.node().is_closing() {
-                    let key = || ErrorKey::new(watch.name, terminated.reason.as_str());
+                    let reason = terminated.reason.as_str();
+                    // What it did was to take too long.
+                    self.as_mut().done(|| Some(digest(reason)));
+                    let watch = self.project();
+                    let key = || ErrorKey::new(watch.name, reason);
                     watch.node.run().fail(key);
                 }
                 Poll::Ready(Err(Box::new(terminated)))

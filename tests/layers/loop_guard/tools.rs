@@ -120,6 +120,23 @@ async fn a_layer_that_any_call_has_passed_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_that_always_dies_of_its_own_window_is_found() {
+    let run = Run::open();
+    run.end_when_looping();
+    for turn in 1..=20 {
+        assert_eq!(run.terminal_reason(), None, "{turn}");
+        assert_eq!(run.snapshot().stuck, turn > 5, "{turn}");
+        let tool = run.tool("wait").arguments(&Job { job: 7 });
+        let window = tool.window(crate::support::secs(5));
+        let died = window.watch(std::future::pending::<()>()).await;
+        assert!(died.is_err());
+    }
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
+    let words = run.terminated().unwrap().message();
+    assert!(words.contains("20 times with the same result"), "{words}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_says_nothing_is_not_counted() {
     let run = Run::open();
     for _ in 0..40 {
