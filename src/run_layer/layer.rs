@@ -84,8 +84,16 @@ impl RunLayer {
 
     /// How long a run that was given an id may have nothing in flight before
     /// it counts as completed; 30 minutes by default.
+    ///
+    /// # Panics
+    ///
+    /// If `idle` is zero: a run would be over between any two of its calls.
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
+        assert!(
+            !idle.is_zero(),
+            "a run must be allowed to be idle for a while"
+        );
         self.idle = idle;
         self
     }

@@ -630,3 +630,9 @@ async fn callers_without_a_credential_are_not_the_program() {
     assert!(registry.abort(Owner::anonymous(), &"r".parse().unwrap()));
     assert_eq!(ours.terminal_reason(), None);
 }
+
+#[test]
+#[should_panic(expected = "idle for a while")]
+fn a_run_that_may_not_be_idle_at_all_is_no_run() {
+    let _never = RunLayer::new(RunRegistry::new()).idle(Duration::ZERO);
+}

@@ -163,7 +163,7 @@ impl Entries {
     /// Forgets what has expired, and answers the runs that are to be looked at, by
     /// the caller and without the lock.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Run> {
-        let mut suspects = Vec::new();
+        let (mut suspects, mut again) = (Vec::new(), Vec::new());
         while let Some(&Reverse((at, serial))) = self.due.peek() {
             if at > now {
                 break;
@@ -172,7 +172,7 @@ impl Entries {
             let Some(entry) = self.keys.get(&serial).and_then(|key| self.by_key.get(key)) else {
                 continue;
             };
-            let again = match (entry.expires, entry.idle) {
+            let next = match (entry.expires, entry.idle) {
                 (Some(expires), _) if expires <= now => {
                     self.forget(serial);
                     None
@@ -188,10 +188,10 @@ impl Entries {
                 },
                 (None, None) => None,
             };
-            if let Some(at) = again {
-                self.due.push(Reverse((at, serial)));
-            }
+            again.extend(next.map(|at| Reverse((at, serial))));
         }
+        // Not before: a limit of nothing would be due again at once, for ever.
+        self.due.extend(again);
         if self.sweep.is_some_and(|at| at <= now) {
             suspects.clear();
             suspects.extend(self.live());

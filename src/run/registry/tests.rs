@@ -1,7 +1,7 @@
 mod keys;
 mod owners;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{Owner, RunRegistry};
 use crate::run::TerminalReason;
@@ -26,4 +26,14 @@ async fn nothing_is_left_of_a_run_that_was_forgotten() {
         assert!(registry.list().is_empty());
         assert!(nodes.iter().all(|node| node.upgrade().is_none()));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_limit_of_nothing_is_looked_at_once() {
+    let registry = RunRegistry::new();
+    let id = "a".parse().unwrap();
+    let run = registry.open_with(Owner::default(), id, None, Duration::ZERO);
+    // It would be due again at once, for ever.
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
 }
