@@ -65,20 +65,13 @@ impl RunLayer {
     }
 
     /// Opens the call of a request, or finds the one that the program put into
-    /// it; the caller settles it if the second is true.
+    /// it, and enters it; the caller settles it if the second is true.
     fn enter(&self, named: Named, found: Option<Run>) -> (Run, bool) {
         // Put there by the program, for a run that it knows.
         if let Some(call) = found.as_ref().filter(|found| found.kind() != NodeKind::Run) {
             return (call.clone(), call.node().payload.claim());
         }
-        let mut call = self.open(&named, found.as_ref());
-        // Between being found and being asked an idle run may have completed;
-        // the id is free for the next one then.
-        if named.id.is_some() && call.terminal_reason() == Some(TerminalReason::Completed) {
-            call = self.open(&named, found.as_ref());
-        }
-        call.node().enter();
-        (call, true)
+        (self.open(&named, found.as_ref()), true)
     }
 
     fn open(&self, named: &Named, found: Option<&Run>) -> Run {
@@ -87,13 +80,19 @@ impl RunLayer {
             Err(cap) => {
                 let (id, session) = (named.id.clone(), named.session.clone());
                 let run = RunRegistry::refused(named.owner, id, session, cap);
-                return run.open_below(NodeKind::Call);
+                let call = run.open_below(NodeKind::Call);
+                call.node().enter();
+                return call;
             }
         };
-        let (run, outer) = self.find(named, found);
+        let (run, outer, entered) = self.find(named, found);
         // A deadline that has come is stored here; the call inherits it.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
+        call.node().enter();
+        if entered {
+            run.node().leave(run.now());
+        }
         if found.is_some() {
             run.pass_turn_to(&call);
         }
@@ -153,36 +152,35 @@ impl RunLayer {
     }
 
     /// The run that a request belongs to, and the one around it if that is
-    /// another.
-    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> (Run, Option<&'a Run>) {
+    /// another; the third says whether it was entered, lest it completes as idle
+    /// before its call begins.
+    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> (Run, Option<&'a Run>, bool) {
         let registry = &self.registry;
         let session = || named.session.clone();
         let Some(found) = found else {
-            let run = match &named.id {
-                Some(id) => registry.open_with(named.owner, id.clone(), session(), self.idle),
-                None => {
-                    let run = Run::open_single();
-                    registry.adopt(&run, named.owner, None, session(), self.idle);
-                    run
-                }
-            };
-            return (run, None);
+            if let Some(id) = named.id.clone() {
+                let run = registry.enter_with(named.owner, id, session(), self.idle);
+                return (run, None, true);
+            }
+            let run = Run::open_single();
+            registry.adopt(&run, named.owner, None, session(), self.idle);
+            return (run, None, false);
         };
         let nameless = found.node().payload.identity().is_none();
         match &named.id {
             Some(id) if nameless => {
                 let id = id.clone();
                 if registry.adopt(found, named.owner, Some(id.clone()), session(), self.idle) {
-                    return (found.clone(), None);
+                    return (found.clone(), None, false);
                 }
-                let run = registry.open_with(named.owner, id, session(), self.idle);
-                (run, Some(found))
+                let run = registry.enter_with(named.owner, id, session(), self.idle);
+                (run, Some(found), true)
             }
             _ => {
                 if nameless {
                     registry.adopt(found, named.owner, None, session(), self.idle);
                 }
-                (found.clone(), None)
+                (found.clone(), None, false)
             }
         }
     }

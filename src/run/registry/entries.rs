@@ -36,6 +36,13 @@ pub(super) struct Listed {
     pub(super) session: Option<Session>,
 }
 
+/// When a run completes for being idle.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Retirement {
+    Now,
+    At(Instant),
+}
+
 #[derive(Debug)]
 struct Entry {
     run: Run,
@@ -44,6 +51,8 @@ struct Entry {
     idle: Option<Duration>,
     /// When it is forgotten; none while it lives.
     expires: Option<Instant>,
+    /// It was idle for too long, and somebody is about to complete it.
+    retired: bool,
 }
 
 impl Entries {
@@ -63,6 +72,7 @@ impl Entries {
             listed,
             idle,
             expires: None,
+            retired: false,
         };
         if let Some(old) = self.by_key.insert(key, entry) {
             self.keys.remove(&old.listed.serial);
@@ -88,7 +98,12 @@ impl Entries {
     /// The run of this key, unless the next request with it opens a new one.
     pub(super) fn reusable(&mut self, key: &Key, now: Instant) -> Option<Run> {
         let run = self.get(key, now)?;
-        (run.terminal_reason() != Some(TerminalReason::Completed)).then_some(run)
+        let retired = self.by_key.get(key).is_some_and(|entry| entry.retired);
+        match run.terminal_reason() {
+            Some(TerminalReason::Completed) => None,
+            None if retired => None,
+            _ => Some(run),
+        }
     }
 
     /// The run of this key was found by it: from now on it ends by being idle,
@@ -112,6 +127,20 @@ impl Entries {
             entry.expires = now.checked_add(RunRegistry::REMEMBERED);
         }
         Some(entry.run.clone())
+    }
+
+    /// Retires the run of this key, if it is that node and has been idle for too long:
+    /// from now on nobody finds it to work on. Else answers when it will have been.
+    pub(super) fn retire(&mut self, key: &Key, number: u64, now: Instant) -> Option<Retirement> {
+        let entry = self.by_key.get_mut(key)?;
+        let node = entry.run.node();
+        let limit = entry.idle.filter(|_| node.number() == number)?;
+        let at = idle_until(node, limit, now);
+        if at > now {
+            return Some(Retirement::At(at));
+        }
+        entry.retired = true;
+        Some(Retirement::Now)
     }
 
     /// How long the run of this key may be idle, if it is that node.

@@ -30,7 +30,7 @@ impl RunRegistry {
     /// registry that is shut down a new one is over from its birth.
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
-        let run = self.open_with(owner, id, None, Self::IDLE);
+        let run = self.find_with(owner, id, None, Self::IDLE, |_| {});
         drop(run.check());
         run
     }
@@ -91,12 +91,25 @@ impl RunRegistry {
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
-    pub(crate) fn open_with(
+    /// The run of this id, entered: it does not complete for being idle before the
+    /// caller has left it, [`Node::leave`](crate::run::core::Node::leave).
+    pub(crate) fn enter_with(
         &self,
         owner: Owner,
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
+    ) -> Run {
+        self.find_with(owner, id, session, idle, |run| run.node().enter())
+    }
+
+    fn find_with(
+        &self,
+        owner: Owner,
+        id: RunId,
+        session: Option<Arc<str>>,
+        idle: Duration,
+        found: impl Fn(&Run),
     ) -> Run {
         self.shared.tidy();
         let now = Instant::now();
@@ -110,9 +123,12 @@ impl RunRegistry {
             if let Some(run) = entries.reusable(&key, now) {
                 // Found by its name, it is no longer the run of one call.
                 entries.share(&key, idle, now);
+                // Under the lock, where idle ones are retired.
+                found(&run);
                 return (run, None);
             }
             let run = Run::open();
+            found(&run);
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             let enrolled = self.enrol(entries, &run, enrolment, now);
             (run, Some(enrolled))

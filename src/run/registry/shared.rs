@@ -10,8 +10,7 @@ use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Owner, RunRegistry,
-    entries::Entries,
-    idle::idle_until,
+    entries::{Entries, Retirement},
     key::{Hashed, Key, Name, Session},
     memories::{Memories, Memory},
     owners::Owners,
@@ -234,9 +233,8 @@ impl Registration for Shared {
     fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant> {
         let identity = node.payload.identity()?;
         let key = self.key(Owner(identity.owner), identity.id.clone());
-        let limit = self.with(&key, |entries| entries.idle(&key, node.number()))?;
-        let at = idle_until(node, limit, now);
-        if at > now {
+        let retirement = self.with(&key, |entries| entries.retire(&key, node.number(), now))?;
+        if let Retirement::At(at) = retirement {
             return Some(at);
         }
         // Nobody works on it, so drivers above need no call.

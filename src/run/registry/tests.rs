@@ -3,7 +3,12 @@ mod owners;
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Owner, RunRegistry};
+use tokio::time::{Instant, advance};
+
+use super::{
+    Owner, RunRegistry,
+    entries::{Entries, Retirement},
+};
 use crate::run::TerminalReason;
 
 #[tokio::test(start_paused = true)]
@@ -13,7 +18,7 @@ async fn nothing_is_left_of_a_run_that_was_forgotten() {
         let open = |id: &str, session: Option<&str>| {
             let session = session.map(Arc::from);
             let id = id.parse().unwrap();
-            let run = registry.open_with(Owner::default(), id, session, RunRegistry::IDLE);
+            let run = registry.enter_with(Owner::default(), id, session, RunRegistry::IDLE);
             run.end(reason.clone());
             Arc::downgrade(run.node())
         };
@@ -32,8 +37,49 @@ async fn nothing_is_left_of_a_run_that_was_forgotten() {
 async fn an_idle_limit_of_nothing_is_looked_at_once() {
     let registry = RunRegistry::new();
     let id = "a".parse().unwrap();
-    let run = registry.open_with(Owner::default(), id, None, Duration::ZERO);
+    let run = registry.enter_with(Owner::default(), id, None, Duration::ZERO);
+    run.node().leave(run.now());
     // It would be due again at once, for ever.
     let _tidied = registry.list();
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_found_does_not_complete_before_it_is_worked_on() {
+    let registry = RunRegistry::new();
+    let second = Duration::from_secs(1);
+    let find = || registry.enter_with(Owner::default(), "a".parse().unwrap(), None, second);
+    let run = find();
+    advance(10 * second).await;
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), None, "the call comes next");
+
+    run.node().leave(run.now());
+    advance(second).await;
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_ne!(find().node().number(), run.node().number());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
+    let registry = RunRegistry::new();
+    let second = Duration::from_secs(1);
+    let find = || registry.enter_with(Owner::default(), "a".parse().unwrap(), None, second);
+    let old = find();
+    old.node().leave(old.now());
+    advance(second).await;
+    // As if another thread was between its look and the end.
+    let key = registry.shared.key(Owner::default(), old.id());
+    let retire = |entries: &mut Entries| entries.retire(&key, old.node().number(), Instant::now());
+    assert!(matches!(
+        registry.shared.with(&key, retire),
+        Some(Retirement::Now)
+    ));
+
+    let new = find();
+    assert_ne!(new.node().number(), old.node().number());
+    assert_eq!(new.snapshot().generation, 2);
+    old.end(TerminalReason::Completed);
+    assert_eq!(new.terminal_reason(), None);
 }
