@@ -25,6 +25,8 @@ struct Streak {
     repeats: u32,
     /// Heartbeats of the program since the last action or progress.
     beats: u32,
+    /// How many rows there were before this one.
+    row: u64,
     /// At how many it is told next; at the limit if 0.
     next: u32,
     /// After how many the run ends.
@@ -84,6 +86,14 @@ impl Standstill {
         self.with(|streak| streak.standing(false))
     }
 
+    /// Which row of the same it stands in; none if it moves.
+    pub(crate) fn row(&self) -> Option<u64> {
+        self.with(|streak| match streak.standing(false) {
+            Standing::Stuck { .. } => Some(streak.row),
+            Standing::Moving => None,
+        })
+    }
+
     /// Sets after how many times the run ends; the smaller limit stays.
     pub(crate) fn end_at(&self, repeats: NonZeroU32) {
         self.with(|streak| {
@@ -99,6 +109,7 @@ impl Standstill {
 
 impl Streak {
     fn begin(&mut self) {
+        self.row += 1;
         self.repeats = 0;
         self.next = 0;
     }
@@ -172,6 +183,13 @@ impl Run {
     /// Whether the nearest run has done the same thing too often in a row.
     pub(crate) fn is_stuck(&self) -> bool {
         self.nearest().is_stuck()
+    }
+
+    /// In which row of the same the nearest run is stuck, if it is: another one says
+    /// that it has moved in between.
+    pub(crate) fn stuck_in(&self) -> Option<u64> {
+        let harness = self.nearest().payload.harness_if_any()?;
+        harness.standstill.row()
     }
 
     fn stands(&self, standing: Standing) {

@@ -21,48 +21,77 @@ pub(super) struct Stages {
     pub(super) checks: Semaphore,
 }
 
-/// Asks one stage after the other, for as long as the run goes on. The run is held
-/// for no longer than it takes to look at it.
-pub(super) async fn inquire(run: WeakRun, repeats: Option<u32>, stages: Arc<Stages>) {
-    let verdict = match &stages.checker {
-        Some(checker) => match stages.check(&run, checker).await {
-            Some(verdict) => Some(verdict),
-            None => return,
-        },
-        None => None,
-    };
-    let Some(live) = run.live() else { return };
-    match &verdict {
-        Some(verdict) if verdict.status == Status::Working => return,
-        Some(verdict) if verdict.confirms() && stages.ends => return stages.end(&live),
-        _ => {}
-    }
-    let Some(question) = &stages.question else {
-        return;
-    };
-    if stages.shadow {
-        return live.notify(&Notice::WouldHaveAsked);
-    }
-    let asked = question.ask(Question::of(&live, repeats, verdict.as_ref()));
-    live.notify(&Notice::Asked);
-    drop(live);
-    let answer = within(stages.answer_within, asked).await.ok();
-    if let Some(live) = run.live() {
-        live.notify(&Notice::Answered { answer });
-        if answer == Some(Answer::Stop) {
-            stages.end(&live);
-        }
+/// It has moved, and is stuck at something else that nobody was asked about.
+struct Anew;
+
+/// Asks one stage after the other, for as long as the run goes on and is stuck. The
+/// run is held for no longer than it takes to look at it.
+pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<Stages>) {
+    while let Some(Anew) = stages.round(&run, repeats).await {
+        repeats = None;
     }
 }
 
 impl Stages {
-    /// None if there is nothing to check any more.
-    async fn check(&self, run: &WeakRun, checker: &Stage<RunSnapshot, Verdict>) -> Option<Verdict> {
+    /// None once there is nothing to ask any more.
+    async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Anew> {
+        let (row, verdict) = match &self.checker {
+            Some(checker) => {
+                let (row, verdict) = self.check(run, checker).await?;
+                (row, Some(verdict))
+            }
+            None => (run.live()?.stuck_in()?, None),
+        };
+        let works = |verdict: &Verdict| verdict.status == Status::Working;
+        if verdict.as_ref().is_some_and(works) {
+            return None;
+        }
+        let live = run.live()?;
+        // What was found of a run that has moved on says nothing of it any more.
+        if live.stuck_in()? != row {
+            return Some(Anew);
+        }
+        match &verdict {
+            Some(verdict) if verdict.confirms() && self.ends => {
+                self.end(&live);
+                return None;
+            }
+            _ => {}
+        }
+        let question = self.question.as_ref()?;
+        if self.shadow {
+            live.notify(&Notice::WouldHaveAsked);
+            return None;
+        }
+        let asked = question.ask(Question::of(&live, repeats, verdict.as_ref()));
+        live.notify(&Notice::Asked);
+        drop(live);
+        let answer = within(self.answer_within, asked).await.ok();
+        let live = run.live()?;
+        live.notify(&Notice::Answered { answer });
+        if live.stuck_in()? != row {
+            return Some(Anew);
+        }
+        if answer == Some(Answer::Stop) {
+            self.end(&live);
+        }
+        None
+    }
+
+    /// What the checker says, and of which row; none if there is nothing to check any
+    /// more.
+    async fn check(
+        &self,
+        run: &WeakRun,
+        checker: &Stage<RunSnapshot, Verdict>,
+    ) -> Option<(u64, Verdict)> {
         // It is never closed.
         let _permit = self.checks.acquire().await.ok()?;
         // It may have moved on while it waited for its turn.
-        let snapshot = run.live()?.snapshot();
-        let asked = snapshot.stuck.then(|| checker.ask(snapshot))?;
+        let live = run.live()?;
+        let row = live.stuck_in()?;
+        let asked = checker.ask(live.snapshot());
+        drop(live);
         let answer = within(Some(self.check_within), asked).await;
         let unknown = |error: BoxError| Verdict::new(Status::Unknown, error.to_string());
         let verdict = answer.unwrap_or_else(unknown);
@@ -70,7 +99,7 @@ impl Stages {
             status: verdict.status,
             reason: verdict.reason.clone(),
         });
-        Some(verdict)
+        Some((row, verdict))
     }
 
     fn end(&self, run: &Run) {

@@ -16,6 +16,10 @@
 //! 3. Else the [question](Watchdog::question) goes to a person, who may take as long as
 //!    the run goes on, and may stop it.
 //!
+//! A verdict or an answer counts for what the run was stuck at when it was asked about.
+//! One that has moved on by then is left alone; if it is stuck at something else, and was
+//! not found to work, it is asked about anew. A stage that panics counts as one that failed.
+//!
 //! Each stage may be left out. What nobody ends here meets the caps of loops and turns.
 //! A run that is left alone is asked about again when it has done the same thing as
 //! often again: after five repeats, after ten, and so on. There is one inquiry of a run

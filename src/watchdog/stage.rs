@@ -1,4 +1,11 @@
-use std::{fmt, future::Future, future::poll_fn, pin::Pin, sync::Mutex, sync::PoisonError};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Mutex, PoisonError},
+    task::Poll,
+};
 
 use tower_service::Service;
 
@@ -27,10 +34,26 @@ impl<Q: Send + 'static, A: 'static> Stage<Q, A> {
         })))
     }
 
-    pub(super) fn ask(&self, question: Q) -> Asked<A> {
-        let mut ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        ask(question)
+    /// A panic of the service is an error: other runs are watched too.
+    pub(super) async fn ask(&self, question: Q) -> Result<A, BoxError> {
+        let asked = catch_unwind(AssertUnwindSafe(|| {
+            let mut ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            ask(question)
+        }));
+        let Ok(mut asked) = asked else {
+            return Err(panicked());
+        };
+        poll_fn(|cx| {
+            let polled = catch_unwind(AssertUnwindSafe(|| asked.as_mut().poll(cx)));
+            polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())))
+        })
+        .await
     }
+}
+
+fn panicked() -> BoxError {
+    tracing::error!(target: "tower_agent", "a service of the watchdog panicked");
+    "it panicked".into()
 }
 
 impl<Q, A> fmt::Debug for Stage<Q, A> {

@@ -635,3 +635,123 @@ async fn a_watchdog_that_is_dropped_leaves_the_runs_alone() {
     assert_eq!(checker.under_way(), 0);
     assert_eq!(run.terminal_reason(), None);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_verdict_or_an_answer_is_nothing_to_a_run_that_has_moved_on() {
+    let run = Run::open();
+    let checker = Checker::new([verdict(4, Status::Stuck)]);
+    watch(Watchdog::of_run(&run).checker(checker.clone()).ends(true));
+    rounds(&run, 5);
+    pass(1).await;
+    run.state_change("a file was written");
+    pass(10).await;
+    assert_eq!((checker.times(), run.terminal_reason()), (1, None));
+
+    let run = Run::open();
+    let person = Person::new([After(4, Answer::Stop)]);
+    watch(Watchdog::of_run(&run).question(person.clone()));
+    rounds(&run, 5);
+    pass(1).await;
+    run.state_change("a file was written");
+    pass(10).await;
+    assert_eq!((person.times(), run.terminal_reason()), (1, None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_that_is_stuck_at_something_else_by_then_is_asked_about_anew() {
+    let run = Run::open();
+    let working = verdict(4, Status::Working);
+    let checker = Checker::new([verdict(4, Status::Stuck), working]);
+    watch(Watchdog::of_run(&run).checker(checker.clone()).ends(true));
+    rounds(&run, 5);
+    pass(1).await;
+    run.state_change("a file was written");
+    rounds(&run, 5);
+    pass(10).await;
+    assert_eq!((checker.times(), run.terminal_reason()), (2, None));
+
+    let run = Run::open();
+    let person = Person::new([After(4, Answer::Stop)]);
+    watch(Watchdog::of_run(&run).question(person.clone()));
+    rounds(&run, 5);
+    pass(1).await;
+    run.state_change("a file was written");
+    rounds(&run, 5);
+    pass(4).await;
+    assert_eq!((person.times(), run.terminal_reason()), (2, None));
+    pass(4).await;
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Stuck));
+}
+
+/// A stage that panics the first time: at once, or once it is polled.
+#[derive(Clone)]
+struct Panics<A> {
+    late: bool,
+    then: Arc<Mutex<Option<A>>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl<A> Panics<A> {
+    fn new(late: bool, then: A) -> Self {
+        Self {
+            late,
+            then: Arc::new(Mutex::new(Some(then))),
+            asked: Arc::default(),
+        }
+    }
+}
+
+impl<Q, A: Clone + Send + 'static> Service<Q> for Panics<A> {
+    type Response = A;
+    type Error = BoxError;
+    type Future = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Q) -> Self::Future {
+        let first = self.asked.fetch_add(1, Ordering::SeqCst) == 0;
+        assert!(!first || self.late, "a stage that panics");
+        let then = self.then.lock().unwrap().clone();
+        Box::pin(async move {
+            sleep(secs(1)).await;
+            assert!(!first, "a stage that panics late");
+            Ok(then.unwrap())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_that_panics_is_one_that_failed_and_other_runs_are_watched_on() {
+    for late in [false, true] {
+        let registry = RunRegistry::new();
+        let stuck = Verdict::new(Status::Stuck, "so it seems");
+        let checker = Panics::new(late, stuck);
+        let person = Panics::new(late, Answer::Stop);
+        let watchdog = Watchdog::new(&registry).checker(checker.clone()).ends(true);
+        let watching = watch(watchdog.question(person.clone()));
+
+        let first = registry.open(Owner::default(), "first".parse().unwrap());
+        let events = first.subscribe();
+        rounds(&first, 5);
+        pass(5).await;
+        assert_eq!(first.terminal_reason(), None);
+        let second = registry.open(Owner::default(), "second".parse().unwrap());
+        rounds(&second, 5);
+        pass(5).await;
+
+        assert_eq!(second.terminal_reason(), Some(TerminalReason::Stuck));
+        assert_eq!(person.asked.load(Ordering::SeqCst), 1);
+        let unknown = Notice::Checked {
+            status: Status::Unknown,
+            reason: "it panicked".into(),
+        };
+        let none = Notice::Answered { answer: None };
+        assert_eq!(
+            told(&first, events).await,
+            [LOOKS_STUCK, unknown, Notice::Asked, none]
+        );
+        assert!(!watching.is_finished());
+    }
+}
