@@ -31,26 +31,31 @@ pub(super) fn wants_stream<B: 'static>(
     let (parts, body) = request.into_parts();
     let wants = match streams {
         Some(streams) => streams(&parts),
-        None => accepts_events(&parts) || says_stream(&body),
+        None => says_stream(&body).unwrap_or_else(|| accepts_events_alone(&parts)),
     };
     (wants, Request::from_parts(parts, body))
 }
 
-fn accepts_events(parts: &Parts) -> bool {
-    let values = parts.headers.get_all(header::ACCEPT).iter();
-    let mut kinds = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
-    kinds.any(|kind| {
-        let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
-        essence
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"text/event-stream")
-    })
+/// Events, and no JSON: a client that takes both says nothing.
+fn accepts_events_alone(parts: &Parts) -> bool {
+    let accepts = |wanted: &[&str]| {
+        let values = parts.headers.get_all(header::ACCEPT).iter();
+        let mut kinds = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        kinds.any(|kind| {
+            let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+            let essence = essence.trim_ascii();
+            let mut wanted = wanted.iter();
+            wanted.any(|wanted| essence.eq_ignore_ascii_case(wanted.as_bytes()))
+        })
+    };
+    accepts(&["text/event-stream"]) && !accepts(&["application/json", "application/*", "*/*"])
 }
 
-fn says_stream<B: 'static>(body: &B) -> bool {
-    let body = (body as &dyn Any).downcast_ref::<ReplayBody>();
-    let bytes = body.and_then(ReplayBody::contiguous);
-    bytes.is_some_and(|bytes| Prompt::read(bytes).is_ok_and(|prompt| prompt.stream()))
+/// None if the body cannot be read, or is no JSON object.
+fn says_stream<B: 'static>(body: &B) -> Option<bool> {
+    let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
+    let prompt = Prompt::read(body.contiguous()?).ok()?;
+    Some(prompt.stream())
 }
 
 /// A head of a stream of events of which nothing is known.
@@ -79,18 +84,23 @@ mod tests {
     #[test]
     fn a_request_for_a_stream_is_told_by_what_it_accepts() {
         assert!(wants(Some("text/event-stream"), ()));
-        assert!(wants(Some("application/json, Text/Event-Stream;q=0.5"), ()));
+        assert!(wants(Some("text/plain, Text/Event-Stream;q=0.5"), ()));
+        assert!(!wants(Some("application/json, text/event-stream"), ()));
+        assert!(!wants(Some("text/event-stream, */*;q=0.1"), ()));
         assert!(!wants(Some("application/json"), ()));
         assert!(!wants(Some("text/event-streams"), ()));
         assert!(!wants(None, ()));
     }
 
     #[test]
-    fn or_by_its_body_if_that_is_at_hand() {
+    fn its_body_decides_if_that_is_at_hand() {
         let streams = r#"{"model":"m","stream":true}"#;
         assert!(wants(None, ReplayBody::from(streams)));
         assert!(wants(Some("application/json"), ReplayBody::from(streams)));
         assert!(!wants(None, ReplayBody::from(r#"{"stream":false}"#)));
+        let events = Some("text/event-stream");
+        assert!(!wants(events, ReplayBody::from(r#"{"stream":false}"#)));
+        assert!(wants(events, ReplayBody::default()), "it says nothing");
         assert!(!wants(None, ReplayBody::from(r#"{"a":{"stream":true}}"#)));
         assert!(!wants(None, ReplayBody::from("stream")));
         assert!(!wants(None, streams.to_owned()), "it is not read");

@@ -60,10 +60,11 @@ impl ProgressLayer {
     /// Answers a request for a stream with a head of this layer's own, unless
     /// one came within `after` of the first wait; zero is the first wait itself.
     ///
-    /// A request is one for a stream if it accepts `text/event-stream`, or if its
-    /// body is a [`ReplayBody`](crate::ReplayBody) in JSON that says
-    /// `"stream": true`; other bodies are not read. See
-    /// [`streams_by`](Self::streams_by).
+    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) with a JSON
+    /// object, that decides: it is one for a stream if it says `"stream": true`.
+    /// Other bodies are not read; then it is one if it accepts
+    /// `text/event-stream` and no JSON, for clients that take either accept both.
+    /// See [`streams_by`](Self::streams_by).
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {
         self.early_head = Some(after);

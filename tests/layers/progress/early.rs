@@ -107,6 +107,23 @@ async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_accepts_either_and_asks_for_no_stream_gets_the_answer_as_it_is() {
+    let (upstream, _) = Script::json().data("{}").delayed(60).upstream();
+    let body = ReplayBody::from(r#"{"model":"m","stream":false}"#);
+    let request = Request::post("/v1/chat/completions")
+        .header("accept", "application/json, text/event-stream")
+        .body(body)
+        .unwrap();
+    let start = tokio::time::Instant::now();
+
+    let answer = LAYER.layer(upstream).oneshot(request).await.unwrap();
+
+    assert_eq!(exactly(start.elapsed()), 60);
+    assert_eq!(answer.headers()["content-type"], "application/json");
+    assert_eq!(answer.into_body().read().await.whole(), "{}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_error_behind_an_early_head_is_one_error_event_with_its_words() {
     let busy = r#"{"error":{"message":"too fast","type":"rate_limit_error"}}"#;
 
