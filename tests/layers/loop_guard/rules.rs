@@ -102,7 +102,8 @@ async fn the_tenth_call_of_tools_that_there_are_not_ends_it() {
     for dialect in ALL {
         let agent = Agent::new(dialect).has(&["job_status", "look"]);
         let (ended, told) = circles(LoopGuardLayer::new(), agent, calls).await;
-        assert_eq!(ended, Some(14), "{dialect:?}");
+        // What was called before the first request is not judged by its tools.
+        assert_eq!(ended, Some(15), "{dialect:?}");
         assert_eq!(told, ["unknown tool stopped guess_again 10"]);
 
         let all = Agent::new(dialect).has(&["guess", "guess_again", "job_status"]);
@@ -114,30 +115,32 @@ async fn the_tenth_call_of_tools_that_there_are_not_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn thirty_calls_of_one_tool_that_learns_nothing_end_it() {
+async fn thirty_of_one_call_end_it_whatever_it_answers_and_other_arguments_do_not() {
     for dialect in ALL {
         let agent = || Agent::new(dialect);
-        let stopped = ["same tool stopped read 30"];
-        let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
-            agent.calls("read", &format!(r#"{{"page":{turn}}}"#), Some("nothing"));
-        })
-        .await;
-        assert_eq!(ended, Some(30), "{dialect:?}");
-        assert_eq!(told, stopped);
-
         let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
             agent.does("read", &format!("{turn} lines"));
         })
         .await;
         assert_eq!(ended, Some(30), "{dialect:?}");
-        assert_eq!(told, stopped);
+        assert_eq!(
+            told,
+            [
+                "same arguments warned read 10",
+                "same arguments warned read 20",
+                "same arguments stopped read 30"
+            ]
+        );
 
-        let (ended, _) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
-            let arguments = format!(r#"{{"page":{turn}}}"#);
-            agent.calls("read", &arguments, Some(&format!("{turn} lines")));
+        let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
+            agent.calls("write", &format!(r#"{{"page":{turn}}}"#), Some("ok"));
         })
         .await;
-        assert_eq!(ended, None, "it learns something, {dialect:?}");
+        assert_eq!(
+            (ended, told),
+            (None, vec![]),
+            "it does something, {dialect:?}"
+        );
     }
 }
 
@@ -227,6 +230,7 @@ async fn each_run_has_a_history_of_its_own() {
     let run = Run::open();
     let sub_agents = [run.child(), run.child()];
     let agents = [&run, &sub_agents[0], &sub_agents[1]];
+    agents.iter().for_each(|run| run.end_when_looping());
     let polls = async |run: &Run| {
         let call = run.tool("job_status").arguments(&7);
         let call = call.call(async { Ok::<_, Infallible>("running") });
