@@ -244,3 +244,53 @@ async fn a_capped_run_stays_over_whatever_other_ids_come_after_it() {
         assert_eq!(open(id.into()).terminal_reason(), Some(reason));
     }
 }
+
+#[test]
+fn requests_of_one_new_run_count_once_though_they_come_at_the_same_time() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+    };
+    for _ in 0..1000 {
+        let (service, _, _) = capped(OwnerCaps::new().max_open_runs(1));
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let threads = [service.clone(), service].map(|service| {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    runtime().block_on(ask(&service, of("x", Some("a"))))
+                })
+            });
+            for thread in threads {
+                thread.join().unwrap().unwrap();
+            }
+        });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = Script::before_head().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(tower_agent::HardCeilingLayer::optional(None).caller_deadline(true))
+        .service(upstream)
+        .boxed_clone();
+    let capped = registry.open(tower_agent::Owner::default(), "capped".parse().unwrap());
+    capped.end(TerminalReason::TurnCap);
+    drop(capped);
+    for _ in 0..=RunRegistry::ENDED {
+        let mut request = of("x", None);
+        let headers = request.headers_mut();
+        headers.insert("grpc-timeout", "1u".parse().unwrap());
+        let answer = service.clone().oneshot(request).await;
+        if let Ok(answer) = answer {
+            let _ended = answer.into_body().read().await;
+        }
+    }
+    let found = registry.find(&"capped".parse().unwrap());
+    assert_eq!(found.len(), 1, "a tombstone stays");
+}

@@ -34,6 +34,8 @@ pub(super) struct Entries {
 pub(super) struct Listed {
     pub(super) serial: u64,
     pub(super) session: Option<Session>,
+    /// Somebody chose its id, and may come back with it.
+    pub(super) named: bool,
 }
 
 /// When a run completes for being idle.
@@ -113,6 +115,7 @@ impl Entries {
             return;
         };
         entry.run.node().payload.set_single(false);
+        entry.listed.named = true;
         if entry.idle.replace(idle).is_none() && entry.expires.is_none() {
             let serial = entry.listed.serial;
             if let Some(at) = now.checked_add(idle) {

@@ -1,13 +1,17 @@
 use std::collections::VecDeque;
 
-use crate::run::{ReasonClass, TerminalReason};
+use crate::run::{
+    ReasonClass,
+    core::{End, Measure},
+};
 
 /// Ended runs in the order of their ends, over all parts of the registry. Some of
 /// them may have been forgotten meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Memories {
-    /// Those to be forgotten first come first: what completed, whose end is news for
-    /// whoever waits and no more; what somebody ended; what a limit did, lest a flood
+    /// Those to be forgotten first come first: what completed, had no name of its own,
+    /// or ended when its caller said, whose end is news for whoever waits and no
+    /// more; what somebody ended; what a limit did, lest a flood
     /// of new ids brings an old one back.
     ranks: [VecDeque<Memory>; 3],
 }
@@ -20,8 +24,12 @@ pub(super) struct Memory {
 }
 
 impl Memories {
-    pub(super) fn push(&mut self, memory: Memory, reason: Option<&TerminalReason>) {
-        let rank = match reason.map(TerminalReason::class) {
+    pub(super) fn push(&mut self, memory: Memory, end: Option<&End>, named: bool) {
+        // What costs a caller nothing to bring about must push nothing else out: an id
+        // that nobody was told before its end, or a time that the caller announced.
+        let theirs = |end: &&End| !matches!(end.measure, Measure::Announced | Measure::Unheard);
+        let lasting = end.filter(|_| named).filter(theirs);
+        let rank = match lasting.map(|end| end.reason.class()) {
             None | Some(ReasonClass::Success) => 0,
             Some(ReasonClass::Limit | ReasonClass::Timeout) => 2,
             Some(_) => 1,

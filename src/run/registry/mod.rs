@@ -84,7 +84,8 @@ impl Default for RunRegistry {
 
 impl RunRegistry {
     /// How many ended runs are remembered; beyond it the oldest are forgotten,
-    /// first of those that completed, then of those that somebody ended, last of those
+    /// first of those that completed, whose id was made up, or that ended by a time
+    /// that their caller announced, then of those that somebody ended, last of those
     /// that a limit or a clock did.
     pub const ENDED: usize = 10_000;
 

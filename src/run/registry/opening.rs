@@ -20,6 +20,8 @@ use crate::run::{
 struct Enrolment {
     key: Key,
     session: Option<Arc<str>>,
+    /// Whether its id was chosen by somebody.
+    named: bool,
     /// None if the run ends with its one call.
     idle: Option<Duration>,
 }
@@ -64,6 +66,7 @@ impl RunRegistry {
         let enrolment = Enrolment {
             key: self.shared.key(owner, new),
             session: old.as_ref().and_then(Run::session),
+            named: true,
             idle: Some(self.idle_of(&old_key, old.as_ref())),
         };
         let run = self.open_anew(enrolment, |known| {
@@ -85,6 +88,7 @@ impl RunRegistry {
         let key = self.shared.key(owner, id.clone());
         let enrolment = Enrolment {
             session: ended.session(),
+            named: true,
             idle: Some(self.idle_of(&key, Some(&ended))),
             key,
         };
@@ -117,6 +121,7 @@ impl RunRegistry {
         let enrolment = Enrolment {
             key: key.clone(),
             session,
+            named: true,
             idle: Some(idle),
         };
         let (run, enrolled) = self.shared.with(&key, |entries| {
@@ -160,6 +165,7 @@ impl RunRegistry {
             let mut enrolment = Enrolment {
                 key: key.clone(),
                 session,
+                named: given,
                 idle: None,
             };
             let taken = entries.reusable(&key, now).is_some();
@@ -211,7 +217,12 @@ impl RunRegistry {
         if self.shared.is_closed() {
             return false;
         }
-        let Enrolment { key, session, idle } = with;
+        let Enrolment {
+            key,
+            session,
+            named,
+            idle,
+        } = with;
         let serial = self.shared.next_serial();
         let session = session.map(|name| self.shared.session(name));
         if let Some(session) = &session {
@@ -220,7 +231,11 @@ impl RunRegistry {
                 sessions.insert(session.clone(), key.owner, serial, run.clone());
             });
         }
-        let listed = Listed { serial, session };
+        let listed = Listed {
+            serial,
+            session,
+            named,
+        };
         entries.insert(key, run.clone(), listed, idle, now);
         true
     }

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::run::{
     Notice, Run, RunEvent, RunId, ShadowReport, TerminalReason, Trajectory,
-    core::{Nanos, Node, nanos},
+    core::{End, Nanos, Node, nanos},
     info::{Info, Registration},
 };
 
@@ -161,9 +161,9 @@ impl Shared {
     }
 
     /// Remembers an ended run, and forgets others if they are too many.
-    fn remember(&self, memory: Memory, reason: Option<&TerminalReason>) {
+    fn remember(&self, memory: Memory, end: Option<&End>, named: bool) {
         let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.push(memory, reason);
+        memories.push(memory, end, named);
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
             let Some(oldest) = memories.pop() else { break };
             self.with_shard(oldest.shard, |entries| entries.forget(oldest.serial));
@@ -203,8 +203,7 @@ impl Registration for Shared {
             });
             drop(run);
         }
-        let reason = node.nearest_end().map(|end| &end.reason);
-        self.remember(Memory { shard, serial }, reason);
+        self.remember(Memory { shard, serial }, node.nearest_end(), listed.named);
         let mut sequence = self.sequence();
         let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
         identity.told.store(number, Ordering::Release);
