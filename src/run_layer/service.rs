@@ -50,6 +50,17 @@ struct Named {
     is_turn: bool,
 }
 
+/// The run that a request belongs to.
+struct Found<'a> {
+    run: Run,
+    /// The one around it, if that is another.
+    outer: Option<&'a Run>,
+    /// It is worked on, lest it completes as idle before its call begins.
+    entered: bool,
+    /// It is a new one, and its owner's count has it and its first turn.
+    counted: bool,
+}
+
 impl RunLayer {
     fn read<B>(&self, request: Request<B>) -> Result<(Named, Request<B>), InvalidRunId> {
         let is_turn = self.owner_caps.is_some() && generates(&request);
@@ -75,8 +86,8 @@ impl RunLayer {
     }
 
     fn open(&self, named: &Named, found: Option<&Run>) -> Run {
-        let opened = match self.count_run(named, found) {
-            Ok(opened) => opened,
+        let found_run = match self.find(named, found) {
+            Ok(found_run) => found_run,
             Err(cap) => {
                 let (id, session) = (named.id.clone(), named.session.clone());
                 let run = RunRegistry::refused(named.owner, id, session, cap);
@@ -85,7 +96,12 @@ impl RunLayer {
                 return call;
             }
         };
-        let (run, outer, entered) = self.find(named, found);
+        let Found {
+            run,
+            outer,
+            entered,
+            counted,
+        } = found_run;
         // A deadline that has come is stored here; the call inherits it.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
@@ -96,9 +112,8 @@ impl RunLayer {
         if found.is_some() {
             run.pass_turn_to(&call);
         }
-        match opened {
-            Some(opened) => run.count_as(opened),
-            None => self.count_turn(named, &call),
+        if !counted {
+            self.count_turn(named, &call);
         }
         match outer {
             Some(outer) => call.node().follow(outer.node()),
@@ -108,31 +123,18 @@ impl RunLayer {
         call
     }
 
-    /// Counts a run that is about to be opened, with its first turn; none if it is
-    /// known, or if nobody counts.
+    /// Counts a run that is about to be opened, with its first turn; none if nobody
+    /// counts.
     ///
     /// # Errors
     ///
     /// The cap of its owner that it is over.
-    fn count_run(&self, named: &Named, found: Option<&Run>) -> Result<Option<OpenRun>, Passed> {
+    fn count_run(&self, named: &Named) -> Result<Option<OpenRun>, Passed> {
         let Some(caps) = self.owner_caps else {
             return Ok(None);
         };
-        let is_new = || match (&named.id, found) {
-            (_, Some(found)) if found.node().payload.identity().is_some() => false,
-            (Some(id), _) => !self.registry.is_taken(named.owner, id),
-            (None, _) => true,
-        };
-        if !is_new() {
-            return Ok(None);
-        }
         let owners = self.registry.count_owners();
-        match owners.open(named.owner, caps, named.is_turn) {
-            Ok(opened) => Ok(Some(opened)),
-            // Another request of it came at the same time.
-            Err(_) if !is_new() => Ok(None),
-            Err(cap) => Err(cap),
-        }
+        owners.open(named.owner, caps, named.is_turn).map(Some)
     }
 
     /// Counts a turn of a run that is known; over the cap the call alone ends.
@@ -151,37 +153,80 @@ impl RunLayer {
         }
     }
 
-    /// The run that a request belongs to, and the one around it if that is
-    /// another; the third says whether it was entered, lest it completes as idle
-    /// before its call begins.
-    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> (Run, Option<&'a Run>, bool) {
+    /// The run that a request belongs to.
+    ///
+    /// # Errors
+    ///
+    /// The cap of its owner that it is over, if it would be a new one.
+    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> Result<Found<'a>, Passed> {
         let registry = &self.registry;
-        let session = || named.session.clone();
-        let Some(found) = found else {
-            if let Some(id) = named.id.clone() {
-                let run = registry.enter_with(named.owner, id, session(), self.idle);
-                return (run, None, true);
+        let nameless = |run: &Run| run.node().payload.identity().is_none();
+        match (found, &named.id) {
+            (None, Some(id)) => self.find_named(named, id, None),
+            (None, None) => {
+                let counted = self.count_run(named)?;
+                let run = Run::open_single();
+                registry.adopt(&run, named.owner, None, named.session.clone(), self.idle);
+                Ok(Found::new(run, counted))
             }
-            let run = Run::open_single();
-            registry.adopt(&run, named.owner, None, session(), self.idle);
-            return (run, None, false);
-        };
-        let nameless = found.node().payload.identity().is_none();
-        match &named.id {
-            Some(id) if nameless => {
-                let id = id.clone();
-                if registry.adopt(found, named.owner, Some(id.clone()), session(), self.idle) {
-                    return (found.clone(), None, false);
+            (Some(found), Some(id)) if nameless(found) => {
+                if registry.is_taken(named.owner, id) {
+                    return self.find_named(named, id, Some(found));
                 }
-                let run = registry.enter_with(named.owner, id, session(), self.idle);
-                (run, Some(found), true)
-            }
-            _ => {
-                if nameless {
-                    registry.adopt(found, named.owner, None, session(), self.idle);
+                let counted = match self.count_run(named) {
+                    Ok(counted) => counted,
+                    // Another request of it came at the same time.
+                    Err(_) if registry.is_taken(named.owner, id) => None,
+                    Err(cap) => return Err(cap),
+                };
+                let (name, session) = (Some(id.clone()), named.session.clone());
+                if registry.adopt(found, named.owner, name, session, self.idle) {
+                    return Ok(Found::new(found.clone(), counted));
                 }
-                (found.clone(), None, false)
+                drop(counted);
+                self.find_named(named, id, Some(found))
             }
+            (Some(found), None) if nameless(found) => {
+                let counted = self.count_run(named)?;
+                registry.adopt(found, named.owner, None, named.session.clone(), self.idle);
+                Ok(Found::new(found.clone(), counted))
+            }
+            (Some(found), _) => Ok(Found::new(found.clone(), None)),
+        }
+    }
+
+    /// Finds a run by its name, or opens it.
+    fn find_named<'a>(
+        &self,
+        named: &Named,
+        id: &RunId,
+        outer: Option<&'a Run>,
+    ) -> Result<Found<'a>, Passed> {
+        let (id, session) = (id.clone(), named.session.clone());
+        let count = || self.count_run(named);
+        let (run, counted) =
+            self.registry
+                .enter_with(named.owner, id, session, self.idle, count)?;
+        Ok(Found {
+            run,
+            outer,
+            entered: true,
+            counted,
+        })
+    }
+}
+
+impl Found<'_> {
+    fn new(run: Run, counted: Option<OpenRun>) -> Self {
+        let is_counted = counted.is_some();
+        if let Some(counted) = counted {
+            run.count_as(counted);
+        }
+        Self {
+            run,
+            outer: None,
+            entered: false,
+            counted: is_counted,
         }
     }
 }

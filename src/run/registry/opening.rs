@@ -1,4 +1,5 @@
 use std::{
+    convert::Infallible,
     sync::{Arc, Weak, atomic::AtomicU64},
     time::Duration,
 };
@@ -6,13 +7,14 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Owner, RunRegistry,
+    OpenRun, Owner, RunRegistry,
     entries::{Entries, Listed},
     key::Key,
     shared::Shared,
 };
 use crate::run::{
     Notice, Run, RunId, TerminalReason,
+    core::Passed,
     info::{Identity, Registration},
 };
 
@@ -32,7 +34,8 @@ impl RunRegistry {
     /// registry that is shut down a new one is over from its birth.
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
-        let run = self.find_with(owner, id, None, Self::IDLE, |_| {});
+        let uncounted = || Ok::<_, Infallible>(None);
+        let Ok((run, _)) = self.find_with(owner, id, None, Self::IDLE, |_| {}, uncounted);
         drop(run.check());
         run
     }
@@ -96,25 +99,34 @@ impl RunRegistry {
     }
 
     /// The run of this id, entered: it does not complete for being idle before the
-    /// caller has left it, [`Node::leave`](crate::run::core::Node::leave).
+    /// caller has left it, [`Node::leave`](crate::run::core::Node::leave). If it is a
+    /// new one, and somebody counts, it is counted by `count` as its owner's: under
+    /// the lock, so that of many requests with a new id one alone opens it. Answers
+    /// also whether that was done.
+    ///
+    /// # Errors
+    ///
+    /// Those of `count`; nothing is opened then.
     pub(crate) fn enter_with(
         &self,
         owner: Owner,
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
-    ) -> Run {
-        self.find_with(owner, id, session, idle, |run| run.node().enter())
+        count: impl FnOnce() -> Result<Option<OpenRun>, Passed>,
+    ) -> Result<(Run, bool), Passed> {
+        self.find_with(owner, id, session, idle, |run| run.node().enter(), count)
     }
 
-    fn find_with(
+    fn find_with<E>(
         &self,
         owner: Owner,
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
         found: impl Fn(&Run),
-    ) -> Run {
+        count: impl FnOnce() -> Result<Option<OpenRun>, E>,
+    ) -> Result<(Run, bool), E> {
         self.shared.tidy();
         let now = Instant::now();
         let key = self.shared.key(owner, id);
@@ -124,26 +136,35 @@ impl RunRegistry {
             named: true,
             idle: Some(idle),
         };
-        let (run, enrolled) = self.shared.with(&key, |entries| {
+        let (run, counted, enrolled) = self.shared.with(&key, |entries| {
             if let Some(run) = entries.reusable(&key, now) {
                 // Found by its name, it is no longer the run of one call.
                 entries.share(&key, idle, now);
                 // Under the lock, where idle ones are retired.
                 found(&run);
-                return (run, None);
+                return Ok((run, None, None));
             }
+            // The one before is over, though whoever ends it may still be at it.
+            if let Some(before) = entries.get(&key, now) {
+                before.node().uncount();
+            }
+            let counted = count()?;
             let run = Run::open();
             found(&run);
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             let enrolled = self.enrol(entries, &run, enrolment, now);
-            (run, Some(enrolled))
-        });
+            Ok((run, counted, Some(enrolled)))
+        })?;
+        let is_counted = counted.is_some();
+        if let Some(counted) = counted {
+            run.count_as(counted);
+        }
         match enrolled {
             Some(true) => run.notify(&Notice::Opened),
             Some(false) => drop(run.end(TerminalReason::Shutdown)),
             None => {}
         }
-        run
+        Ok((run, is_counted))
     }
 
     /// Enrols a run that has no name yet: under this one if that is free, else,

@@ -9,7 +9,13 @@ use super::{
     Owner, RunRegistry,
     entries::{Entries, Retirement},
 };
-use crate::run::TerminalReason;
+use crate::run::{Run, RunId, TerminalReason};
+
+fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
+    let uncounted = || Ok(None);
+    let found = registry.enter_with(Owner::default(), id, session, idle, uncounted);
+    found.unwrap().0
+}
 
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_a_run_that_was_forgotten() {
@@ -18,7 +24,7 @@ async fn nothing_is_left_of_a_run_that_was_forgotten() {
         let open = |id: &str, session: Option<&str>| {
             let session = session.map(Arc::from);
             let id = id.parse().unwrap();
-            let run = registry.enter_with(Owner::default(), id, session, RunRegistry::IDLE);
+            let run = enter(&registry, id, session, RunRegistry::IDLE);
             run.end(reason.clone());
             Arc::downgrade(run.node())
         };
@@ -37,7 +43,7 @@ async fn nothing_is_left_of_a_run_that_was_forgotten() {
 async fn an_idle_limit_of_nothing_is_looked_at_once() {
     let registry = RunRegistry::new();
     let id = "a".parse().unwrap();
-    let run = registry.enter_with(Owner::default(), id, None, Duration::ZERO);
+    let run = enter(&registry, id, None, Duration::ZERO);
     run.node().leave(run.now());
     // It would be due again at once, for ever.
     let _tidied = registry.list();
@@ -48,7 +54,7 @@ async fn an_idle_limit_of_nothing_is_looked_at_once() {
 async fn a_run_that_was_found_does_not_complete_before_it_is_worked_on() {
     let registry = RunRegistry::new();
     let second = Duration::from_secs(1);
-    let find = || registry.enter_with(Owner::default(), "a".parse().unwrap(), None, second);
+    let find = || enter(&registry, "a".parse().unwrap(), None, second);
     let run = find();
     advance(10 * second).await;
     let _tidied = registry.list();
@@ -65,7 +71,7 @@ async fn a_run_that_was_found_does_not_complete_before_it_is_worked_on() {
 async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     let registry = RunRegistry::new();
     let second = Duration::from_secs(1);
-    let find = || registry.enter_with(Owner::default(), "a".parse().unwrap(), None, second);
+    let find = || enter(&registry, "a".parse().unwrap(), None, second);
     let old = find();
     old.node().leave(old.now());
     advance(second).await;
