@@ -294,3 +294,19 @@ async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
     let found = registry.find(&"capped".parse().unwrap());
     assert_eq!(found.len(), 1, "a tombstone stays");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_run_in_the_place_of_another_counts_as_that_did() {
+    let (service, _, registry) = capped(OwnerCaps::new().max_open_runs(1));
+    ask(&service, of("x", Some("a"))).await.unwrap();
+    let owner = tower_agent::Owner::of(b"x");
+    let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
+    let second = registry.supersede(owner, &a, b).unwrap();
+    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
+
+    second.end(TerminalReason::Aborted);
+    let again = registry.reopen(owner, &a).unwrap();
+    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
+    again.end(TerminalReason::Aborted);
+    ask(&service, of("x", Some("c"))).await.unwrap();
+}

@@ -7,7 +7,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    OpenRun, Owner, RunRegistry,
+    OpenRun, Owner, OwnerCaps, RunRegistry,
     entries::{Entries, Listed},
     key::Key,
     shared::Shared,
@@ -219,6 +219,7 @@ impl RunRegistry {
     fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
         let now = Instant::now();
         let key = enrolment.key.clone();
+        let owner = Owner(key.owner);
         let run = self.shared.with(&key, |entries| {
             let known = entries.get(&key, now);
             if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
@@ -228,6 +229,11 @@ impl RunRegistry {
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
+        // The program is not capped, but what it opens in the place of another counts.
+        let counted = self.shared.owners.get();
+        if let Some(Ok(open)) = counted.map(|all| all.open(owner, OwnerCaps::new(), false)) {
+            run.count_as(open);
+        }
         run.notify(&Notice::Opened);
         Some(run)
     }
