@@ -26,10 +26,15 @@
 //! When the last who waits has left nothing is known any more, and the next call
 //! is made at once.
 //!
+//! A probe may be green in front of a model that is dead. A call that failed three
+//! times right after a healthy probe waits no more: its failure is handed on, to the
+//! retries and candidates further out.
+//!
 //! # When the clock runs
 //!
 //! The wait is a [`pause`](crate::Run::pause): step windows stand, ceilings and
-//! the caller's deadlines do not. [`patience`](HealthGateLayer::patience) bounds
+//! the caller's deadlines do not.
+//! [`patience`](HealthGateLayer::patience) bounds
 //! it further; the failure is then handed on as it was.
 //!
 //! With [`watch_silence`](HealthGateLayer::watch_silence) the probe is also asked

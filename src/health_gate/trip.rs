@@ -23,6 +23,10 @@ use crate::{
     upstream::TransportError,
 };
 
+/// So many failures that each followed a healthy probe say that the probe does not
+/// know: the upstream is not restarting.
+const CONTRADICTED: u32 = 3;
+
 /// Everything of a call that outlives one sending of it.
 pub(super) struct Trip<S, P: Service<()>, B> {
     pub(super) service: S,
@@ -36,6 +40,10 @@ pub(super) struct Trip<S, P: Service<()>, B> {
     applies: bool,
     /// How long it has waited, all waits together.
     waited: Duration,
+    /// Whether a probe said that the upstream is healthy since it failed.
+    was_well: bool,
+    /// How often it failed in spite of that.
+    contradicted: u32,
     /// What it failed with last.
     last: Option<Failed<B>>,
     pub(super) silence: Option<Silence<P>>,
@@ -83,6 +91,8 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
             request: None,
             applies,
             waited: Duration::ZERO,
+            was_well: false,
+            contradicted: 0,
             last: None,
             silence,
         }
@@ -169,7 +179,9 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         if let Some(done) = self.stopped(task) {
             return done;
         }
-        if self.gate.patience.is_some_and(|limit| self.waited >= limit) {
+        self.contradicted += u32::from(std::mem::take(&mut self.was_well));
+        let is_spent = self.gate.patience.is_some_and(|limit| self.waited >= limit);
+        if is_spent || self.contradicted >= CONTRADICTED {
             return self.give_up();
         }
         Turned::Wait
@@ -251,6 +263,7 @@ where
         }
         if healthy {
             self.waited += waiting.since.elapsed();
+            self.was_well = true;
             return Poll::Ready(Turned::Call);
         }
         let Some(limit) = &mut waiting.limit else {

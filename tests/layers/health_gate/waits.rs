@@ -446,3 +446,47 @@ async fn a_request_that_is_too_large_reaches_nobody() {
 fn an_interval_of_zero_is_refused() {
     drop(HealthGateLayer::new(()).every(Duration::ZERO));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
+    let sent = [0, 5, 10, 15].map(secs);
+    for first in [down(), loading()] {
+        let health = Health::new(|_| true);
+        let upstream = Several::new([first]);
+        let service = health.gate().layer(upstream.clone());
+        let start = Instant::now();
+
+        match service.oneshot(prompt("m", true)).await {
+            Ok(answer) => assert_eq!(answer.into_body().read().await.whole(), LOADING),
+            Err(error) => assert!(TransportError::is_refused(&*error)),
+        }
+
+        assert_eq!(upstream.times(start), sent);
+    }
+
+    // Unhealthy probes between do not count, and the third time it is well.
+    let health = Health::new(after_45_s);
+    let upstream = Several::new([down(), loading(), down(), healthy()]);
+    let service = health.gate().layer(upstream.clone());
+    let start = Instant::now();
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.times(start), [0, 45, 50, 55].map(secs));
+}
+
+#[tokio::test(start_paused = true)]
+async fn behind_such_a_probe_the_budget_pays_again() {
+    let health = Health::new(|_| true);
+    let upstream = Several::new([down()]);
+    let budget = quick().shared(1.0, 0).per_run(1);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(24 * 3600)))
+        .layer(RetryBudgetLayer::new(budget))
+        .layer(health.gate())
+        .service(upstream.clone());
+
+    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+
+    assert!(TransportError::is_refused(&*error), "{error}");
+    assert!(upstream.calls() <= 8, "{}", upstream.calls());
+}
