@@ -4,7 +4,10 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, header, uri::Authority};
+use http::{
+    Request, header,
+    uri::{Authority, Scheme},
+};
 
 use super::rounds::Rounds;
 use crate::{body::MAX_BODY, upstream::Judgement};
@@ -56,13 +59,30 @@ impl<P> Gate<P> {
             return true;
         };
         match request.uri().authority() {
-            Some(authority) => authority == meant,
+            Some(given) => is_same(meant, given, request.uri().scheme()),
             None => {
                 let host = request.headers().get(header::HOST);
-                host.and_then(|host| host.to_str().ok()) == Some(meant.as_str())
+                let given = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+                given.is_some_and(|given| is_same(meant, &given, None))
             }
         }
     }
+}
+
+/// Whether both are the same host and port, whoever the user. Where the scheme is not
+/// known, a port that is not named may be that of either.
+fn is_same(meant: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
+    let defaults: &[u16] = match scheme.map(Scheme::as_str) {
+        Some("http") => &[80],
+        Some("https") => &[443],
+        Some(_) => &[],
+        None => &[80, 443],
+    };
+    let is_port = match (meant.port_u16(), given.port_u16()) {
+        (Some(port), None) | (None, Some(port)) => defaults.contains(&port),
+        (meant, given) => meant == given,
+    };
+    is_port && meant.host().eq_ignore_ascii_case(given.host())
 }
 
 /// Not derived: the probe is shared, and need not be `Clone` for it.
@@ -88,5 +108,49 @@ impl<P> fmt::Debug for Gate<P> {
             .field("upstream", &self.authority)
             .field("is_closed", &self.rounds.is_closed())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applies(meant: &'static str, uri: &str, host: Option<&str>) -> bool {
+        let mut gate = Gate::new(());
+        gate.authority = Some(Authority::from_static(meant));
+        let mut request = Request::get(uri);
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        gate.applies(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn a_port_that_is_not_named_is_that_of_the_scheme() {
+        assert!(applies("model.local:80", "http://model.local/v1", None));
+        assert!(applies("model.local", "http://model.local:80/v1", None));
+        assert!(applies("model.local:443", "https://model.local/v1", None));
+        assert!(!applies("model.local:80", "https://model.local/v1", None));
+        assert!(!applies("model.local", "http://model.local:8080/v1", None));
+        assert!(!applies("model.local:80", "other://model.local/v1", None));
+        assert!(applies("model.local:80", "/v1", Some("model.local")));
+        assert!(applies("model.local:443", "/v1", Some("model.local")));
+        assert!(!applies("model.local:8080", "/v1", Some("model.local")));
+    }
+
+    #[test]
+    fn a_host_is_the_same_in_any_case() {
+        assert!(applies("Model.local:80", "http://mODEL.local:80/", None));
+        assert!(applies("model.local:80", "/", Some("MODEL.local:80")));
+        assert!(!applies("model.local:80", "http://other.local:80/", None));
+        assert!(!applies("model.local:80", "/", Some("other.local:80")));
+        assert!(!applies("model.local:80", "/", Some("not a host")));
+        assert!(!applies("model.local:80", "/", None));
+    }
+
+    #[test]
+    fn the_user_of_a_uri_is_not_compared() {
+        assert!(applies("model:80", "http://me:secret@model:80/", None));
+        assert!(applies("me@model:80", "http://model:80/", None));
     }
 }

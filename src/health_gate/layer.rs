@@ -85,9 +85,10 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// Only calls to this host and port are meant, as they stand in the
-    /// request's URI, or in its `host` where that has none. Others pass. By
-    /// default all are meant.
+    /// Only calls to this host and port are meant, as the request's URI names
+    /// them, or its `host` where that has none. Others pass. By default all are
+    /// meant. A port that is not named is the scheme's; the case of the host, and
+    /// a user before it, do not matter.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
         self.gate.authority = Some(authority);
