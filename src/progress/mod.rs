@@ -29,7 +29,8 @@
 //! compressed, and never behind its terminator or its error. They count for
 //! nothing: no step window is reset by them, and the marks of
 //! [`Judged`](crate::body::Judged) that layers further out see are shifted by
-//! them. While an upstream is silent within an event, nothing is inserted. Such a
+//! them. While an upstream is silent within an event, or behind a CR,
+//! to which a LF may belong, nothing is inserted. Such a
 //! stream loses its `Content-Length`.
 //!
 //! # An early head

@@ -18,6 +18,8 @@ pub(super) struct Outlet {
     /// What layers further out see, in offsets of what they are handed.
     marks: Shifted,
     comments: bool,
+    /// The last byte was a CR, whose LF may be on its way.
+    after_cr: bool,
     keep_alive: Option<KeepAlive>,
 }
 
@@ -34,6 +36,7 @@ impl Outlet {
             splitter: Splitter::new(),
             marks: Shifted::new(),
             comments: layer.comments,
+            after_cr: false,
             keep_alive: layer.keep_alive.map(KeepAlive::new),
         })
     }
@@ -45,6 +48,9 @@ impl Outlet {
     /// The stream's own bytes are handed on.
     pub(super) fn pass(&mut self, data: &Bytes, judged: Option<&Judged>) {
         self.splitter.push(data, |_| {});
+        if let Some(last) = data.last() {
+            self.after_cr = *last == b'\r';
+        }
         self.sent();
         if let Some(inner) = judged {
             self.marks.follow(inner, self.splitter.position());
@@ -53,7 +59,7 @@ impl Outlet {
 
     /// Whether what was handed on ends with an event.
     const fn is_between(&self) -> bool {
-        self.splitter.boundary() == self.splitter.position()
+        !self.after_cr && self.splitter.boundary() == self.splitter.position()
     }
 
     /// There is nothing to hand on at `now`, and the stream is not over. Answers

@@ -158,6 +158,29 @@ async fn no_comment_stands_within_an_event() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn no_comment_stands_between_a_cr_and_its_lf() {
+    let script = Script::sse()
+        .data("data: 1\r\n\r")
+        .wait(100.0)
+        .data("\n")
+        .wait(20.0)
+        .data(DONE);
+    let layer = ProgressLayer::new().comments(true);
+
+    let answer = ask(layer, script, &Run::open(), |body| body).await;
+    let (read, end) = timed(answer.into_body()).await;
+
+    end.unwrap();
+    let expected = [
+        (0, "data: 1\r\n\r"),
+        (100, "\n"),
+        (115, KEEP_ALIVE),
+        (120, DONE),
+    ];
+    assert_eq!(read, frames(expected));
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_comes_behind_the_terminator_or_the_error() {
     let error = format!("data: {ERROR}\n\n");
     for last in [DONE, &error] {
