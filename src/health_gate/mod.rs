@@ -33,8 +33,10 @@
 //! # When the clock runs
 //!
 //! The wait is a [`pause`](crate::Run::pause): step windows stand, ceilings and
-//! the caller's deadlines do not.
-//! [`patience`](HealthGateLayer::patience) bounds
+//! the caller's deadlines do not. So do the step windows of the run above the call:
+//! while one call waits here, the silence of a sibling is not seen by the run's
+//! window, nor a silence of the run itself. The upload of a request is a pause too,
+//! and only ceilings and the caller's deadlines bound it. [`patience`](HealthGateLayer::patience) bounds
 //! it further; the failure is then handed on as it was.
 //!
 //! With [`watch_silence`](HealthGateLayer::watch_silence) the probe is also asked

@@ -120,7 +120,11 @@ impl Run {
 
     /// Stops the step windows at, above and below this node until the guard is
     /// dropped: a person is asked, a queue is full, a backend restarts.
-    /// Ceilings go on.
+    /// Ceilings go on, and alone bound what happens meanwhile.
+    ///
+    /// A pause at one call stops the windows of the run above it as well, so they do
+    /// not see the silence of another call or tool of the run until it is over; the
+    /// windows of those themselves go on.
     #[must_use = "the pause ends when the guard is dropped"]
     pub fn pause(&self) -> PauseGuard {
         PauseGuard::new(self.clone())
