@@ -60,10 +60,7 @@ fn called(gateway: Gateway, config: &Config) -> Router {
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }
-    let pages = Pages::Of {
-        listed: config.cors.clone(),
-        local: config.auth.is_none(),
-    };
+    let pages = Pages::Of(config.cors.clone());
     app.layer(from_fn_with_state(pages, access::refuse_pages))
 }
 

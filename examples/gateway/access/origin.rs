@@ -14,9 +14,8 @@ use crate::config::Cors;
 pub(crate) enum Pages {
     /// Those that came from this very server.
     Own,
-    /// Those of this machine, and those that are listed. `local` is whether the
-    /// server itself is meant for this machine alone.
-    Of { listed: Option<Cors>, local: bool },
+    /// Those of this machine, and those that are listed.
+    Of(Option<Cors>),
 }
 
 impl Pages {
@@ -28,11 +27,8 @@ impl Pages {
                 origins.all(|origin| host.is_some() && authority(origin) == host)
                     && headers.get(FETCH_SITE).is_none_or(is_own)
             }
-            Self::Of { listed, local } => {
-                // A browser can be made to resolve a foreign name to a loopback address,
-                // and then takes that for the page's own origin.
-                (!local || host.is_none_or(is_loopback))
-                    && origins.all(|origin| is_of_this_machine(origin) || lists(listed, origin))
+            Self::Of(listed) => {
+                origins.all(|origin| is_of_this_machine(origin) || lists(listed, origin))
             }
         }
     }
