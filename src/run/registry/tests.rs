@@ -83,6 +83,11 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
         Some(Retirement::Now)
     ));
 
+    // Not by a look that would complete it first.
+    let reusable = |entries: &mut Entries| entries.reusable(&key, Instant::now());
+    assert!(registry.shared.with(&key, reusable).is_none());
+    assert_eq!(old.terminal_reason(), None);
+
     let new = find();
     assert_ne!(new.node().number(), old.node().number());
     assert_eq!(new.snapshot().generation, 2);
