@@ -46,9 +46,9 @@ impl Memories {
         self.ranks.iter().map(VecDeque::len).sum()
     }
 
-    pub(super) fn retain(&mut self, known: impl Fn(&Memory) -> bool) {
+    pub(super) fn retain(&mut self, mut known: impl FnMut(&Memory) -> bool) {
         for rank in &mut self.ranks {
-            rank.retain(&known);
+            rank.retain(&mut known);
         }
     }
 }

@@ -145,6 +145,17 @@ impl Shared {
     }
 
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
+        // What is dropped may come back to the registry.
+        let (result, _left) = self.with_shard_and_left(shard, f);
+        result
+    }
+
+    /// The same, with what has left, for who holds another lock yet.
+    fn with_shard_and_left<R>(
+        &self,
+        shard: usize,
+        f: impl FnOnce(&mut Entries) -> R,
+    ) -> (R, Vec<Run>) {
         let entries = self.shards[shard].lock();
         let mut entries = entries.unwrap_or_else(PoisonError::into_inner);
         let result = f(&mut entries);
@@ -154,23 +165,26 @@ impl Shared {
         }
         let (more, left) = entries.settle();
         self.remembered.fetch_add(more, Ordering::AcqRel);
-        drop(entries);
-        // What is dropped may come back to the registry.
-        drop(left);
-        result
+        (result, left)
     }
 
     /// Remembers an ended run, and forgets others if they are too many.
     fn remember(&self, memory: Memory, end: Option<&End>, named: bool) {
+        // Declared before the lock, so that they are dropped after it.
+        let mut forgotten = Vec::new();
         let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
         memories.push(memory, end, named);
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
             let Some(oldest) = memories.pop() else { break };
-            self.with_shard(oldest.shard, |entries| entries.forget(oldest.serial));
+            let forget = |entries: &mut Entries| entries.forget(oldest.serial);
+            forgotten.extend(self.with_shard_and_left(oldest.shard, forget).1);
         }
         if memories.len() > 2 * RunRegistry::ENDED {
             memories.retain(|memory| {
-                self.with_shard(memory.shard, |entries| entries.knows(memory.serial))
+                let knows = |entries: &mut Entries| entries.knows(memory.serial);
+                let (known, left) = self.with_shard_and_left(memory.shard, knows);
+                forgotten.extend(left);
+                known
             });
         }
     }
