@@ -109,14 +109,18 @@ impl Entries {
     }
 
     /// The run of this key was found by it: from now on it ends by being idle,
-    /// if by nothing else.
+    /// if by nothing else. Of several limits the smallest stays.
     pub(super) fn share(&mut self, key: &Key, idle: Duration, now: Instant) {
         let Some(entry) = self.by_key.get_mut(key) else {
             return;
         };
         entry.run.node().payload.set_single(false);
         entry.listed.named = true;
-        if entry.idle.replace(idle).is_none() && entry.expires.is_none() {
+        if entry.idle.is_some_and(|limit| limit <= idle) {
+            return;
+        }
+        entry.idle = Some(idle);
+        if entry.expires.is_none() {
             let serial = entry.listed.serial;
             if let Some(at) = now.checked_add(idle) {
                 self.look_at(serial, at);
