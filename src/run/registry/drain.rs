@@ -2,6 +2,7 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::time::{Instant, Sleep};
@@ -9,8 +10,9 @@ use tokio::time::{Instant, Sleep};
 use crate::run::{Run, Settled, TaskId, TerminalReason};
 
 /// Resolves when all runs that lived have ended and their work is gone:
-/// [`RunRegistry::drain`](super::RunRegistry::drain). Answers how many had to be
-/// cut at the limit.
+/// [`RunRegistry::drain`](super::RunRegistry::drain); a second after the limit at the
+/// latest, though somebody may hold on to a body that he does not read. Answers how
+/// many had to be cut at the limit.
 ///
 /// # Cancel safety
 ///
@@ -29,18 +31,24 @@ pub struct RunDrain {
     /// None before it is needed, and after it fired.
     timer: Option<Pin<Box<Sleep>>>,
     /// None if it is beyond what an instant can hold: then nothing ever comes.
+    limit: Option<Instant>,
+    /// The limit, and then the end of the grace.
     until: Option<Instant>,
     fired: bool,
     cut: usize,
 }
 
+/// What those who are cut have to let go of what they hold.
+const GRACE: Duration = Duration::from_secs(1);
+
 impl RunDrain {
-    pub(super) const fn new(left: Vec<Run>, until: Option<Instant>) -> Self {
+    pub(super) const fn new(left: Vec<Run>, limit: Option<Instant>) -> Self {
         Self {
             left,
             settled: None,
             timer: None,
-            until,
+            limit,
+            until: limit,
             fired: false,
             cut: 0,
         }
@@ -50,6 +58,7 @@ impl RunDrain {
     fn latch(&mut self, now: Instant) {
         self.fired = true;
         self.timer = None;
+        self.until = self.until.and_then(|until| until.checked_add(GRACE));
         for run in &self.left {
             drop(run.node().check(run.at(now), TaskId::NONE));
         }
@@ -60,7 +69,7 @@ impl RunDrain {
         let end = run.node().own_end();
         let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
         let at = end.and_then(|end| run.instant(end.at));
-        at.zip(self.until).is_some_and(|(at, until)| at >= until)
+        at.zip(self.limit).is_some_and(|(at, limit)| at >= limit)
     }
 }
 
@@ -87,7 +96,7 @@ impl Future for RunDrain {
                 }
             }
         }
-        let Some(until) = this.until.filter(|_| !this.fired) else {
+        let Some(until) = this.until else {
             return Poll::Pending;
         };
         let timer = this
@@ -96,6 +105,12 @@ impl Future for RunDrain {
         // Without the budget's leave: see the wait for one run.
         let mut timer = tokio::task::unconstrained(timer);
         if Pin::new(&mut timer).poll(cx).is_ready() {
+            if this.fired {
+                this.settled = None;
+                let left = std::mem::take(&mut this.left);
+                this.cut += left.iter().filter(|run| this.was_cut(run)).count();
+                return Poll::Ready(this.cut);
+            }
             this.latch(Instant::now());
             cx.waker().wake_by_ref();
         }

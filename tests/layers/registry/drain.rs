@@ -183,3 +183,16 @@ async fn a_shutdown_cuts_a_drain_short() {
     assert_eq!(began.elapsed(), secs(0));
     assert_eq!(reading.await.unwrap().reason(), SHUTDOWN);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_nobody_reads_keeps_it_no_longer_than_a_second() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let answer = layer(&registry).layer(upstream).oneshot(named("r")).await;
+    let began = Instant::now();
+
+    assert_eq!(registry.drain(secs(5)).await, 1);
+
+    assert_eq!(began.elapsed(), secs(6));
+    drop(answer);
+}
