@@ -1,13 +1,14 @@
 //! Sub-agents that do not simply end with the run above them.
 
 use std::{
+    cell::RefCell,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use super::{
-    Run, RunId,
-    core::{End, Node},
+    Run, RunId, TerminalReason,
+    core::{End, Node, TaskId},
     info::Info,
 };
 
@@ -79,25 +80,38 @@ impl Run {
         }
     }
 
-    /// Stops, if the run above it has ended or stops itself, and that one was to be
-    /// heeded.
+    /// Stops, if the run above it has ended, and that one was to be heeded. Whoever
+    /// reads no clock of its own above is looked at first.
     pub(super) fn heed(&self) {
-        let Some(harness) = self.nearest().payload.harness_if_any() else {
+        let Some((parent, _)) = self.asking() else {
             return;
         };
-        let Some((parent, grace)) = harness.above().and_then(|above| above.asking.as_ref()) else {
-            return;
-        };
-        if parent.check().is_err() {
-            let node = parent.node();
-            let reason = node.nearest_end().map(|end| &end.reason);
-            if let Some(reason) = reason.or_else(|| node.closing()) {
-                let now = self.now();
-                let until = now.saturating_add(*grace);
-                self.nearest().close(reason, until, now);
+        // Without recursion: a chain of sub-agents may be deep.
+        let mut path = vec![self.run(), parent];
+        while let Some((parent, _)) = path.last().and_then(Self::asking) {
+            path.push(parent);
+        }
+        while let (Some(parent), Some(child)) = (path.pop(), path.last()) {
+            let checked = parent.node().check(parent.now(), TaskId::NONE);
+            if let (Err(end), Some((_, grace))) = (checked, child.asking()) {
+                let now = child.now();
+                let until = now.saturating_add(grace);
+                child.node().close(&end.reason, until, now);
             }
         }
     }
+
+    /// The run that this one is to heed, and for how long it may go on after it.
+    fn asking(&self) -> Option<(Self, Duration)> {
+        let above = self.nearest().payload.harness_if_any()?.above()?;
+        let (parent, grace) = above.asking.as_ref()?;
+        Some((parent.run(), *grace))
+    }
+}
+
+thread_local! {
+    /// Those that this thread is about to ask to stop; none if it is not asking.
+    static ASKING: RefCell<Option<Vec<(Asked, TerminalReason)>>> = const { RefCell::new(None) };
 }
 
 impl Node<Info> {
@@ -116,16 +130,50 @@ impl Node<Info> {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };
-        for asked in harness.asked() {
-            let Some(child) = asked.upgrade() else {
-                continue;
-            };
-            let harness = child.payload.harness_if_any();
-            let asking = harness.and_then(|harness| harness.above()?.asking.as_ref());
-            if let Some((_, grace)) = asking {
-                let now = child.payload.now();
-                child.close(&end.reason, now.saturating_add(*grace), now);
+        let asked = harness.asked().into_iter();
+        let asked: Vec<_> = asked.map(|child| (child, end.reason.clone())).collect();
+        if asked.is_empty() {
+            return;
+        }
+        // One that stops at once asks those below it in turn: they wait for theirs,
+        // for a chain of sub-agents may be deep.
+        let nested = ASKING.with_borrow_mut(|asking| match asking {
+            Some(waiting) => {
+                waiting.extend(asked);
+                true
+            }
+            None => {
+                *asking = Some(asked);
+                false
+            }
+        });
+        if nested {
+            return;
+        }
+        let next = || ASKING.with_borrow_mut(|asking| asking.as_mut().and_then(Vec::pop));
+        // Also if one of those who are woken panics.
+        let _done = Done;
+        while let Some((child, reason)) = next() {
+            if let Some(child) = child.upgrade() {
+                child.stop_for(&reason);
             }
         }
+    }
+
+    fn stop_for(&self, reason: &TerminalReason) {
+        let harness = self.payload.harness_if_any();
+        let asking = harness.and_then(|harness| harness.above()?.asking.as_ref());
+        if let Some((_, grace)) = asking {
+            let now = self.payload.now();
+            self.close(reason, now.saturating_add(*grace), now);
+        }
+    }
+}
+
+struct Done;
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        ASKING.set(None);
     }
 }

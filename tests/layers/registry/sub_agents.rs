@@ -229,3 +229,38 @@ async fn nothing_is_left_of_a_child_that_its_opener_forgot() {
     sleep(RunRegistry::REMEMBERED).await;
     assert!(registry.list().is_empty());
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_deep_chain_of_those_that_are_asked_stops_without_a_deep_stack() {
+    let run = Run::open();
+    let mut chain = vec![run.child_asked(secs(1))];
+    for _ in 0..5000 {
+        let next = chain[chain.len() - 1].child_asked(secs(1));
+        chain.push(next);
+    }
+    assert!(chain[5000].check().is_ok());
+    run.end(CAP);
+
+    assert!(chain.iter().all(|run| run.terminal_reason() == Some(CAP)));
+    // The last one first: how a chain is dropped is another matter.
+    while chain.pop().is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_parent_that_is_only_closing_asks_nobody_yet() {
+    let run = Run::open();
+    let child = run.child_asked(secs(1));
+    let layer = TurnCapLayer::new(1).finaliser(secs(60));
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = layer.layer(upstream);
+    for _ in 0..2 {
+        drop(service.clone().oneshot(run.attach(request())).await);
+    }
+    assert!(run.check().is_err(), "it is at its cap, and closing");
+
+    assert!(child.check().is_ok());
+    sleep(secs(30)).await;
+    assert!(child.check().is_ok(), "its parent has not ended");
+    run.end(CAP);
+    assert!(child.check().is_err());
+}
