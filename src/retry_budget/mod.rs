@@ -32,7 +32,8 @@
 //!   The count of a caller's own client (`x-stainless-retry-count`) lowers it.
 //! - Within a run: failures [of the same kind](RetryBudget::per_error_key)
 //!   and [of any kind](RetryBudget::per_run) that reach the harness: calls that
-//!   failed after all their attempts, tools that failed. The kind is an
+//!   failed after all their attempts, though nobody reads the failed answer to its
+//!   end, and tools that failed. The kind is an
 //!   [`ErrorKey`]: who failed, and the message without its ids, numbers, times
 //!   and addresses. One too many ends the run, once the answer was handed on.
 //! - For all runs: [what is shared](RetryBudget::shared), a bucket for each of

@@ -92,8 +92,10 @@ impl Run {
         };
         let failing = self.failing();
         let judged = failing.as_ref().and_then(|failing| failing.reason.as_ref());
-        // Ended otherwise, by a disconnect for one, it is nobody's failure.
-        if !is_failure(&end.reason) && judged != Some(&end.reason) {
+        // Ended otherwise, by a disconnect for one, it is nobody's failure; unless
+        // its failed answer was handed on already, whatever becomes of that.
+        let cut = end.reason.class() == ReasonClass::Cancelled && judged.is_some();
+        if !is_failure(&end.reason) && judged != Some(&end.reason) && !cut {
             return;
         }
         match failing {

@@ -21,7 +21,10 @@ async fn after_the_end() -> (Gateway, Upstream) {
     let gateway = Gateway::with(&config, &[]).await;
     for _ in 0..2 {
         let request = gateway.post(CHAT, ASKS).header("x-run-id", "r-1");
-        assert_eq!(within(request.send()).await.unwrap().status(), 500);
+        let answer = within(request.send()).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        // Read to its end: only then the call has failed for the gateway too.
+        within(answer.bytes()).await.unwrap();
     }
     (gateway, upstream)
 }

@@ -1,15 +1,17 @@
 //! Failures that reach the harness, counted over the calls of one run.
 
+use http_body_util::BodyExt;
+use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    ReplayBody, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    ClientDisconnectLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
     retry_budget::{Count, Retry},
     upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Several, attached, coded, failing, healthy, healthy_text, prompt, quick,
-    reason_of,
+    ERROR, ReadExt, Script, Several, attached, chat, coded, failing, healthy, healthy_text, prompt,
+    quick, reason_of, secs,
 };
 
 type Service = Retry<Several>;
@@ -199,6 +201,66 @@ async fn several_budgets_tighten_and_share_what_was_counted() {
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
     assert_eq!(upstream.calls(), 3);
+}
+
+/// Many clients look at the status and drop the rest: the harness had its failure
+/// all the same.
+#[tokio::test(start_paused = true)]
+async fn a_failed_answer_that_nobody_reads_is_counted() {
+    let upstream = Several::new([failing(500)]);
+    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let budget = budget.per_run(3);
+    let service = ClientDisconnectLayer::new().layer(around(&upstream, budget));
+    let run = Run::open();
+
+    for _ in 0..4 {
+        assert_eq!(run.terminal_reason(), None);
+        let (request, call) = attached(&run, prompt("m", true));
+        let answer = service.clone().oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), 500);
+        drop(answer);
+        let left = Some(TerminalReason::ClientDisconnect);
+        assert_eq!(call.terminal_reason(), left);
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+    assert_eq!(run.snapshot().errors, 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
+    let upstream = Several::new([failing(500)]);
+    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let budget = budget.per_run(None).consecutive_errors(2);
+    let service = around(&upstream, budget);
+    let run = Run::open();
+
+    for _ in 0..3 {
+        assert_eq!(run.terminal_reason(), None);
+        let request = run.attach(prompt("m", true));
+        drop(service.clone().oneshot(request).await.unwrap());
+    }
+
+    let row = Some(TerminalReason::ConsecutiveErrors);
+    assert_eq!(run.terminal_reason(), row);
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_leaves_before_or_in_a_good_answer_leaves_no_failure() {
+    let slow = failing(500).delayed(5);
+    let upstream = Several::new([slow, Script::sse().data(chat("a")).never()]);
+    let budget = quick().max_attempts_per_candidate(1).per_run(0);
+    let service = ClientDisconnectLayer::new().layer(around(&upstream, budget));
+    let run = Run::open();
+
+    let early = service.clone().oneshot(run.attach(prompt("m", true)));
+    assert!(timeout(secs(1), early).await.is_err());
+    let answer = service.oneshot(run.attach(prompt("m", true))).await;
+    let mut body = answer.unwrap().into_body();
+    assert!(body.frame().await.is_some());
+    drop(body);
+
+    assert_eq!((run.terminal_reason(), run.snapshot().errors), (None, 0));
 }
 
 #[tokio::test(start_paused = true)]
