@@ -58,6 +58,7 @@ mod failure;
 mod frame;
 mod json;
 mod judge;
+mod marks;
 mod pending;
 mod responses;
 mod splitter;
