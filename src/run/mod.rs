@@ -39,7 +39,6 @@
 //! # }
 //! ```
 
-mod acting;
 mod actions;
 mod attach;
 mod core;
@@ -48,7 +47,6 @@ mod ended;
 pub(crate) mod errors;
 mod event;
 mod exit;
-mod grace;
 mod handle;
 mod harness;
 mod hook;
@@ -82,7 +80,6 @@ mod wait;
 mod weak;
 
 pub use self::{
-    acting::CallResult,
     actions::{LoopPattern, LoopVerdict},
     ended::{Ended, Settled},
     event::{Notice, RunEvent, RunEvents},
@@ -98,7 +95,7 @@ pub use self::{
     step::{Step, StepKind},
     summary::CallSummary,
     terminated::Terminated,
-    tool::{Call, Tool, ToolError, Watch},
+    tool::{Call, CallResult, Tool, ToolError, Watch},
     trajectory::Trajectory,
     verdict::{Answer, Status, Verdict},
     wait::RunWait,

@@ -9,8 +9,11 @@ use std::{
 use pin_project_lite::pin_project;
 use serde::Serialize;
 
-use super::{Call, Run, ToolError};
-use crate::conversation::{canonical, digest};
+use super::{Call, ToolError};
+use crate::{
+    conversation::{canonical, digest},
+    run::Run,
+};
 
 /// The digest of a value, as it reads as JSON; of one that JSON cannot hold that
 /// of its error.

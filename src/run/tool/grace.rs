@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use crate::run::{
     Run,
     core::nanos,
     drive::{Drive, Turn},
