@@ -1,19 +1,13 @@
 use bytes::Bytes;
 
 use super::{
-    item::{Event, Item, ToolCall},
-    parts::{Open, owned, read_event},
+    item::{Called, Event, Item},
+    parts::{CALLS, Open, owned, read_event},
 };
 use crate::sse::{Scanner, Splitter};
 
 /// The longest answer that is no stream, and is read, in bytes.
 const WHOLE: usize = 1024 * 1024;
-
-/// How many calls of one answer are read.
-pub(super) const CALLS: usize = 128;
-
-/// A tool call that an answer made.
-pub(crate) type Called = ToolCall<'static>;
 
 /// Reads the tool calls of an answer as it passes by. Bounded: it keeps at most
 /// 128 calls of 64 KiB of a stream, and one MiB of any other answer, which is

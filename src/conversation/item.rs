@@ -30,6 +30,9 @@ pub(crate) struct ToolCall<'a> {
     pub(crate) arguments: u64,
 }
 
+/// A tool call that an answer made.
+pub(crate) type Called = ToolCall<'static>;
+
 /// The keys of a message, of a block in one, or of an item of the Responses API,
 /// that tell what it is.
 #[derive(Debug, Default)]

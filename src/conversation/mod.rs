@@ -23,8 +23,8 @@ mod parts;
 mod tests;
 
 pub(crate) use self::{
-    answer::{Answer, Called},
+    answer::Answer,
     digest::{canonical, digest},
     history::{History, Place},
-    item::{Event, ToolCall},
+    item::{Called, Event, ToolCall},
 };

@@ -3,11 +3,13 @@
 use memchr::memmem;
 
 use super::{
-    answer::{CALLS, Called},
     digest::canonical,
-    item::{Event, Item, ToolCall, identify},
+    item::{Called, Event, Item, ToolCall, identify},
 };
 use crate::sse::{Event as SseEvent, Read, Scanner, Text};
+
+/// How many calls of one answer are read.
+pub(super) const CALLS: usize = 128;
 
 /// The longest arguments that are read from parts, in bytes. A call with longer
 /// ones is left to the request that repeats it.

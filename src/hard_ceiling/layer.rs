@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::{HardCeiling, policy::Totals};
+use super::{HardCeiling, totals::Totals};
 use crate::run::Scope;
 
 /// Ends a node at an absolute limit: see the [module](super).

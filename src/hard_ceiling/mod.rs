@@ -160,6 +160,7 @@ mod policy;
 mod service;
 #[cfg(test)]
 mod tests;
+mod totals;
 
 pub use self::{
     layer::HardCeilingLayer,

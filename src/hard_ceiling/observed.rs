@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::policy::Totals;
+use super::totals::Totals;
 use crate::run::{Nanos, Run, Scope, TerminalReason, nanos};
 
 /// Absolute limits in shadow mode: they have passed or will, and end nothing.

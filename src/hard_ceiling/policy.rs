@@ -1,19 +1,12 @@
 use std::time::Duration;
 
-use http::{HeaderMap, Request};
+use http::HeaderMap;
 
-use super::{announced::Announced, caller::Caller, observed::Observed};
+use super::{announced::Announced, caller::Caller, observed::Observed, totals::Totals};
 use crate::{
     body::{Policy, Seen, Tap},
-    run::{Clock, Limits, Nanos, Run, Scope, TaskId},
+    run::{Clock, Nanos, Run, Scope, TaskId},
 };
-
-/// The limits of a layer, or of one call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Totals {
-    pub(super) ceiling: Option<Duration>,
-    pub(super) timeout: Option<Duration>,
-}
 
 /// Watches the absolute deadlines of one node.
 #[derive(Debug)]
@@ -23,23 +16,6 @@ pub struct CeilingPolicy {
     caller: Option<Box<Caller>>,
     /// The limits that end nothing, in a layer that observes.
     observed: Option<Box<Observed>>,
-}
-
-impl Totals {
-    pub(super) const fn is_empty(self) -> bool {
-        self.ceiling.is_none() && self.timeout.is_none()
-    }
-
-    /// With what the program set for this request in their place.
-    #[inline]
-    pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
-        if let Some(limits) = request.extensions().get::<Limits>() {
-            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-            self.ceiling = set(limits.ceiling).or(self.ceiling);
-            self.timeout = set(limits.timeout).or(self.timeout);
-        }
-        self
-    }
 }
 
 impl CeilingPolicy {

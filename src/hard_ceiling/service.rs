@@ -5,10 +5,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{
-    announced::Announced,
-    policy::{CeilingPolicy, Totals},
-};
+use super::{announced::Announced, policy::CeilingPolicy, totals::Totals};
 use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},

@@ -1,6 +1,6 @@
 //! The names that dates are written with.
 
-use super::volatile::{is_any, word_end};
+use super::words::{is_any, word_end};
 
 #[derive(PartialEq, Eq)]
 enum Name {

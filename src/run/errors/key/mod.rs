@@ -1,6 +1,7 @@
 mod calendar;
 mod normalise;
 mod volatile;
+mod words;
 
 #[cfg(test)]
 pub(super) use self::normalise::PLACEHOLDER;

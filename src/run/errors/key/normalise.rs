@@ -1,4 +1,4 @@
-use super::volatile;
+use super::{volatile, words::word_end};
 
 /// Stands for what was taken out. In no UTF-8, so no message contains it.
 pub(crate) const PLACEHOLDER: u8 = 0xfe;
@@ -61,7 +61,7 @@ impl<E: FnMut(u8) -> bool> Normaliser<'_, E> {
     /// A word that stays: of its digits remains that there were some.
     fn word(&mut self, at: usize) -> Option<usize> {
         let bytes = self.text.as_bytes();
-        let end = volatile::word_end(bytes, at);
+        let end = word_end(bytes, at);
         let mut in_digits = false;
         for &byte in &bytes[at..end] {
             if !byte.is_ascii_digit() {

@@ -1,6 +1,9 @@
 //! Recognises what is another each time: numbers, ids, times, addresses.
 
-use super::calendar;
+use super::{
+    calendar,
+    words::{is_any, word_end},
+};
 
 /// From how many characters on a word of letters and digits is an id.
 const ID: usize = 6;
@@ -46,13 +49,6 @@ pub(super) fn at(bytes: &[u8], at: usize) -> Option<usize> {
     let number = bytes[from..end].iter().all(u8::is_ascii_digit);
     let with_unit = if number { unit(bytes, end) } else { None };
     Some(with_unit.unwrap_or(end))
-}
-
-/// Where the word of ASCII letters and digits that begins at `at` ends.
-pub(super) fn word_end(bytes: &[u8], at: usize) -> usize {
-    let rest = &bytes[at.min(bytes.len())..];
-    let length = rest.iter().position(|byte| !byte.is_ascii_alphanumeric());
-    at + length.unwrap_or(rest.len())
 }
 
 fn one(bytes: &[u8], at: usize) -> Option<usize> {
@@ -155,8 +151,4 @@ fn unit(bytes: &[u8], end: usize) -> Option<usize> {
     let start = end + rest.iter().position(|byte| !byte.is_ascii_whitespace())?;
     let after = word_end(bytes, start);
     is_any(&bytes[start..after], &UNITS).then_some(after)
-}
-
-pub(super) fn is_any(word: &[u8], words: &[&[u8]]) -> bool {
-    words.iter().any(|other| word.eq_ignore_ascii_case(other))
 }
