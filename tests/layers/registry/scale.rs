@@ -1,16 +1,27 @@
 //! A session of ten thousand runs, each with a call under way and somebody who
 //! waits for it.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
 use http::{HeaderValue, Request};
 use http_body_util::BodyExt;
-use tokio::{runtime::Handle, time::Instant};
+use tokio::{
+    runtime::{Builder, Handle, Runtime},
+    time::Instant,
+};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
     HardCeilingLayer, PumpLayer, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
 use super::{id, us};
-use crate::support::{Script, chat, reason_of, request, secs};
+use crate::support::{Script, chat, poll_once, reason_of, request, secs};
 
 const RUNS: usize = 10_000;
 
@@ -23,8 +34,53 @@ fn request_of(n: usize) -> Request<()> {
     request
 }
 
-#[tokio::test(start_paused = true)]
-async fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
+/// The levels of the runtime's wheel of timers: with none but its own a long sleep
+/// wakes up at most once on each.
+const LEVELS: usize = 6;
+
+/// A runtime on a paused clock, and how often it went to sleep: at least once for
+/// each time at which a timer is set.
+fn counting() -> (Runtime, Arc<AtomicUsize>) {
+    let parks = Arc::new(AtomicUsize::new(0));
+    let counted = parks.clone();
+    let mut builder = Builder::new_current_thread();
+    builder.enable_all().start_paused(true);
+    builder.on_thread_park(move || {
+        counted.fetch_add(1, Ordering::Relaxed);
+    });
+    (builder.build().unwrap(), parks)
+}
+
+/// How often the runtime wakes up in the time to come.
+async fn wakes(parks: &AtomicUsize, time: Duration) -> usize {
+    tokio::task::yield_now().await;
+    let before = parks.load(Ordering::Relaxed);
+    tokio::time::sleep(time).await;
+    parks.load(Ordering::Relaxed) - before
+}
+
+#[test]
+fn timers_that_are_left_show() {
+    let (runtime, parks) = counting();
+    runtime.block_on(async {
+        assert!(wakes(&parks, secs(3600)).await <= LEVELS);
+        let mut left = Vec::new();
+        for n in 1..=2 * LEVELS {
+            let mut sleep = Box::pin(tokio::time::sleep(secs(n as u64)));
+            assert!(poll_once(&mut sleep).is_pending());
+            left.push(sleep);
+        }
+        assert!(wakes(&parks, secs(3600)).await >= 2 * LEVELS);
+    });
+}
+
+#[test]
+fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
+    let (runtime, parks) = counting();
+    runtime.block_on(ten_thousand(&parks));
+}
+
+async fn ten_thousand(parks: &AtomicUsize) {
     let registry = RunRegistry::new();
     let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
     let service = ServiceBuilder::new()
@@ -37,6 +93,8 @@ async fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
     let before = Handle::current().metrics().num_alive_tasks();
     let (mut bodies, mut waits) = (Vec::new(), Vec::new());
     for n in 0..RUNS {
+        // Each has timers at times of its own.
+        tokio::time::advance(Duration::from_millis(1)).await;
         let answer = service.clone().oneshot(request_of(n)).await;
         let mut body = answer.unwrap().into_body();
         body.frame().await.unwrap().unwrap();
@@ -84,6 +142,7 @@ async fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
     assert_eq!(lost as usize, RUNS - RunRegistry::EVENTS);
     assert!(probe.runs().iter().all(|run| run.run().in_flight() == 0));
 
-    tokio::time::sleep(RunRegistry::REMEMBERED).await;
+    let woken = wakes(parks, RunRegistry::REMEMBERED).await;
+    assert!(woken <= LEVELS, "timers are left: {woken}");
     assert_eq!(registry.list().len(), 1, "the other one");
 }
