@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{NodeKind, Run, TerminalReason};
+use super::{Run, TerminalReason};
 
 impl Run {
     /// Puts a call of this run into the request, for the layers that the
@@ -23,20 +23,6 @@ impl Run {
         request.extensions_mut().insert(Ticket::new(self.clone()));
         request.extensions_mut().insert(self);
         request
-    }
-
-    /// A call of this run, which whoever opened it settles.
-    pub(crate) fn open_call(&self) -> Self {
-        // A deadline that has come is stored here; the call inherits it.
-        drop(self.check());
-        let call = self.open_below(NodeKind::Call);
-        call.node().enter();
-        call
-    }
-
-    /// Whether this is a run that may have many calls, and none of them.
-    pub(crate) fn is_of_many(&self) -> bool {
-        self.kind() == NodeKind::Run && !self.node().payload.is_single()
     }
 }
 

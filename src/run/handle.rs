@@ -209,41 +209,6 @@ impl Run {
         Self(node)
     }
 
-    /// Opens a run that is one call and completes with it.
-    pub(crate) fn open_single() -> Self {
-        let run = Self::open();
-        run.0.payload.set_single(true);
-        run
-    }
-
-    pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
-        let info = self.0.payload.for_child();
-        Self(self.0.child(kind, fastrand::u64(..), info, self.now()))
-    }
-
-    /// Opens the call that may start though this run is closing.
-    pub(super) fn open_last(&self, now: Duration) -> Self {
-        let info = self.0.payload.for_child();
-        let call = Self(self.0.last_call(fastrand::u64(..), info, now));
-        call.0.enter();
-        call
-    }
-
-    /// Opens a piece of work below this node, which has to be settled, unless
-    /// the node is over, by the clocks, or closing.
-    pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
-        self.heed();
-        let now = self.now();
-        self.0.check(now, TaskId::NONE).ok()?;
-        if self.0.is_closing() {
-            return None;
-        }
-        let info = self.0.payload.for_child();
-        let child = Self(self.0.child(kind, fastrand::u64(..), info, now));
-        child.0.enter();
-        Some(child)
-    }
-
     /// A number that no other run has, for what is to differ between runs.
     pub(crate) fn seed(&self) -> u64 {
         self.0.payload.tree

@@ -55,6 +55,7 @@ mod info;
 mod kind;
 mod message;
 mod notices;
+mod opening;
 mod partial;
 mod pause;
 mod reason;

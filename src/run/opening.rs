@@ -1,0 +1,56 @@
+//! How the layers open nodes.
+
+use std::time::Duration;
+
+use super::{NodeKind, Run, core::TaskId};
+
+impl Run {
+    /// Opens a run that is one call and completes with it.
+    pub(crate) fn open_single() -> Self {
+        let run = Self::open();
+        run.node().payload.set_single(true);
+        run
+    }
+
+    pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
+        let info = self.node().payload.for_child();
+        Self::of(self.node().child(kind, fastrand::u64(..), info, self.now()))
+    }
+
+    /// Opens the call that may start though this run is closing.
+    pub(super) fn open_last(&self, now: Duration) -> Self {
+        let info = self.node().payload.for_child();
+        let call = Self::of(self.node().last_call(fastrand::u64(..), info, now));
+        call.node().enter();
+        call
+    }
+
+    /// Opens a piece of work below this node, which has to be settled, unless
+    /// the node is over, by the clocks, or closing.
+    pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
+        self.heed();
+        let now = self.now();
+        self.node().check(now, TaskId::NONE).ok()?;
+        if self.node().is_closing() {
+            return None;
+        }
+        let info = self.node().payload.for_child();
+        let child = Self::of(self.node().child(kind, fastrand::u64(..), info, now));
+        child.node().enter();
+        Some(child)
+    }
+
+    /// A call of this run, which whoever opened it settles.
+    pub(crate) fn open_call(&self) -> Self {
+        // A deadline that has come is stored here; the call inherits it.
+        drop(self.check());
+        let call = self.open_below(NodeKind::Call);
+        call.node().enter();
+        call
+    }
+
+    /// Whether this is a run that may have many calls, and none of them.
+    pub(crate) fn is_of_many(&self) -> bool {
+        self.kind() == NodeKind::Run && !self.node().payload.is_single()
+    }
+}
