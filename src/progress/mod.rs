@@ -43,7 +43,8 @@
 //! event: an end, a transport error, and any answer that is no stream of events,
 //! as [`NotAStream`](crate::upstream::NotAStream) with its status and message.
 //! Headers and extensions of the answer that comes then are lost, but for the marks
-//! of the stream.
+//! of the stream. Inside of a layer that may try again there is none: that one keeps
+//! heads to itself, and goes by what they say.
 //!
 //! # Order
 //!

@@ -10,7 +10,11 @@ use super::{
     early::{Early, wants_stream},
     pulse::Pulse,
 };
-use crate::{BoxError, body::Facts, run::Run};
+use crate::{
+    BoxError,
+    body::Facts,
+    run::{NodeKind, Run},
+};
 
 /// The service of a [`ProgressLayer`].
 #[derive(Clone, Copy, Debug)]
@@ -44,14 +48,19 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let layer = &self.layer;
+        let run = request.extensions().get::<Run>().cloned();
+        // Whoever may try again keeps a head to himself, and has to see the true one.
+        let is_try = run
+            .as_ref()
+            .is_some_and(|run| run.kind() == NodeKind::Attempt);
         let (early, request) = match layer.early_head {
-            Some(after) => {
+            Some(after) if !is_try => {
                 let (wanted, request) = wants_stream(request, layer.streams);
                 (wanted.then(|| Early::new(after)), request)
             }
-            None => (None, request),
+            _ => (None, request),
         };
-        let pulse = Pulse::new(request.extensions().get::<Run>().cloned(), layer);
+        let pulse = Pulse::new(run, layer);
         let facts = Facts::of(&request);
         ProgressFuture::new(self.inner.call(request), pulse, facts, early)
     }

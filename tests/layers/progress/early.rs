@@ -1,15 +1,15 @@
 use http::{Request, StatusCode};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    ClientDisconnectLayer, HardCeilingLayer, ProgressLayer, ReplayBody, Run, RunLayer, RunRegistry,
-    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, upstream::FailureClass,
-    upstream::NotAStream,
+    ClientDisconnectLayer, HardCeilingLayer, ProgressLayer, ReplayBody, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+    upstream::FailureClass, upstream::NotAStream,
 };
 
 use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Told, USAGE, attached, chat, later, poll_body,
-    poll_once, request, run_on, saying, secs,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Several, Told, USAGE, attached, chat, healthy,
+    healthy_text, later, poll_body, poll_once, prompt, quick, request, run_on, saying, secs,
 };
 
 const LAYER: ProgressLayer = ProgressLayer::new().early_head(secs(25));
@@ -104,6 +104,23 @@ async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
     let start = tokio::time::Instant::now();
     drop(LAYER.layer(upstream).oneshot(request).await.unwrap());
     assert_eq!(exactly(start.elapsed()), 25, "its body says so");
+}
+
+/// Whoever tries again has to see the true head: how long to wait stands there.
+#[tokio::test(start_paused = true)]
+async fn a_try_gets_no_early_head() {
+    let refused = saying(503, ERROR).header("retry-after", "20").delayed(60);
+    let upstream = Several::new([refused, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(quick().max_retry_after(secs(60))))
+        .layer(LAYER)
+        .service(upstream.clone());
+    let start = tokio::time::Instant::now();
+
+    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.times(start), [secs(0), secs(80)]);
 }
 
 #[tokio::test(start_paused = true)]
