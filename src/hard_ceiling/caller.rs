@@ -68,6 +68,10 @@ impl Caller {
 
     /// The head is handed on.
     pub(super) fn answered(&mut self, headers: &HeaderMap) {
+        if self.call.is_of_many() {
+            self.release();
+            return;
+        }
         self.stand(self.announced.after_the_head(names_events(headers)));
         self.silence = self.announced.silence.map(|longest| Unheard {
             longest: nanos(longest),

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use super::{NodeKind, Run, core::TaskId};
+use super::{
+    NodeKind, Run,
+    core::{Node, TaskId},
+    info::Info,
+};
 
 impl Run {
     /// Opens a run that is one call and completes with it.
@@ -52,5 +56,14 @@ impl Run {
     /// Whether this is a run that may have many calls, and none of them.
     pub(crate) fn is_of_many(&self) -> bool {
         self.kind() == NodeKind::Run && !self.node().payload.is_single()
+    }
+}
+
+impl Node<Info> {
+    /// It was opened for one call, and takes others from now on: what that one's
+    /// caller announced ends it no more.
+    pub(super) fn take_many(&self) {
+        self.payload.set_single(false);
+        self.clocks.forget_announced();
     }
 }

@@ -102,6 +102,11 @@ impl Clocks {
         });
     }
 
+    /// Takes back all that was [announced](Self::announce).
+    pub(crate) fn forget_announced(&self) {
+        self.change_announced(Vec::clear);
+    }
+
     fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
         let all = self.announcements.lock();
         let mut all = all.unwrap_or_else(PoisonError::into_inner);

@@ -114,7 +114,7 @@ impl Entries {
         let Some(entry) = self.by_key.get_mut(key) else {
             return;
         };
-        entry.run.node().payload.set_single(false);
+        entry.run.node().take_many();
         entry.listed.named = true;
         if entry.idle.is_some_and(|limit| limit <= idle) {
             return;

@@ -195,7 +195,7 @@ impl RunRegistry {
                 return false;
             }
             if given {
-                run.node().payload.set_single(false);
+                run.node().take_many();
             }
             enrolment.idle = (!run.node().payload.is_single()).then_some(idle);
             self.enrol(entries, run, enrolment, now)

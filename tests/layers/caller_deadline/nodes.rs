@@ -1,6 +1,8 @@
 //! Which node ends.
 
-use tower::ServiceBuilder;
+use http_body_util::BodyExt;
+use tokio::time::sleep;
+use tower::{Service, ServiceBuilder};
 use tower_agent::{NodeKind, Run, RunId, RunLayer, RunRegistry, Scope, Terminated};
 
 use super::*;
@@ -113,6 +115,37 @@ async fn a_run_that_a_layer_further_in_names_does_not_end_by_it() {
         panic!("the run is not there");
     };
     assert_eq!(run.terminal_reason(), None);
+}
+
+/// Nobody looks at the call before both that and a ceiling further in have passed.
+#[tokio::test(start_paused = true)]
+async fn nor_does_it_if_it_is_looked_at_late() {
+    let registry = RunRegistry::new();
+    let script = Script::before_head().wait(2.0).head("text/event-stream");
+    let script = script.data(chat("a")).wait(20.0).data(DONE);
+    let (upstream, _) = script.upstream();
+    let mut service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(RunLayer::new(registry.clone()))
+        .layer(HardCeilingLayer::new(secs(6)))
+        .service(upstream);
+    let ask = |id| with(announcing(GRPC, "5S"), &[("x-run-id", id)]);
+
+    let late = service.call(ask("late"));
+    sleep(secs(7)).await;
+    let late = reason_of(&late.await.unwrap_err());
+    assert_eq!(late, Some(TerminalReason::HardCeiling));
+    let answer = service.oneshot(ask("away")).await.unwrap();
+    let mut body = answer.into_body();
+    assert!(body.frame().await.is_some());
+    sleep(secs(7)).await;
+    let away = body.read().await.reason();
+    assert_eq!(away, Some(TerminalReason::HardCeiling));
+
+    for id in ["late", "away"] {
+        let runs = registry.find(&id.parse().unwrap());
+        assert_eq!((runs.len(), runs[0].terminal_reason()), (1, None), "{id}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
