@@ -2,13 +2,13 @@
 
 use super::{
     NodeKind, ReasonClass,
-    core::{End, Hook, Node},
+    core::{End, Hook, Later, Node},
     info::Info,
     summary::CallSummary,
 };
 
 impl Hook for Info {
-    fn ended(&self, node: &Node<Self>, end: &End) {
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later) {
         node.judge_shadows(end);
         if node.kind() == NodeKind::Run {
             tracing::debug!(
@@ -29,7 +29,7 @@ impl Hook for Info {
             );
         if let (true, true, Some(run)) = (cut, self.is_sole(), node.parent()) {
             if run.payload.is_single() {
-                run.settle_as(end, end.at);
+                run.settle_with(end, end.at, later);
             }
         }
         if node.is_draining() && node.is_idle() {
@@ -38,7 +38,7 @@ impl Hook for Info {
         }
         if node.kind() == NodeKind::Run {
             node.uncount();
-            node.record_end(end);
+            later.extend(node.record_end(end));
             node.publish_end();
             node.let_go(end.at);
             node.ask_below(end);

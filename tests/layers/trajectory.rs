@@ -1,5 +1,7 @@
 //! What the harness did to runs, written down.
 
+mod writer;
+
 use std::{
     io::{self, Write},
     sync::{Arc, Mutex},

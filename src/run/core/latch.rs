@@ -6,11 +6,14 @@ use crate::run::TerminalReason;
 /// How many losing reasons a node remembers.
 const ALSO: usize = 8;
 
+/// What is left to be done when everybody has been woken, as it may take its time.
+pub(crate) type Later = Vec<Box<dyn FnOnce()>>;
+
 /// What a tree hangs on its nodes, told when one has ended.
 pub(crate) trait Hook: Sized {
     /// The end is stored in `node`; nobody has been woken yet. Called without
-    /// a lock, at most once per node.
-    fn ended(&self, node: &Node<Self>, end: &End);
+    /// a lock, at most once per node. `later` runs once they have been.
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later);
 
     /// The node has ended, and nobody works at or below it any more. Called
     /// without a lock, before whoever waits for it is woken; more than once if
@@ -43,22 +46,35 @@ impl<P: Hook> Node<P> {
         passed: Option<Passed>,
         now: Duration,
     ) -> Result<(), End> {
-        self.latch(reason, passed, now, false)
+        let mut later = Later::new();
+        let latched = self.latch(reason, passed, now, false, &mut later);
+        finish(later);
+        latched
     }
 
     /// Like [`end`](Self::end), by the one who opened the node, after its work
     /// was dropped: nobody below lives, so drivers above need no call.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
-        self.latch(reason, None, now, true)
+        let mut later = Later::new();
+        let latched = self.latch(reason, None, now, true, &mut later);
+        finish(later);
+        latched
     }
 
     /// Takes over the end of the one call that this run was opened for.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
+        let mut later = Later::new();
+        self.settle_with(call, now, &mut later);
+        finish(later);
+    }
+
+    /// The same while that call ends, and those who wait for it are yet to be woken.
+    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut Later) {
         let passed = Passed {
             limit: call.limit,
             measure: call.measure,
         };
-        drop(self.latch(call.reason.clone(), Some(passed), now, true));
+        drop(self.latch(call.reason.clone(), Some(passed), now, true, later));
     }
 
     fn latch(
@@ -67,6 +83,7 @@ impl<P: Hook> Node<P> {
         passed: Option<Passed>,
         now: Duration,
         settled: bool,
+        later: &mut Later,
     ) -> Result<(), End> {
         let winner = match self.nearest_end() {
             Some(end) => end.clone(),
@@ -82,7 +99,7 @@ impl<P: Hook> Node<P> {
         };
         let ours = winner.origin == self.number;
         if self.end.set(winner).is_ok() {
-            self.spread(settled);
+            self.spread(settled, later);
             if ours {
                 return Ok(());
             }
@@ -98,12 +115,14 @@ impl<P: Hook> Node<P> {
 
     pub(super) fn inherit(&self, end: &End) {
         if self.end.set(end.clone()).is_ok() {
-            self.spread(false);
+            let mut later = Later::new();
+            self.spread(false, &mut later);
+            finish(later);
         }
     }
 
     /// Stores this node's end in all that is below it, then tells and wakes.
-    fn spread(&self, settled: bool) {
+    fn spread(&self, settled: bool, later: &mut Later) {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
         let mut reached = Vec::new();
@@ -134,9 +153,9 @@ impl<P: Hook> Node<P> {
                 reached.swap_remove(next);
             }
         }
-        self.payload.ended(self, end);
+        self.payload.ended(self, end, later);
         for node in &reached {
-            node.payload.ended(node, end);
+            node.payload.ended(node, end, later);
         }
         for waker in wakers {
             waker.wake();
@@ -168,5 +187,11 @@ impl<P: Hook> Node<P> {
         if inner.also.len() < ALSO && !inner.also.contains(&reason) {
             inner.also.push(reason);
         }
+    }
+}
+
+fn finish(later: Later) {
+    for act in later {
+        act();
     }
 }

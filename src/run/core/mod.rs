@@ -40,7 +40,7 @@ mod window;
 pub(crate) use self::{
     clocks::{Announcement, Clock, Nanos, nanos},
     end::{End, Measure, Passed},
-    latch::Hook,
+    latch::{Hook, Later},
     node::Node,
     pauses::Paused,
     window::{TaskId, Window},

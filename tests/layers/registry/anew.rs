@@ -1,6 +1,5 @@
 use std::{
     future::Future,
-    io::{self, Write},
     pin::Pin,
     sync::{
         Arc, Mutex,
@@ -10,9 +9,11 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason, Trajectory};
+use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason};
+use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
 use super::{id, opened, us};
+use crate::support::Heard;
 
 const LIMIT: std::time::Duration = RunRegistry::WAIT;
 
@@ -30,31 +31,33 @@ impl Wake for Looking {
     }
 }
 
-/// Opens the id anew while its end is written down, so before that is told.
-struct Reopening(Arc<Mutex<Option<RunRegistry>>>);
+/// Opens the id anew while its end is logged, so before that is told.
+struct Reopening(Mutex<Option<RunRegistry>>);
 
-impl Write for Reopening {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let registry = self.0.lock().unwrap().take();
-        registry.unwrap().reopen(us(), &id("r")).unwrap();
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
+impl<S: tracing::Subscriber> Layer<S> for Reopening {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Spans<'_, S>) {
+        let fields = event.metadata().fields();
+        if ["run", "reason", "elapsed"].map(|name| fields.field(name).is_some()) == [true; 3] {
+            let registry = self.0.lock().unwrap().take();
+            registry.unwrap().reopen(us(), &id("r")).unwrap();
+        }
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
-    let slot = Arc::new(Mutex::new(None));
-    let trajectory = Trajectory::new(Reopening(Arc::clone(&slot)));
-    let registry = RunRegistry::new().trajectory(&trajectory);
-    *slot.lock().unwrap() = Some(registry.clone());
+    let registry = RunRegistry::new();
     let first = opened(&registry, us(), "r", "s").await;
     let mut events = registry.subscribe();
+    // Others may listen meanwhile, who keep tracing from taking this for the only one.
+    let _heard = Heard::listen();
+    let reopening = Reopening(Mutex::new(Some(registry.clone())));
+    let listening = tracing_subscriber::registry().with(reopening);
+    let listening = tracing::subscriber::set_default(listening);
 
     first.end(TerminalReason::TurnCap);
+
+    drop(listening);
 
     assert!(matches!(events.next().await, Some(RunEvent::Notice { .. })));
     let Some(RunEvent::Ended { snapshot, .. }) = events.next().await else {

@@ -6,7 +6,7 @@ use std::{
     task::{Wake, Waker},
 };
 
-use crate::run::core::{End, Hook, Node};
+use crate::run::core::{End, Hook, Later, Node};
 
 /// In which order hooks and wakers were called, and what they could see.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl Journal {
 }
 
 impl Hook for Log {
-    fn ended(&self, node: &Node<Self>, end: &End) {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later) {
         let own = node.own_end().map(|own| own.origin);
         assert_eq!(own, Some(end.origin), "told before its end was stored");
         assert_eq!(node.payload.id, self.id, "told of another node's end");

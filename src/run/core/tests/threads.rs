@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::*;
-use crate::run::core::{Clock, Hook};
+use crate::run::core::{Clock, Hook, Later};
 
 const ROUNDS: usize = 3_000;
 
@@ -14,7 +14,7 @@ const ROUNDS: usize = 3_000;
 struct Told(AtomicUsize);
 
 impl Hook for Told {
-    fn ended(&self, node: &Node<Self>, end: &End) {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later) {
         assert_eq!(node.own_end().map(|own| own.origin), Some(end.origin));
         self.0.fetch_add(1, Ordering::Relaxed);
     }

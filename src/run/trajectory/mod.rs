@@ -1,13 +1,15 @@
 //! What the harness did to runs, written down for whoever reads it later.
 
+mod lines;
+
 use std::{
     fmt,
     io::Write,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use self::lines::Lines;
 use super::{
     NodeKind, ReasonClass, Run, RunId, TerminalReason, Terminated,
     core::{End, Node},
@@ -34,11 +36,16 @@ const REFUSALS: u8 = 8;
 /// own, whatever its calls ended by; `at_turn` is how many turns it had. The second
 /// says that a tool was not started because of that, for the first eight of a run.
 ///
-/// A line is given to the writer in one piece and then flushed, where the run ends:
-/// the writer should be quick, and must not end runs. If it fails or panics that is
-/// logged, and disturbs nothing.
+/// # When it is written
+///
+/// Where the run ends, once, after all who wait for that have been woken, and before
+/// [`Run::end`] returns, or the poll that saw the clock. The writer is given a line in
+/// one piece, and is then flushed; it is held by one thread at a time and else under no
+/// lock, so what it does may end runs and refuse others: their lines come next. A slow
+/// one holds up who ended the run, and whoever has a line to write meanwhile. If it
+/// fails or panics that is logged, and disturbs nothing.
 #[derive(Clone)]
-pub struct Trajectory(Arc<Mutex<dyn Write + Send>>);
+pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
 /// What both kinds of lines begin with.
 #[derive(serde::Serialize)]
@@ -71,34 +78,31 @@ impl Trajectory {
     /// Writes to `writer`.
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Mutex::new(writer)))
+        Self(Arc::new(Lines::new(writer)))
     }
 
     fn write<T: serde::Serialize>(&self, kind: &'static str, reason: &TerminalReason, rest: T) {
-        let event = Event {
-            r#type: "event",
-            kind,
-            reason,
-            rest,
-        };
-        let Ok(mut line) = serde_json::to_vec(&event) else {
-            // Strings and numbers do not fail.
-            return;
-        };
-        line.push(b'\n');
-        let written = catch_unwind(AssertUnwindSafe(|| {
-            let mut writer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            writer.write_all(&line)?;
-            writer.flush()
-        }));
-        match written {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::error!(target: "tower_agent", %error, "trajectory not written");
-            }
-            Err(_) => tracing::error!(target: "tower_agent", "trajectory panicked"),
+        if let Some(line) = line(kind, reason, rest) {
+            self.0.put(line);
         }
     }
+}
+
+fn line<T: serde::Serialize>(
+    kind: &'static str,
+    reason: &TerminalReason,
+    rest: T,
+) -> Option<Vec<u8>> {
+    let event = Event {
+        r#type: "event",
+        kind,
+        reason,
+        rest,
+    };
+    // Strings and numbers do not fail.
+    let mut line = serde_json::to_vec(&event).ok()?;
+    line.push(b'\n');
+    Some(line)
 }
 
 impl Run {
@@ -138,21 +142,21 @@ impl Run {
 }
 
 impl Node<Info> {
-    /// The run has ended: that is written down if it was a limit of its own.
-    pub(super) fn record_end(&self, end: &End) {
+    /// The run has ended: answers what writes that down, if it was a limit of its own.
+    pub(super) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {
-            return;
+            return None;
         }
-        if let Some(trajectory) = self.trajectory() {
-            let terminate = Terminate {
-                at_turn: self.turns(),
-                run: self.run_id(),
-                session: self.session(),
-                elapsed: end.lasted,
-                message: Terminated::of(self).message(),
-            };
-            trajectory.write("harness_terminate", &end.reason, terminate);
-        }
+        let trajectory = self.trajectory()?;
+        let terminate = Terminate {
+            at_turn: self.turns(),
+            run: self.run_id(),
+            session: self.session(),
+            elapsed: end.lasted,
+            message: Terminated::of(self).message(),
+        };
+        let line = line("harness_terminate", &end.reason, terminate)?;
+        Some(Box::new(move || trajectory.0.put(line)))
     }
 
     /// Where it is written: as the nearest run says that says anything.
