@@ -107,6 +107,10 @@ impl RunLayer {
     /// Layers of one registry share what was counted. Calls that the program attached
     /// to a run pass.
     ///
+    /// That something was refused is logged as a warning, and a line of the registry's
+    /// [`Trajectory`](crate::run::Trajectory): at once, and then once a minute for each
+    /// owner and cap as long as it goes on, with how many requests it has been.
+    ///
     /// A caller is as many owners as he has keys. Unless somebody in front refuses
     /// those that are none, say whose a request is with [`owner_by`](Self::owner_by).
     #[must_use]

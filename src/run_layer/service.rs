@@ -13,9 +13,7 @@ use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
     candidate::generates,
-    run::{
-        InvalidRunId, NodeKind, OpenRun, Owner, Passed, Run, RunId, RunRegistry, TerminalReason,
-    },
+    run::{InvalidRunId, NodeKind, OpenRun, Owner, Passed, Run, RunId, TerminalReason},
 };
 
 /// The service of a [`RunLayer`].
@@ -90,7 +88,7 @@ impl RunLayer {
             Ok(found_run) => found_run,
             Err(cap) => {
                 let (id, session) = (named.id.clone(), named.session.clone());
-                let run = RunRegistry::refused(named.owner, id, session, cap);
+                let run = self.registry.refuse(named.owner, id, session, cap);
                 let call = run.open_below(NodeKind::Call);
                 call.node().enter();
                 return call;
@@ -150,6 +148,7 @@ impl RunLayer {
                 call.node()
                     .end(TerminalReason::TurnCap, Some(cap), call.now()),
             );
+            self.registry.tell_refused(named.owner, cap, Some(call));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the harness did to runs, written down.
 
+mod owners;
 mod writer;
 
 use std::{

@@ -5,6 +5,7 @@ It asks again when it was refused, so every call beyond the cap is told the same
 because the SDKs need long for long histories.
 """
 
+import re
 import threading
 
 import dialects
@@ -304,6 +305,11 @@ def owned(context, dialect, caps, ids=None):
     other = stage.agent(dialect, key=OTHER_KEY)
     other.poll(1)
     expect.equal(other.answered, 1)
-    expect.equal(stage.gateway.records(), [])
+    records = stage.gateway.records()
+    told = [(record["kind"], record["reason"], record["refused"], record["run"]) for record in records]
+    expect.equal(told, [("harness_refused", REASON, 1, None)])
+    named, limit = caps.splitlines()[0 if ids else -1].split(" = ")
+    expect.equal((records[0]["cap"], records[0]["limit"]), (named, int(limit)))
+    assert re.fullmatch("owner-[0-9a-f]{16}", records[0]["owner"]), records
     context.outcome = outcome
     return agent

@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{collections::HashSet, sync::Arc};
 
 use axum::{
     Json,
@@ -32,7 +32,12 @@ static PLAIN: [HeaderName; 2] = [
 ];
 
 impl Callers {
+    /// Logs under what name records know each of them.
     pub(crate) fn new(auth: &Auth) -> Self {
+        let mut named = HashSet::new();
+        for key in auth.keys.iter().filter(|key| named.insert(&key.name)) {
+            tracing::info!(name = %key.name, owner = %owner(key), "has a key");
+        }
         Self(auth.keys.clone().into())
     }
 
@@ -56,9 +61,13 @@ impl Callers {
         });
         found.map(|key| Caller {
             name: Arc::clone(&key.name),
-            owner: Owner::of(key.name.as_bytes()),
+            owner: owner(key),
         })
     }
+}
+
+fn owner(key: &Key) -> Owner {
+    Owner::of(key.name.as_bytes())
 }
 
 /// Lets only callers with a key through, and says who they are.

@@ -55,6 +55,7 @@ mod memories;
 mod opening;
 mod owner;
 mod owners;
+mod refusals;
 mod sessions;
 mod shared;
 mod weak;
@@ -65,7 +66,7 @@ use tokio::time::Instant;
 
 pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
-pub(crate) use self::{owners::OpenRun, weak::WeakRegistry};
+pub(crate) use self::{owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry};
 
 use self::shared::Shared;
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
@@ -116,8 +117,8 @@ impl RunRegistry {
         }
     }
 
-    /// Writes what the harness does to the runs of this registry to `trajectory`,
-    /// as long as the registry is there. Of two the first stays.
+    /// Writes what the harness does to the runs of this registry, and what the caps of
+    /// their owners refuse, to `trajectory`, as long as the registry is there. Of two the first stays.
     #[must_use]
     pub fn trajectory(self, trajectory: &Trajectory) -> Self {
         let _first = self.shared.trajectory.set(trajectory.clone());

@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{Owner, RunRegistry, Shared};
+use super::{Owner, RunRegistry, Shared, refusals::Refusals};
 use crate::run::{
     Run, RunId, TerminalReason,
     core::{Measure, Passed},
@@ -48,6 +48,7 @@ struct Account {
     /// Minutes since the epoch and the turns in each, oldest first; those without
     /// any are not there.
     minutes: VecDeque<(u64, u32)>,
+    refusals: Refusals,
 }
 
 /// A run that counts as its owner's until this is dropped.
@@ -110,7 +111,8 @@ impl RunRegistry {
     }
 
     /// A run that is over before it begins, and that nobody finds by its id.
-    pub(crate) fn refused(
+    pub(crate) fn refuse(
+        &self,
         owner: Owner,
         id: Option<RunId>,
         session: Option<Arc<str>>,
@@ -130,6 +132,7 @@ impl RunRegistry {
             run.node()
                 .end(TerminalReason::TurnCap, Some(cap), run.now()),
         );
+        self.tell_refused(owner, cap, None);
         run
     }
 }
@@ -178,6 +181,13 @@ impl Owners {
         self.with(owner.0, |account, minute| account.take(minute, caps))
     }
 
+    /// A request of this owner was refused. Answers how many were since that was told
+    /// last, if it is to be told now.
+    pub(super) fn refused(&self, owner: Owner, cap: Measure) -> Option<u64> {
+        let now = self.epoch.elapsed();
+        self.with(owner.0, |account, _| account.refusals.count(cap, now))
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -189,7 +199,7 @@ impl Owners {
             known.swept = minute;
             known.by_owner.retain(|_, account| {
                 account.forget(minute);
-                account.open > 0 || !account.minutes.is_empty()
+                account.open > 0 || !account.is_forgotten(minute)
             });
         }
         let account = known.by_owner.entry(owner).or_default();
@@ -217,6 +227,14 @@ impl Account {
         while self.minutes.front().is_some_and(old) {
             self.minutes.pop_front();
         }
+    }
+
+    /// Whether nothing of the last hour is known any more.
+    fn is_forgotten(&self, minute: u64) -> bool {
+        let refused = self
+            .refusals
+            .told_since((minute + 1).saturating_sub(MINUTES));
+        self.minutes.is_empty() && !refused
     }
 
     fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), Passed> {

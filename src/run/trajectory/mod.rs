@@ -14,6 +14,7 @@ use super::{
     NodeKind, ReasonClass, Run, RunId, TerminalReason, Terminated,
     core::{End, Node},
     info::Info,
+    registry::OwnerRefused,
     snapshot::millis,
 };
 
@@ -30,11 +31,18 @@ const REFUSALS: u8 = 8;
 /// ```json
 /// {"type":"event","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
 /// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","name":"compaction","run":"r-1","session":null}
+/// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","cap":"turns_per_hour","limit":600,"refused":1,"owner":"owner-0f5c..","run":null,"session":null}
 /// ```
 ///
 /// The first kind is there once for each run that ended by a limit or a clock of its
 /// own, whatever its calls ended by; `at_turn` is how many turns it had. The second
-/// says that a tool was not started because of that, for the first eight of a run.
+/// says that a tool was not started because of that, for the first eight of a run. The
+/// third, which has a `cap` and no `name`, says that a cap of
+/// [`OwnerCaps`](super::OwnerCaps) refused requests, whatever runs they were of: at once
+/// for the first, then at most once a minute for each owner and cap, with the next that
+/// is refused; `refused` is how many were since the line before, this one included, and
+/// `run` that of this one, null if none was opened. The [`Owner`](super::Owner) is shown
+/// as it shows itself. An hour after its line a count that nothing followed is forgotten.
 ///
 /// # When it is written
 ///
@@ -47,7 +55,7 @@ const REFUSALS: u8 = 8;
 #[derive(Clone)]
 pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
-/// What both kinds of lines begin with.
+/// What all kinds of lines begin with.
 #[derive(serde::Serialize)]
 struct Event<'a, T> {
     r#type: &'static str,
@@ -79,6 +87,11 @@ impl Trajectory {
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Lines::new(writer)))
+    }
+
+    /// An owner is at its cap.
+    pub(super) fn refuse_owner(&self, refused: &OwnerRefused) {
+        self.write("harness_refused", &TerminalReason::TurnCap, refused);
     }
 
     fn write<T: serde::Serialize>(&self, kind: &'static str, reason: &TerminalReason, rest: T) {

@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 
 use super::{CHAT, is_capped, keyed, turn};
-use crate::support::{chat, eventually, run, within};
+use crate::support::{chat, eventually, nobody_said, run, within};
 
 /// The cap of the run is far, and each request is a run of its own.
 #[test]
@@ -94,5 +94,37 @@ fn the_same_id_of_another_owner_is_another_run() {
             assert_eq!(answer.status(), 403, "{path}");
             assert!(!within(answer.text()).await.unwrap().contains("r-1"));
         }
+    });
+}
+
+#[test]
+fn what_the_cap_of_an_owner_refused_is_written_down_once_and_not_each_time() {
+    run(async {
+        let (_upstream, gateway) = keyed("turns_per_hour = 1").await;
+        for key in ["sk-one", "sk-two"] {
+            assert_eq!(turn(&gateway, key, Some("r-1")).await.status(), 200);
+            is_capped(&turn(&gateway, key, Some("r-1")).await);
+            for _ in 0..5 {
+                is_capped(&turn(&gateway, key, None).await);
+            }
+        }
+        let records = eventually(async || {
+            let records = gateway.records();
+            (records.len() >= 2).then_some(records)
+        })
+        .await;
+        assert_eq!(records.len(), 2, "{records:?}");
+        let log = gateway.log();
+        for (record, name) in records.iter().zip(["one", "two"]) {
+            let owner = record["owner"].as_str().unwrap();
+            let expected = serde_json::json!({
+                "type": "event", "kind": "harness_refused", "reason": "turn_cap_reached",
+                "cap": "turns_per_hour", "limit": 1, "refused": 1, "owner": owner,
+                "run": "r-1", "session": null,
+            });
+            assert_eq!(*record, expected);
+            assert!(log.contains(&format!("name={name} owner={owner}")), "{log}");
+        }
+        nobody_said(&log, &["sk-one", "sk-two"]);
     });
 }

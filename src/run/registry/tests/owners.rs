@@ -69,3 +69,29 @@ async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour(
     owners.turn(owner(300), CAPS).unwrap();
     assert_eq!(owners.len(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_was_refused_is_forgotten_an_hour_after_that_was_told() {
+    let owners = Arc::new(Owners::new());
+    let refused = || owners.refused(owner(1), Measure::OpenRuns(2));
+    assert_eq!(refused(), Some(1));
+    advance(Duration::from_secs(50)).await;
+    assert_eq!(refused(), None, "known, and not told");
+    for (seconds, known) in [(3599, 2), (60, 1)] {
+        advance(Duration::from_secs(seconds)).await;
+        owners.turn(owner(2), CAPS).unwrap();
+        assert_eq!(owners.len(), known);
+    }
+    assert_eq!(refused(), Some(1));
+}
+
+#[test]
+fn an_owner_is_shown_without_its_digest() {
+    let shown = Owner::of(b"sk-one");
+    let digits = shown.to_string().split_off("owner-".len());
+    assert_eq!(digits.len(), 16);
+    assert!(!format!("{:032x}", shown.0).contains(&digits));
+    assert_eq!(Owner::of(b"sk-one").to_string(), shown.to_string());
+    assert_eq!(Owner::default().to_string(), "program");
+    assert_eq!(Owner::anonymous().to_string(), "anonymous");
+}
