@@ -10,7 +10,8 @@
 //! The first plays a whole task: tools, and then an answer. With `--stuck` the
 //! model asks for the same tool for ever, as models do. The agent goes along with
 //! it, and the gateway ends the run at its cap, whatever the agent sends after that;
-//! the record of that end is printed, and the exit status is not zero.
+//! the record of that end is printed, and the exit status is 122, as of any process
+//! whose run hit a limit.
 //!
 //! Without `--gateway` it brings a small one along, and a simulated model behind it.
 
@@ -53,7 +54,7 @@ async fn main() -> ExitCode {
         Ok(Some(refusal)) => {
             let reason = refusal.reason.as_deref().unwrap_or("refused");
             eprintln!("agent: {reason}: {}", refusal.message);
-            ExitCode::FAILURE
+            ExitCode::from(refusal.exit_code())
         }
         Err(error) => {
             eprintln!("agent: {error}");

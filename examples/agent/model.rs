@@ -1,7 +1,7 @@
 //! The model, as the agent sees it: chat completions over HTTP.
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, header};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header};
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 use serde::Deserialize;
@@ -42,6 +42,7 @@ pub(crate) struct Refusal {
     /// Why the run is over, if it is.
     pub(crate) reason: Option<String>,
     pub(crate) message: String,
+    status: StatusCode,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -55,6 +56,18 @@ pub(crate) struct Function {
     pub(crate) name: String,
     /// JSON, as text.
     pub(crate) arguments: String,
+}
+
+impl Refusal {
+    /// As [`Terminated::exit_code`](tower_agent::Terminated::exit_code), which knows more
+    /// than the gateway says.
+    pub(crate) fn exit_code(&self) -> u8 {
+        match (&self.reason, self.status) {
+            (Some(_), StatusCode::UNPROCESSABLE_ENTITY) => 122,
+            (Some(_), StatusCode::GATEWAY_TIMEOUT) => 124,
+            _ => 1,
+        }
+    }
 }
 
 impl Model {
@@ -95,6 +108,7 @@ impl Model {
             return Ok(Reply::Refused(Refusal {
                 reason: text("x-terminal-reason"),
                 message: message.to_owned(),
+                status: answer.status(),
             }));
         }
         read(&said["choices"][0]["message"])
