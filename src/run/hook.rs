@@ -38,6 +38,9 @@ impl Hook for Info {
         }
         if node.kind() == NodeKind::Run {
             node.uncount();
+            if let Some(harness) = self.harness_if_any() {
+                harness.actions.forget();
+            }
             later.extend(node.record_end(end));
             node.publish_end();
             node.let_go(end.at);

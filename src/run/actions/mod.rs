@@ -16,7 +16,8 @@
 //!
 //! # What ends
 //!
-//! Nothing, unless somebody set limits: else the usual ones are observed.
+//! Nothing, unless somebody set limits: else the usual ones are observed. With the run
+//! all that is remembered of its actions is freed, but for what it was ended for.
 
 mod limits;
 mod loops;
@@ -44,18 +45,57 @@ use crate::conversation::{Called, History, Place, digest};
 /// The actions of a run. Bounded, whatever requests say.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
-    state: Mutex<State>,
+    memory: Mutex<Memory>,
     /// What the run ended for, in words.
     cause: OnceLock<Arc<str>>,
 }
 
+/// What is known of them: many ended runs are remembered, and need it no more.
+#[derive(Debug, Default)]
+enum Memory {
+    #[default]
+    Empty,
+    Kept(Box<State>),
+    Over,
+}
+
 impl Actions {
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Nothing if the run is over.
+    fn with<R: Default>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+        let mut memory = self.lock();
+        if let Memory::Empty = *memory {
+            *memory = Memory::Kept(Box::default());
+        }
+        match &mut *memory {
+            Memory::Kept(state) => f(state),
+            Memory::Empty | Memory::Over => R::default(),
+        }
+    }
+
+    /// The run is over: nothing is looked for in what it did any more.
+    pub(super) fn forget(&self) {
+        let forgotten = std::mem::replace(&mut *self.lock(), Memory::Over);
+        drop(forgotten);
     }
 
     pub(super) fn cause(&self) -> Option<Arc<str>> {
         self.cause.get().cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Memory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+impl Actions {
+    /// How much is kept; none after the end.
+    fn kept(&self) -> Option<usize> {
+        match &*self.lock() {
+            Memory::Empty => Some(0),
+            Memory::Kept(state) => Some(state.sizes().iter().sum()),
+            Memory::Over => None,
+        }
     }
 }
 
@@ -63,7 +103,7 @@ impl Run {
     /// Limits how far the nearest run may go in circles, or only tells when it would
     /// have ended. Limits that are there only tighten.
     pub(crate) fn limit_loops(&self, limits: LoopLimits, ends: bool) {
-        let effects = self.actions().lock().limit(limits, ends);
+        let effects = self.actions().with(|state| state.limit(limits, ends));
         self.take(effects);
     }
 
@@ -92,12 +132,12 @@ impl Run {
 
     /// Where the messages of the last request ended.
     pub(crate) fn places(&self) -> VecDeque<Place> {
-        self.actions().lock().places().clone()
+        self.actions().with(|state| state.places().clone())
     }
 
     /// A request says this of what the run did.
     pub(crate) fn follow(&self, history: &History<'_>) {
-        let effects = self.actions().lock().follow(history);
+        let effects = self.actions().with(|state| state.follow(history));
         self.take(effects);
     }
 
@@ -105,7 +145,7 @@ impl Run {
     /// their results.
     pub(crate) fn expect(&self, calls: Vec<Called>) {
         if !calls.is_empty() {
-            self.actions().lock().expect(calls);
+            self.actions().with(|state| state.expect(calls));
         }
     }
 
@@ -117,7 +157,7 @@ impl Run {
             result,
             told: true,
         };
-        let effects = self.actions().lock().ran(action);
+        let effects = self.actions().with(|state| state.ran(action));
         self.take(effects);
     }
 

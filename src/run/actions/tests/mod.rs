@@ -1,4 +1,5 @@
 mod counted;
+mod forgotten;
 mod patterns;
 
 use std::collections::VecDeque;
