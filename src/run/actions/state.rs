@@ -4,7 +4,7 @@ use super::{
     LoopLimits, LoopPattern, LoopVerdict,
     loops::Found,
     tools::Tools,
-    warnings::Warnings,
+    warnings::{Seen, Warnings},
     window::{Action, Window},
 };
 use crate::conversation::{Called, Event, History, Place, ToolCall, digest};
@@ -58,6 +58,17 @@ struct Waiting {
     call: u64,
 }
 
+/// Why it is looked at what was done last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It was done.
+    Action,
+    /// It was told before, and now its result is there.
+    Result,
+    /// Nothing was done: there are other limits.
+    Limits,
+}
+
 /// What is to be done once the lock is free.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Effect {
@@ -79,7 +90,7 @@ impl State {
         let tightened = place.map_or(limits, |there| there.tightened(limits));
         let mut effects = Vec::new();
         if place.replace(tightened) != Some(tightened) {
-            self.look(true, &mut effects);
+            self.look(News::Limits, &mut effects);
         }
         effects
     }
@@ -191,7 +202,11 @@ impl State {
         let unknown = self.window.called(known, self.size());
         if !known {
             let (pattern, of) = (LoopPattern::UnknownTool, waiting.call);
-            self.judge(pattern, of, unknown, &waiting.name, false, effects);
+            let seen = Seen {
+                count: unknown,
+                again: true,
+            };
+            self.judge(pattern, of, seen, &waiting.name, false, effects);
         }
         bounded(&mut self.open, OPEN, waiting);
     }
@@ -212,7 +227,7 @@ impl State {
             bounded(&mut self.ids, IDS, id);
         }
         match self.window.repeated(call.call, result) {
-            Some(true) => return self.look(false, effects),
+            Some(true) => return self.look(News::Result, effects),
             Some(false) => return,
             None => {}
         }
@@ -228,11 +243,11 @@ impl State {
     fn push(&mut self, action: Action, effects: &mut Vec<Effect>) {
         effects.push(Effect::Acted(action.call));
         self.window.push(action, self.size());
-        self.look(true, effects);
+        self.look(News::Action, effects);
     }
 
-    /// Looks at what the last action amounts to; if it is not new, its result is.
-    fn look(&mut self, new: bool, effects: &mut Vec<Effect>) {
+    /// Looks at what the last action amounts to.
+    fn look(&mut self, news: News, effects: &mut Vec<Effect>) {
         let Some(last) = self.window.last() else {
             return;
         };
@@ -241,12 +256,14 @@ impl State {
         let same = counts.iter().find(|(of, _)| *of == LoopPattern::SameCall);
         let same = same.map_or(0, |(_, count)| *count);
         for (pattern, count) in counts {
-            if !new && pattern == LoopPattern::SameTool {
+            if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
+            let again = news != News::Limits;
             // Told as the same call with the same result, which says more.
             let told = pattern == LoopPattern::SameTool && same >= count;
-            self.judge(pattern, call, count, &name, told, effects);
+            let seen = Seen { count, again };
+            self.judge(pattern, call, seen, &name, told, effects);
         }
     }
 
@@ -254,14 +271,14 @@ impl State {
         &mut self,
         pattern: LoopPattern,
         call: u64,
-        count: u32,
+        seen: Seen,
         tool: &Arc<str>,
         told_of: bool,
         effects: &mut Vec<Effect>,
     ) {
         let reached = |limits: Option<LoopLimits>| {
             let stop = limits.and_then(|limits| pattern.stop(&limits));
-            stop.is_some_and(|stop| count >= stop)
+            stop.is_some_and(|stop| seen.count >= stop)
         };
         let subject = match pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => call,
@@ -277,17 +294,17 @@ impl State {
             }));
         };
         if reached(self.limits) {
-            return find(LoopVerdict::Stopped, count);
+            return find(LoopVerdict::Stopped, seen.count);
         }
         if self
             .warnings
             .observe(pattern, subject, reached(self.observed()))
         {
-            find(LoopVerdict::Observed, count);
+            find(LoopVerdict::Observed, seen.count);
         }
         let told = [self.limits, self.observed()].into_iter().flatten();
         if let Some(every) = told.filter_map(|limits| pattern.warn(&limits)).min() {
-            let warned = self.warnings.warn(pattern, subject, count, every);
+            let warned = self.warnings.warn(pattern, subject, seen, every);
             if let Some(times) = warned.filter(|_| !told_of) {
                 find(LoopVerdict::Warned, times);
             }

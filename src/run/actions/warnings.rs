@@ -23,37 +23,42 @@ struct Warned {
     of: Loop,
     /// How often it came back, beyond what the window holds.
     times: u32,
+    /// How often it had when it was told last; 0 if it was not.
     told: u32,
 }
 
+/// A loop was looked at.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    /// How often it is in the window.
+    pub(super) count: u32,
+    /// It came back once more since it was looked at last.
+    pub(super) again: bool,
+}
+
 impl Warnings {
-    /// It was seen once more, now `count` times in the window. Answers how often in
-    /// all, if that is to be told.
+    /// Answers how often it came back in all, if that is to be told: once per so many
+    /// as `every` says now.
     pub(super) fn warn(
         &mut self,
         pattern: LoopPattern,
         subject: u64,
-        count: u32,
+        seen: Seen,
         every: u32,
     ) -> Option<u32> {
         let of = (pattern, subject);
         let known = self.warned.iter().position(|warned| warned.of == of);
         let known = known.and_then(|place| self.warned.remove(place));
-        if count < every {
+        if seen.count < every {
             return None;
         }
-        let (times, told) = known.map_or((0, 0), |known| (known.times + 1, known.told));
-        let times = times.max(count);
-        let now = times / every;
-        remember(
-            &mut self.warned,
-            Warned {
-                of,
-                times,
-                told: now,
-            },
-        );
-        (now > told).then_some(times)
+        let more = u32::from(seen.again);
+        let (times, told) = known.map_or((0, 0), |known| (known.times + more, known.told));
+        let times = times.max(seen.count);
+        let due = times / every > told / every;
+        let told = if due { times } else { told };
+        remember(&mut self.warned, Warned { of, times, told });
+        due.then_some(times)
     }
 
     /// It would have ended the run, or would not. Answers whether that is to be told.

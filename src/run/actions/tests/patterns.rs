@@ -384,3 +384,45 @@ fn results_that_are_not_known_are_like_no_other() {
         ]
     );
 }
+
+/// A layer further in has smaller ones, and sees each request after the first has.
+#[test]
+fn other_limits_are_no_further_round() {
+    let mut agent = Agent::with(off(0));
+    let mut stop = 1000;
+    let told = told((0..30).map(|_| {
+        let found = agent.does("status", "{}", "running");
+        stop -= 1;
+        assert_eq!(agent.state.limit(off(stop), true), [], "nothing was done");
+        found
+    }));
+    assert_eq!(
+        told,
+        [
+            (10, SameCall, Warned, 10),
+            (20, SameCall, Warned, 20),
+            (30, SameCall, Warned, 30),
+        ]
+    );
+}
+
+#[test]
+fn smaller_limits_tell_what_they_would_have_told_and_nothing_twice() {
+    let warn = |every| LoopLimits {
+        warn: std::num::NonZeroU32::new(every),
+        ..off(0)
+    };
+    for (turns, then) in [(12, None), (17, Some(17)), (7, Some(7)), (4, None)] {
+        let mut agent = Agent::with(warn(10));
+        for _ in 0..turns {
+            agent.does("status", "{}", "running");
+        }
+        let told = found(agent.state.limit(warn(5), true));
+        let times = told.first().map(|found| found.times);
+        assert_eq!(
+            (times, told.len()),
+            (then, usize::from(then.is_some())),
+            "{turns}"
+        );
+    }
+}
