@@ -11,8 +11,10 @@ use axum::{
 };
 use tower_agent::{CallSummary, RunEvent, RunRegistry, TerminalReason, run::RunEvents};
 
+pub(crate) use self::attempts::AttemptsLayer;
 use self::exposition::{Exposition, Kind};
 
+mod attempts;
 mod exposition;
 #[cfg(test)]
 mod tests;
@@ -30,7 +32,8 @@ struct Counts {
     runs: BTreeMap<String, u64>,
     /// By reason and candidate.
     calls: BTreeMap<(String, String), u64>,
-    attempts: u64,
+    /// By candidate and outcome.
+    attempts: BTreeMap<(String, String), u64>,
     input_tokens: u64,
     output_tokens: u64,
     /// Events that came faster than they were counted.
@@ -49,19 +52,24 @@ impl Metrics {
     /// A call is over: told of each once.
     pub(crate) fn call(&self, call: &CallSummary) {
         self.with(|counts| {
-            let candidate = match call.candidate.as_deref() {
-                None => "",
-                Some(name) if counts.candidates.iter().any(|known| known == name) => name,
-                Some(_) => "other",
-            };
+            let candidate = counts.candidate(call.candidate.as_deref());
             let key = (reason(&call.reason), candidate.to_owned());
             *counts.calls.entry(key).or_default() += 1;
-            counts.attempts += u64::from(call.attempts);
             if let Some(usage) = call.usage {
                 counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
                 counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
             }
         });
+    }
+
+    /// A try is over, or has begun to be answered: told of each once.
+    fn attempt(&self, candidate: String, outcome: String) {
+        self.with(|counts| *counts.attempts.entry((candidate, outcome)).or_default() += 1);
+    }
+
+    /// The label of whom something went to.
+    fn candidate(&self, name: Option<&str>) -> String {
+        self.with(|counts| counts.candidate(name).to_owned())
     }
 
     /// Counts how runs end, until the registry is gone.
@@ -99,12 +107,13 @@ impl Metrics {
             for ((reason, candidate), count) in &counts.calls {
                 out.sample(&[("reason", reason), ("candidate", candidate)], *count);
             }
+            let help = "Tries of calls, by whom they went to and how their answers began, \
+                        or why there was none.";
+            out.family("agent_attempts_total", Kind::Counter, help);
+            for ((candidate, outcome), count) in &counts.attempts {
+                out.sample(&[("candidate", candidate), ("outcome", outcome)], *count);
+            }
             for (name, help, count) in [
-                (
-                    "agent_attempts_total",
-                    "Tries of calls that ended.",
-                    counts.attempts,
-                ),
                 (
                     "agent_input_tokens_total",
                     "Tokens of prompts.",
@@ -130,6 +139,17 @@ impl Metrics {
 
     fn with<T>(&self, f: impl FnOnce(&mut Counts) -> T) -> T {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Counts {
+    /// Of a candidate that nobody configured nothing is told.
+    fn candidate<'a>(&self, name: Option<&'a str>) -> &'a str {
+        match name {
+            None => "",
+            Some(name) if self.candidates.iter().any(|known| known == name) => name,
+            Some(_) => "other",
+        }
     }
 }
 

@@ -111,6 +111,7 @@ impl Shared<'_> {
             fallback: self.fallback.clone().budget(budget.clone()),
             repeats: repeats(budget, attempt.hold),
             attempt,
+            metrics: self.metrics.clone(),
             client: self.client.clone(),
         };
         let guards = Guards {

@@ -1,6 +1,6 @@
 //! What is counted, for Prometheus.
 
-use super::support::{Config, Gateway, Upstream, eventually, run, within};
+use super::support::{Config, Gateway, Upstream, candidate, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -61,7 +61,15 @@ fn each_call_and_each_run_is_counted_once() {
                 "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}",
                 2,
             ),
-            ("agent_attempts_total", 7),
+            ("agent_attempts_total{candidate=\"500\",outcome=\"5xx\"}", 4),
+            (
+                "agent_attempts_total{candidate=\"slow\",outcome=\"2xx\"}",
+                2,
+            ),
+            (
+                "agent_attempts_total{candidate=\"stall\",outcome=\"2xx\"}",
+                1,
+            ),
             ("agent_input_tokens_total", 14),
             ("agent_output_tokens_total", 4),
             ("agent_events_lost_total", 0),
@@ -72,6 +80,48 @@ fn each_call_and_each_run_is_counted_once() {
             let name = line.split(['{', ' ']).next().unwrap();
             assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
         }
+    });
+}
+
+/// Where no answer began, why not.
+#[test]
+fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let of = |limit: &str| {
+            let silent = candidate("silent", &format!("http://{}", upstream.addr));
+            let gone = candidate("gone", "http://127.0.0.1:1");
+            Config::new(&format!(
+                "[attempt]\nfirst_token_timeout = \"{limit}\"\n{silent}{gone}"
+            ))
+        };
+        let body = "{\"model\":\"silent\",\"messages\":[]}";
+        let count = |text: &str, candidate: &str, outcome: &str| {
+            let labels = format!("candidate=\"{candidate}\",outcome=\"{outcome}\"");
+            value(text, &format!("agent_attempts_total{{{labels}}}"))
+        };
+
+        let gateway = Gateway::with(&of("200ms"), &[]).await;
+        let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
+        assert!(!answer.status().is_success());
+        within(answer.bytes()).await.unwrap();
+        let text = scrape(&gateway).await;
+        let counts = [("silent", "step_timeout"), ("gone", "error")];
+        assert_eq!(
+            counts.map(|(who, why)| count(&text, who, why)),
+            [1, 1],
+            "{text}"
+        );
+
+        let gateway = Gateway::with(&of("60s"), &[]).await;
+        let leaves = tokio::spawn(gateway.post(CHAT, body).send());
+        eventually(async || (upstream.count() == 2).then_some(())).await;
+        leaves.abort();
+        eventually(async || {
+            let text = scrape(&gateway).await;
+            (count(&text, "silent", "given_up") == 1).then_some(())
+        })
+        .await;
     });
 }
 

@@ -49,3 +49,10 @@ fn reasons_that_others_make_up_are_one() {
     assert_eq!(custom("a"), custom("b"));
     assert_eq!(reason(&TerminalReason::Stuck), "stuck");
 }
+
+#[test]
+fn a_candidate_that_nobody_configured_is_no_label() {
+    let metrics = Metrics::new(["a".to_owned()]);
+    let label = |name| metrics.candidate(name);
+    assert_eq!([Some("a"), Some("b"), None].map(label), ["a", "other", ""]);
+}

@@ -9,7 +9,11 @@ use super::{
     NEVER,
     guards::{Inner, boxed},
 };
-use crate::{candidates, config::AttemptLimits};
+use crate::{
+    candidates,
+    config::AttemptLimits,
+    metrics::{AttemptsLayer, Metrics},
+};
 
 /// A call: its candidates, and their attempts.
 #[derive(Debug)]
@@ -17,6 +21,7 @@ pub(super) struct Calls {
     pub(super) fallback: ModelFallbackLayer,
     pub(super) repeats: RetryBudgetLayer,
     pub(super) attempt: AttemptLimits,
+    pub(super) metrics: Metrics,
     pub(super) client: ReqwestService,
 }
 
@@ -30,6 +35,7 @@ impl Calls {
             .layer(FilterLayer::new(candidates::may_be_json::<Q>))
             .layer(self.fallback.clone())
             .layer(self.repeats.clone())
+            .layer(AttemptsLayer(self.metrics.clone()))
             .layer(HardCeilingLayer::optional(self.attempt.max_time))
             .layer(step_timeout(&self.attempt))
             .service(self.client.clone());

@@ -1,0 +1,104 @@
+//! What single tries came to, and whom they went to.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use http::{Request, Response};
+use pin_project_lite::pin_project;
+use tower::{BoxError, Layer, Service};
+use tower_agent::{Candidate, TerminalReason};
+
+use super::{Metrics, reason};
+
+/// Counts the tries that pass through it, by how they begin: around all that belongs
+/// to one.
+#[derive(Clone, Debug)]
+pub(crate) struct AttemptsLayer(pub(crate) Metrics);
+
+#[derive(Clone, Debug)]
+pub(crate) struct Attempts<S> {
+    inner: S,
+    metrics: Metrics,
+}
+
+pin_project! {
+    #[derive(Debug)]
+    pub(crate) struct Attempt<F> {
+        // Before what counts it.
+        #[pin]
+        future: F,
+        counted: Counted,
+    }
+}
+
+/// One try. Counted when it is dropped, as given up unless it has begun or failed.
+#[derive(Debug)]
+struct Counted {
+    metrics: Metrics,
+    candidate: String,
+    outcome: Option<String>,
+}
+
+impl<S> Layer<S> for AttemptsLayer {
+    type Service = Attempts<S>;
+
+    fn layer(&self, inner: S) -> Attempts<S> {
+        let metrics = self.0.clone();
+        Attempts { inner, metrics }
+    }
+}
+
+impl<S, Q, B> Service<Request<Q>> for Attempts<S>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error = BoxError>,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+    type Future = Attempt<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let candidate = Candidate::of(&request).map(Candidate::label);
+        let counted = Counted {
+            candidate: self.metrics.candidate(candidate),
+            metrics: self.metrics.clone(),
+            outcome: None,
+        };
+        Attempt {
+            future: self.inner.call(request),
+            counted,
+        }
+    }
+}
+
+impl<F, B> Future for Attempt<F>
+where
+    F: Future<Output = Result<Response<B>, BoxError>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let result = ready!(this.future.poll(cx));
+        this.counted.outcome = Some(match &result {
+            Ok(answer) => format!("{}xx", answer.status().as_u16() / 100),
+            Err(error) => TerminalReason::find(&**error).map_or_else(|| "error".into(), reason),
+        });
+        Poll::Ready(result)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        let outcome = self.outcome.take();
+        let outcome = outcome.unwrap_or_else(|| "given_up".to_owned());
+        self.metrics
+            .attempt(std::mem::take(&mut self.candidate), outcome);
+    }
+}
