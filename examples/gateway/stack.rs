@@ -151,8 +151,13 @@ impl Shared<'_> {
             let caller = parts.extensions.get::<Caller>();
             caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
         });
-        match owner_caps(auth) {
+        let layer = match owner_caps(auth) {
             Some(caps) => layer.owner_caps(caps),
+            None => layer,
+        };
+        // Who has too much running must be able to say so.
+        match &self.config.stop {
+            Some(_) => layer.hears_stop(),
             None => layer,
         }
     }

@@ -13,6 +13,7 @@ use super::{
     core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
     harness::Harness,
+    registry::Held,
     summary::Hooks,
     told::Told,
     tries::Server,
@@ -64,6 +65,8 @@ pub(crate) struct Info {
     told: Mutex<Told>,
     pub(super) hooks: OnceLock<Box<Hooks>>,
     harness: OnceLock<Box<Harness>>,
+    /// A call that may have to be refused yet.
+    held: OnceLock<Box<Held>>,
     identity: OnceLock<Box<Identity>>,
 }
 
@@ -159,6 +162,7 @@ impl Info {
             told: Mutex::default(),
             hooks: OnceLock::new(),
             harness: OnceLock::new(),
+            held: OnceLock::new(),
             identity: OnceLock::new(),
         }
     }
@@ -306,6 +310,10 @@ impl Info {
 
     pub(crate) fn harness_if_any(&self) -> Option<&Harness> {
         self.harness.get().map(|harness| &**harness)
+    }
+
+    pub(super) const fn held(&self) -> &OnceLock<Box<Held>> {
+        &self.held
     }
 
     pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {

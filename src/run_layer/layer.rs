@@ -19,6 +19,7 @@ pub struct RunLayer {
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
     pub(super) owner_caps: Option<OwnerCaps>,
+    pub(super) hears_stop: bool,
     pub(super) keep_partial: usize,
 }
 
@@ -35,6 +36,7 @@ impl RunLayer {
             idle: RunRegistry::IDLE,
             on_end: None,
             owner_caps: None,
+            hears_stop: false,
             keep_partial: 0,
         }
     }
@@ -117,6 +119,19 @@ impl RunLayer {
     pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
         self.registry.count_owners();
         self.owner_caps = Some(caps);
+        self
+    }
+
+    /// Lets a word to stop through though its owner is at a cap: who has too much running
+    /// must be able to end it. It opens nothing, and costs no turn.
+    ///
+    /// There has to be a [`StopPhraseLayer`](crate::StopPhraseLayer) further in, outside
+    /// of all that calls: a request of a session that is over a cap is read there, and
+    /// refused there if it is anything else. Without that layer it would be served. At
+    /// most four such requests of an owner are read at a time, more are refused unread.
+    #[must_use]
+    pub const fn hears_stop(mut self) -> Self {
+        self.hears_stop = true;
         self
     }
 

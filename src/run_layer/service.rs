@@ -13,7 +13,10 @@ use crate::{
     BoxError,
     body::{Entry, SupervisedBody, SupervisedFuture},
     candidate::generates,
-    run::{InvalidRunId, NodeKind, OpenRun, Owner, Passed, Run, RunId, TerminalReason},
+    run::{
+        Held, InvalidRunId, NodeKind, OpenRun, Owner, Passed, Run, RunId, RunRegistry,
+        TerminalReason,
+    },
 };
 
 /// The service of a [`RunLayer`].
@@ -86,13 +89,7 @@ impl RunLayer {
     fn open(&self, named: &Named, found: Option<&Run>) -> Run {
         let found_run = match self.find(named, found) {
             Ok(found_run) => found_run,
-            Err(cap) => {
-                let (id, session) = (named.id.clone(), named.session.clone());
-                let run = self.registry.refuse(named.owner, id, session, cap);
-                let call = run.open_below(NodeKind::Call);
-                call.node().enter();
-                return call;
-            }
+            Err(cap) => return self.refuse(named, cap, found),
         };
         let Found {
             run,
@@ -121,6 +118,36 @@ impl RunLayer {
         call
     }
 
+    /// A call of a run that is none, for its owner is over a cap.
+    fn refuse(&self, named: &Named, cap: Passed, found: Option<&Run>) -> Run {
+        let (id, session) = (named.id.clone(), named.session.clone());
+        let run = RunRegistry::open_unknown(named.owner, id, session);
+        let call = run.open_below(NodeKind::Call);
+        call.node().enter();
+        call.node().payload.set_sole();
+        match self.hold(named, cap, true) {
+            Some(held) => {
+                call.hold(held);
+                if let Some(found) = found {
+                    call.node().follow(found.node());
+                }
+            }
+            None => {
+                let now = run.now();
+                drop(run.node().end(TerminalReason::TurnCap, Some(cap), now));
+                self.registry.tell_refused(named.owner, cap, None);
+            }
+        }
+        call
+    }
+
+    /// Leaves it to a layer further in whether a call is refused, if there is one and
+    /// the call may be a word to stop.
+    fn hold(&self, named: &Named, cap: Passed, is_new: bool) -> Option<Held> {
+        let may_stop = self.hears_stop && named.session.is_some();
+        may_stop.then(|| self.registry.hold(named.owner, cap, is_new))?
+    }
+
     /// Counts a run that is about to be opened, with its first turn; none if nobody
     /// counts.
     ///
@@ -143,13 +170,16 @@ impl RunLayer {
         if call.terminal_reason().is_some() {
             return;
         }
-        if let Err(cap) = self.registry.count_owners().turn(named.owner, caps) {
-            drop(
-                call.node()
-                    .end(TerminalReason::TurnCap, Some(cap), call.now()),
-            );
-            self.registry.tell_refused(named.owner, cap, Some(call));
+        let Err(cap) = self.registry.count_owners().turn(named.owner, caps) else {
+            return;
+        };
+        if let Some(held) = self.hold(named, cap, false) {
+            call.hold(held);
+            return;
         }
+        let now = call.now();
+        drop(call.node().end(TerminalReason::TurnCap, Some(cap), now));
+        self.registry.tell_refused(named.owner, cap, Some(call));
     }
 
     /// The run that a request belongs to.

@@ -19,7 +19,9 @@
 //!
 //! # Order
 //!
-//! Inside of [`RunLayer`](crate::RunLayer), outside of all that counts or calls. The
+//! Inside of [`RunLayer`](crate::RunLayer), outside of all that counts or calls. Of an
+//! owner at its cap it hears no word, unless
+//! [`RunLayer::hears_stop`](crate::RunLayer::hears_stop) is set. The
 //! inner service must be `Clone`, and takes a [`ReplayBody`](crate::ReplayBody).
 //!
 //! # Cancel safety

@@ -71,8 +71,11 @@ impl<B> Reads<Response<B>> for Stop {
     }
 
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
-        let answer = self.answer(request)?;
-        Some(answer.map(Either::Right))
+        let answer = self.answer(request);
+        if answer.is_none() {
+            self.run.refuse_held();
+        }
+        Some(answer?.map(Either::Right))
     }
 
     fn pass(answer: Response<B>) -> Self::Answer {

@@ -140,3 +140,55 @@ fn an_upload_that_stalls_is_not_waited_for_for_ever() {
         call.abort();
     });
 }
+
+/// What runs is the reason why it is at its cap.
+#[test]
+fn an_owner_at_a_cap_can_stop_what_runs_and_begin_nothing() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let auth = "[auth]\nkeys_env = \"TEST_KEYS\"\nmax_open_runs = 2\nturns_per_hour = 3\n";
+        let config = Config::of(upstream.addr, &format!("{STOP}{auth}"));
+        let gateway = Gateway::with(&config, &[("TEST_KEYS", "one:one")]).await;
+        let ask = async |word: &str, id: Option<&str>| {
+            let request = says(&gateway, &DIALECTS[0], word, false);
+            let request = request.header("x-session-id", "s-1");
+            let request = match id {
+                Some(id) => request.header("x-run-id", id),
+                None => request,
+            };
+            let answer = within(request.send()).await.unwrap();
+            let status = answer.status();
+            (status.as_u16(), within(answer.text()).await.unwrap())
+        };
+        let _one = open(&gateway, "one", "r-1", "s-1").await;
+        let _two = open(&gateway, "one", "r-2", "s-1").await;
+        for id in [Some("r-3"), None] {
+            assert_eq!(ask("hi", id).await.0, 422);
+        }
+        let (status, text) = ask("/stop", Some("r-3")).await;
+        assert_eq!(status, 200, "{text}");
+        assert!(text.contains("Stopped."), "{text}");
+        for id in ["r-1", "r-2"] {
+            assert_eq!(reason(&gateway, id).await, "aborted");
+        }
+        let unknown = within(gateway.get("/runs/r-3").send()).await.unwrap();
+        assert_eq!(unknown.status(), 404, "nothing was opened");
+
+        // The last turn of the hour.
+        let _four = open(&gateway, "one", "r-4", "s-1").await;
+        for id in [Some("r-4"), None] {
+            assert_eq!(ask("hi", id).await.0, 422);
+        }
+        assert_eq!(reason(&gateway, "r-4").await, Value::Null);
+        assert_eq!(ask("/stop", None).await.0, 200);
+        assert_eq!(reason(&gateway, "r-4").await, "aborted");
+        assert_eq!(upstream.count(), 3);
+        let records = eventually(async || {
+            let records = gateway.records();
+            (records.len() >= 2).then_some(records)
+        })
+        .await;
+        let caps: Vec<_> = records.iter().map(|record| &record["cap"]).collect();
+        assert_eq!(caps, ["max_open_runs", "turns_per_hour"]);
+    });
+}

@@ -1,5 +1,7 @@
 //! Users who say stop.
 
+mod capped;
+
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;

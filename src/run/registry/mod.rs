@@ -49,6 +49,7 @@
 mod drain;
 mod ending;
 mod entries;
+mod held;
 mod idle;
 mod key;
 mod memories;
@@ -66,7 +67,7 @@ use tokio::time::Instant;
 
 pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
-pub(crate) use self::{owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry};
+pub(crate) use self::{held::Held, owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry};
 
 use self::shared::Shared;
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};

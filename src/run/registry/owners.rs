@@ -49,6 +49,8 @@ struct Account {
     /// any are not there.
     minutes: VecDeque<(u64, u32)>,
     refusals: Refusals,
+    /// Requests beyond a cap that are read all the same.
+    held: u32,
 }
 
 /// A run that counts as its owner's until this is dropped.
@@ -110,14 +112,8 @@ impl RunRegistry {
         run.is_some_and(|run| run.terminal_reason() != Some(TerminalReason::Completed))
     }
 
-    /// A run that is over before it begins, and that nobody finds by its id.
-    pub(crate) fn refuse(
-        &self,
-        owner: Owner,
-        id: Option<RunId>,
-        session: Option<Arc<str>>,
-        cap: Passed,
-    ) -> Run {
+    /// A run that nobody finds by its id.
+    pub(crate) fn open_unknown(owner: Owner, id: Option<RunId>, session: Option<Arc<str>>) -> Run {
         let run = Run::open_single();
         let nobody: Weak<Shared> = Weak::new();
         let _first = run.node().payload.identify(Identity {
@@ -128,11 +124,6 @@ impl RunRegistry {
             generation: 0,
             told: AtomicU64::new(0),
         });
-        drop(
-            run.node()
-                .end(TerminalReason::TurnCap, Some(cap), run.now()),
-        );
-        self.tell_refused(owner, cap, None);
         run
     }
 }
@@ -188,6 +179,21 @@ impl Owners {
         self.with(owner.0, |account, _| account.refusals.count(cap, now))
     }
 
+    /// Whether one more request of this owner may be read though it is over a cap.
+    pub(super) fn take_place(&self, owner: Owner, most: u32) -> bool {
+        self.with(owner.0, |account, _| {
+            let is_free = account.held < most;
+            account.held += u32::from(is_free);
+            is_free
+        })
+    }
+
+    pub(super) fn leave_place(&self, owner: Owner) {
+        self.with(owner.0, |account, _| {
+            account.held = account.held.saturating_sub(1);
+        });
+    }
+
     fn lock(&self) -> MutexGuard<'_, Known> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -199,7 +205,7 @@ impl Owners {
             known.swept = minute;
             known.by_owner.retain(|_, account| {
                 account.forget(minute);
-                account.open > 0 || !account.is_forgotten(minute)
+                account.open > 0 || account.held > 0 || !account.is_forgotten(minute)
             });
         }
         let account = known.by_owner.entry(owner).or_default();
