@@ -42,7 +42,7 @@ const REFUSALS: u8 = 8;
 /// for the first, then at most once a minute for each owner and cap, with the next that
 /// is refused; `refused` is how many were since the line before, this one included, and
 /// `run` that of this one, null if none was opened. The [`Owner`](super::Owner) is shown
-/// as it shows itself. An hour after its line a count that nothing followed is forgotten.
+/// as it shows itself. A count that no line followed for an hour may be forgotten.
 ///
 /// # When it is written
 ///
