@@ -1,5 +1,7 @@
 //! Clients that leave a gateway that reads on, to learn what they cost.
 
+use std::time::{Duration, Instant};
+
 use serde_json::{Value, json};
 
 use super::support::{Config, Gateway, Upstream, eventually, run, within};
@@ -18,11 +20,12 @@ async fn start(limit: &str, models: &[&str]) -> (Upstream, Gateway) {
     (upstream, gateway)
 }
 
-/// A client that leaves after the first token.
-async fn leaves_mid_stream(gateway: &Gateway, model: &str) {
+/// A client that leaves after the first token: when.
+async fn leaves_mid_stream(gateway: &Gateway, model: &str) -> Instant {
     let call = gateway.post(CHAT, asks(model)).send();
     let mut stream = within(call).await.unwrap();
     assert!(within(stream.chunk()).await.unwrap().is_some());
+    Instant::now()
 }
 
 /// The only run, once it looks like this.
@@ -53,19 +56,20 @@ fn ended(gateway: &Gateway) -> Vec<String> {
 #[test]
 fn a_stream_is_read_to_its_end_and_what_it_cost_is_told_once() {
     run(async {
-        let (upstream, gateway) = start("30s", &["slow", "ok"]).await;
-        leaves_mid_stream(&gateway, "slow").await;
+        let (upstream, gateway) = start("10m", &["held", "ok"]).await;
+        leaves_mid_stream(&gateway, "held").await;
         only(&gateway, drains).await;
+        upstream.go_on();
         let run = only(&gateway, is_over).await;
 
         assert_eq!(run["reason"], "client_disconnect");
         assert_eq!(run["usage"], json!({"input_tokens": 7, "output_tokens": 2}));
-        assert_eq!(upstream.models(), ["slow"]);
+        assert_eq!(upstream.models(), ["held"]);
         let told = eventually(async || Some(ended(&gateway)).filter(|it| !it.is_empty())).await;
         assert_eq!(told.len(), 1);
         let parts = [
             "client_disconnect",
-            "candidate=\"slow\"",
+            "candidate=\"held\"",
             "input_tokens=7",
             "output_tokens=2",
         ];
@@ -78,17 +82,18 @@ fn a_stream_is_read_to_its_end_and_what_it_cost_is_told_once() {
 #[test]
 fn an_attempt_that_fails_while_it_drains_is_the_last() {
     run(async {
-        let (upstream, gateway) = start("30s", &["slow-503", "ok"]).await;
-        let call = tokio::spawn(gateway.post(CHAT, asks("slow-503")).send());
+        let (upstream, gateway) = start("10m", &["held-503", "ok"]).await;
+        let call = tokio::spawn(gateway.post(CHAT, asks("held-503")).send());
         eventually(async || (upstream.open() == 1).then_some(())).await;
         call.abort();
         only(&gateway, drains).await;
+        upstream.go_on();
         let run = only(&gateway, is_over).await;
 
         assert_eq!(run["reason"], "client_disconnect");
         // Of one that was repeated or moved the call would be longer than its run.
         eventually(async || (ended(&gateway).len() == 1).then_some(())).await;
-        assert_eq!(upstream.models(), ["slow-503"]);
+        assert_eq!(upstream.models(), ["held-503"]);
     });
 }
 
@@ -96,13 +101,12 @@ fn an_attempt_that_fails_while_it_drains_is_the_last() {
 fn at_the_limit_the_upstream_is_released() {
     run(async {
         let (upstream, gateway) = start("600ms", &["stall", "ok"]).await;
-        leaves_mid_stream(&gateway, "stall").await;
-        only(&gateway, drains).await;
-        assert_eq!(upstream.open(), 1);
-        let run = only(&gateway, is_over).await;
-
-        assert_eq!(run["reason"], "client_disconnect");
+        let left = leaves_mid_stream(&gateway, "stall").await;
         eventually(async || (upstream.open() == 0).then_some(())).await;
+        assert!(left.elapsed() >= Duration::from_millis(600), "not drained");
+
+        let run = only(&gateway, is_over).await;
+        assert_eq!(run["reason"], "client_disconnect");
         assert_eq!(upstream.models(), ["stall"]);
     });
 }
@@ -124,12 +128,12 @@ fn an_operator_ends_a_drain() {
 #[test]
 fn a_client_that_leaves_in_a_backoff_is_not_waited_for() {
     run(async {
-        let (upstream, gateway) = start("10m", &["429", "ok"]).await;
-        let call = tokio::spawn(gateway.post(CHAT, asks("429")).send());
+        let (upstream, gateway) = start("10m", &["429-later", "ok"]).await;
+        let call = tokio::spawn(gateway.post(CHAT, asks("429-later")).send());
         eventually(async || (upstream.count() == 1 && upstream.open() == 0).then_some(())).await;
         call.abort();
 
         assert_eq!(only(&gateway, is_over).await["reason"], "client_disconnect");
-        assert_eq!(upstream.models(), ["429"]);
+        assert_eq!(upstream.models(), ["429-later"]);
     });
 }

@@ -5,7 +5,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::support::{Config, DIALECTS, Gateway, STREAM, Upstream, WHOLE, chat, run, within};
+use super::support::{
+    Config, DIALECTS, Gateway, Nobody, STREAM, Upstream, WHOLE, chat, run, within,
+};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -149,10 +151,8 @@ fn an_upstreams_word_on_retries_is_handed_on() {
 #[test]
 fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
     run(async {
-        let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let addr = nobody.local_addr().unwrap();
-        drop(nobody);
-        let gateway = Gateway::with(&Config::of(addr, ""), &[]).await;
+        let nobody = Nobody::new();
+        let gateway = Gateway::with(&Config::of(nobody.addr, ""), &[]).await;
         let answer = ask(&gateway, "/v1/chat/completions", &[]).await;
         assert_eq!(answer.status(), 502);
         assert!(answer.headers().contains_key("x-run-id"));
@@ -160,7 +160,7 @@ fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
         assert_eq!(answer.headers().get("x-should-retry"), None);
         let text = answer.text().await.unwrap();
         assert!(text.contains("upstream_failed"), "{text}");
-        assert!(!text.contains(&addr.to_string()), "{text}");
+        assert!(!text.contains(&nobody.addr.to_string()), "{text}");
     });
 }
 
@@ -181,7 +181,7 @@ fn the_models_of_a_configuration_are_its_candidates() {
 fn a_slow_upload_is_not_cut_by_the_step_windows() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[run]\nstep_timeout = \"300ms\"\n[attempt]\nstep_timeout = \"300ms\"";
+        let limits = "[run]\nstep_timeout = \"1s\"\n[attempt]\nstep_timeout = \"1s\"";
         let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
         let body = chat("ok");
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
@@ -192,7 +192,7 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
         stream.write_all(head.as_bytes()).await.unwrap();
         let (first, second) = body.split_at(10);
         for part in [first, second] {
-            tokio::time::sleep(std::time::Duration::from_millis(500)).await;
+            tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
             stream.write_all(part.as_bytes()).await.unwrap();
         }
         let mut answer = String::new();

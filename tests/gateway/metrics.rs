@@ -33,11 +33,13 @@ fn each_call_and_each_run_is_counted_once() {
             let answer = within(ask("500").send()).await.unwrap();
             within(answer.bytes()).await.unwrap();
         }
+        let served = "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}";
         let stalled = ask("stall").header("x-run-id", "r-1");
         let stalled = within(stalled.send()).await.unwrap();
         let text = eventually(async || {
             let text = scrape(&gateway).await;
-            (value(&text, "agent_runs_ended_total{reason=\"completed\"}") == 2).then_some(text)
+            let runs = value(&text, "agent_runs_ended_total{reason=\"completed\"}");
+            (runs == 2 && value(&text, served) == 2).then_some(text)
         })
         .await;
         assert_eq!(value(&text, "agent_runs_open"), 1, "{text}");
@@ -57,10 +59,7 @@ fn each_call_and_each_run_is_counted_once() {
             ("agent_runs_ended_total{reason=\"aborted\"}", 1),
             ("agent_runs_ended_total{reason=\"completed\"}", 2),
             (aborted, 1),
-            (
-                "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}",
-                2,
-            ),
+            (served, 2),
             ("agent_attempts_total{candidate=\"500\",outcome=\"5xx\"}", 4),
             (
                 "agent_attempts_total{candidate=\"slow\",outcome=\"2xx\"}",

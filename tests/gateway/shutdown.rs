@@ -136,7 +136,7 @@ fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
         // It goes on for as long as it may, so that the drain does.
         let endless = gateway.post(CHAT, chat("stall")).send();
         let endless = within(endless).await.unwrap();
-        let mut stream = within(gateway.post(CHAT, chat("slow")).send())
+        let mut stream = within(gateway.post(CHAT, chat("held")).send())
             .await
             .unwrap();
         let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
@@ -149,6 +149,7 @@ fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
         .await;
         assert_eq!(refused.headers()["x-terminal-reason"], "shutdown");
         assert_eq!(refused.headers()["x-should-retry"], "true");
+        upstream.go_on();
         while let Some(chunk) = within(stream.chunk()).await.unwrap() {
             text.extend(chunk);
         }

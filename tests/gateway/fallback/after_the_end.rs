@@ -2,17 +2,20 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use futures_util::future::join_all;
+use tokio::time::sleep;
 
 use super::{
     super::support::{Config, Gateway, Upstream, eventually, run, within},
     CHAT, asks,
 };
 
-/// Longer than any wait or window that another call could come after.
+/// Time for another call, should somebody make one.
 const LATER: Duration = Duration::from_millis(1600);
 
-const LIMITS: &str = "[attempt]\nfirst_token_timeout = \"700ms\"\n[retry]";
+/// Nothing of this comes while a test waits: neither a silence that is too long,
+/// nor the end of a wait before a repeat.
+const LIMITS: &str = "[attempt]\nfirst_token_timeout = \"1h\"\n[retry]";
 
 /// A client that leaves once `calls` have come and `open` of them wait; no
 /// other call follows.
@@ -26,14 +29,15 @@ async fn leaves(models: &[&str], stream: bool, calls: &[&str], open: usize) {
 
     call.abort();
 
-    let left = Instant::now();
     eventually(async || (upstream.open() == 0).then_some(())).await;
-    assert!(left.elapsed() < Duration::from_millis(500), "not released");
+    let reason = eventually(async || {
+        let run = gateway.json("/runs").await["runs"][0].clone();
+        let over = !run["reason"].is_null() && run["in_flight"] == 0;
+        over.then(|| run["reason"].clone())
+    });
+    assert_eq!(reason.await, "client_disconnect");
     sleep(LATER).await;
     assert_eq!(upstream.models(), calls);
-    let runs = gateway.json("/runs").await;
-    assert_eq!(runs["runs"][0]["reason"], "client_disconnect");
-    assert_eq!(runs["runs"][0]["in_flight"], 0);
 }
 
 #[test]
@@ -46,10 +50,10 @@ fn a_client_that_leaves_before_the_first_content() {
     run(leaves(&["prelude", "ok"], true, &["prelude"], 1));
 }
 
-/// The upstream asked for a second.
+/// The upstream asked for more time than the test has.
 #[test]
 fn a_client_that_leaves_in_a_backoff() {
-    run(leaves(&["429", "ok"], false, &["429"], 0));
+    run(leaves(&["429-later", "ok"], false, &["429-later"], 0));
 }
 
 #[test]
@@ -66,46 +70,40 @@ fn a_client_that_leaves_while_the_second_candidate_is_silent() {
 fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
     run(async {
         let upstream = Upstream::start().await;
-        let config = Config::candidates(upstream.addr, LIMITS, &["429", "ok"]);
+        let config = Config::candidates(upstream.addr, LIMITS, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
-        let call = gateway.post(CHAT, asks("429", false));
+        let call = gateway.post(CHAT, asks("429-later", false));
         let call = tokio::spawn(call.header("x-run-id", "r-1").send());
         eventually(async || (upstream.count() == 1 && upstream.open() == 0).then_some(())).await;
 
-        let begun = Instant::now();
         assert!(gateway.abort("r-1").await);
         let answer = within(call).await.unwrap().unwrap();
 
-        assert!(begun.elapsed() < Duration::from_millis(500), "it waited");
         assert_eq!(answer.status(), 499);
         assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
         assert_eq!(answer.headers()["x-should-retry"], "false");
         sleep(LATER).await;
-        assert_eq!(upstream.models(), ["429"]);
+        assert_eq!(upstream.models(), ["429-later"]);
     });
 }
 
 /// Both passed at once: the run is over, and so nothing may be tried for it.
 #[test]
 fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
-    for attempt in [
-        "first_token_timeout = \"400ms\"",
-        "max_time = \"400ms\"",
-        "step_timeout = \"400ms\"",
-    ] {
-        run(async {
-            let upstream = Upstream::start().await;
-            let limits = format!("[run]\nmax_turn_time = \"400ms\"\n[attempt]\n{attempt}\n[retry]");
-            let config = Config::candidates(upstream.addr, &limits, &["silent"]);
-            let gateway = Gateway::with(&config, &[]).await;
-            let answer = within(gateway.post(CHAT, asks("silent", true)).send());
-            let answer = answer.await.unwrap();
-            assert_eq!(answer.status(), 504, "{attempt}");
-            assert_eq!(answer.headers()["x-terminal-reason"], "max_turn_time");
-            sleep(Duration::from_millis(600)).await;
-            assert_eq!(upstream.count(), 1, "{attempt}");
-        });
-    }
+    let each = ["first_token_timeout", "max_time", "step_timeout"].map(async |attempt| {
+        let upstream = Upstream::start().await;
+        let limits =
+            format!("[run]\nmax_turn_time = \"2s\"\n[attempt]\n{attempt} = \"2s\"\n[retry]");
+        let config = Config::candidates(upstream.addr, &limits, &["silent"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        let answer = within(gateway.post(CHAT, asks("silent", true)).send());
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 504, "{attempt}");
+        assert_eq!(answer.headers()["x-terminal-reason"], "max_turn_time");
+        sleep(LATER).await;
+        assert_eq!(upstream.count(), 1, "{attempt}");
+    });
+    run(join_all(each));
 }
 
 /// Another call of the same run makes one error too many while this one waits
@@ -113,13 +111,12 @@ fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
 #[test]
 fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
     for (models, calls) in [
-        (["429", "ok"], ["429"].as_slice()),
+        (["429-later", "ok"], ["429-later"].as_slice()),
         (["429-hour", "silent"], &["429-hour", "silent"]),
     ] {
         run(async {
             let upstream = Upstream::start().await;
             let limits = format!("{LIMITS}\nper_run = 1\nmax_attempts_per_candidate = 2");
-            let limits = limits.replace("700ms", "20s");
             let models = [models[0], models[1], "400"];
             let config = Config::candidates(upstream.addr, &limits, &models);
             let gateway = Gateway::with(&config, &[]).await;
@@ -136,10 +133,8 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
                 assert_eq!(answer.status(), 400);
                 within(answer.bytes()).await.unwrap();
             }
-            let ended = Instant::now();
             let answer = within(call).await.unwrap().unwrap();
 
-            assert!(ended.elapsed() < Duration::from_millis(500), "it waited");
             assert_eq!(answer.status(), 422);
             let reason = &answer.headers()["x-terminal-reason"];
             assert_eq!(reason, "per_dispatch_errors_exceeded");

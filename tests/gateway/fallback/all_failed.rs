@@ -1,8 +1,10 @@
 //! Nobody serves: what the caller is told, and how often it was tried.
 
 use super::{
-    super::support::{Config, DIALECTS, Gateway, Upstream, candidate, refusal, run, within},
-    CHAT, asks, nobody,
+    super::support::{
+        Config, DIALECTS, Gateway, Nobody, Upstream, candidate, refusal, run, within,
+    },
+    CHAT, asks,
 };
 
 /// The caller's fault goes nowhere else, and comes back as it was.
@@ -53,7 +55,8 @@ fn the_last_answer_is_handed_on_byte_for_byte() {
 fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
     run(async {
         let upstream = Upstream::start().await;
-        let gone = nobody();
+        let nobody = Nobody::new();
+        let gone = nobody.addr;
         let text = format!(
             "{}{}",
             candidate("500", &format!("http://{}", upstream.addr)),
@@ -78,7 +81,7 @@ fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
 fn a_silence_that_comes_last_is_504() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[attempt]\nfirst_token_timeout = \"200ms\"";
+        let limits = "[attempt]\nfirst_token_timeout = \"2s\"";
         let config = Config::candidates(upstream.addr, limits, &["500", "silent"]);
         let gateway = Gateway::with(&config, &[]).await;
         let answer = within(gateway.post(CHAT, asks("500", true)).send());

@@ -78,13 +78,13 @@ fn a_refused_key_goes_on_to_another_account_only() {
 fn an_attempt_at_its_ceiling_is_not_repeated() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[attempt]\nmax_time = \"300ms\"\n[retry]";
+        let limits = "[attempt]\nmax_time = \"1s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let begun = Instant::now();
         let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
         assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
-        assert!(begun.elapsed() >= Duration::from_millis(300));
+        assert!(begun.elapsed() >= Duration::from_secs(1));
         assert_eq!(upstream.models(), ["prelude", "ok"]);
     });
 }
@@ -94,14 +94,13 @@ fn an_attempt_at_its_ceiling_is_not_repeated() {
 fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[run]\nmax_turn_time = \"2s\"\n[retry]";
+        let limits = "[run]\nmax_turn_time = \"6s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let begun = Instant::now();
         let answer = within(gateway.post(CHAT, asks("silent", true)).send());
         assert_eq!(answer.await.unwrap().status(), 200);
-        assert!(begun.elapsed() >= Duration::from_millis(950));
-        assert!(begun.elapsed() < Duration::from_secs(2));
+        assert!(begun.elapsed() >= Duration::from_millis(2900));
         assert_eq!(upstream.models(), ["silent", "ok"]);
     });
 }
@@ -111,14 +110,13 @@ fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
 fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[run]\nmax_turn_time = \"900ms\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["429", "ok"]);
+        let limits = "[run]\nmax_turn_time = \"40s\"\n[retry]";
+        let config = Config::candidates(upstream.addr, limits, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
-        let begun = Instant::now();
-        let answer = within(gateway.post(CHAT, asks("429", false)).send());
+        // A wait that was begun would outlast the test.
+        let answer = within(gateway.post(CHAT, asks("429-later", false)).send());
         assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
-        assert!(begun.elapsed() < Duration::from_millis(900));
-        assert_eq!(upstream.models(), ["429", "ok"]);
+        assert_eq!(upstream.models(), ["429-later", "ok"]);
     });
 }
 

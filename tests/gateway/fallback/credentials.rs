@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::{
-    super::support::{Config, Gateway, Upstream, candidate, nobody_said, run, within},
-    asks, nobody,
+    super::support::{Config, Gateway, Nobody, Upstream, candidate, nobody_said, run, within},
+    asks,
 };
 
 const CALLERS: &str = "sk-of-the-caller";
@@ -15,11 +15,12 @@ const SECOND: &str = "sk-of-the-second";
 fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
     run(async {
         let (first, second) = (Upstream::start().await, Upstream::start().await);
+        let nobody = Nobody::new();
         let mut text = candidate("500", &format!("http://{}", first.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
         text += &candidate("ok", &format!("http://{}", second.addr));
         text += "api_key_env = \"SECOND_KEY\"\n";
-        text += &candidate("gone", &format!("http://{}", nobody()));
+        text += &candidate("gone", &format!("http://{}", nobody.addr));
         text += "api_key_env = \"SECOND_KEY\"\n";
         let env = [
             ("FIRST_KEY", FIRST),
@@ -76,10 +77,10 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
 #[test]
 fn a_failed_chain_is_logged_without_keys() {
     run(async {
-        let upstream = Upstream::start().await;
+        let (upstream, nobody) = (Upstream::start().await, Nobody::new());
         let mut text = candidate("500", &format!("http://{}", upstream.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
-        text += &candidate("gone", &format!("http://{}", nobody()));
+        text += &candidate("gone", &format!("http://{}", nobody.addr));
         text += "api_key_env = \"SECOND_KEY\"\n";
         let env = [("FIRST_KEY", FIRST), ("SECOND_KEY", SECOND)];
         let gateway = Gateway::with(&Config::new(&text), &env).await;

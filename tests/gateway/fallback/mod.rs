@@ -20,9 +20,3 @@ const CHAT: &str = "/v1/chat/completions";
 fn asks(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "messages": []}).to_string()
 }
-
-/// Where nobody listens.
-fn nobody() -> std::net::SocketAddr {
-    let gone = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    gone.local_addr().unwrap()
-}

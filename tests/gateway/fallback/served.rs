@@ -1,5 +1,5 @@
-//! Whatever goes wrong before the first content, the next candidate serves, in
-//! time and with no call more than allowed.
+//! Whatever goes wrong before the first content, the next candidate serves,
+//! after what must be waited for and with no call more than allowed.
 
 use std::time::Duration;
 
@@ -7,21 +7,19 @@ use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use super::{
-    super::support::{Config, Gateway, STREAM, Upstream, WHOLE, candidate, run, within},
-    CHAT, asks, nobody,
+    super::support::{Config, Gateway, Nobody, STREAM, Upstream, WHOLE, candidate, run, within},
+    CHAT, asks,
 };
 
-/// The window before the first content.
-const WINDOW: Duration = Duration::from_millis(300);
+/// The window before the first content, where that is what fails. The one who
+/// serves has it too.
+const WINDOW: Duration = Duration::from_secs(2);
 
 /// What `retry-after` asks for.
 const SECOND: Duration = Duration::from_secs(1);
 
-/// More than a loaded machine adds to what is waited for.
-const SLACK: Duration = Duration::from_millis(2500);
-
-/// How the first candidate fails: its model, whether the call streams, how
-/// often it may be asked again, and what it may take each time.
+/// How the first candidate fails: its model, whether the call streams, whether
+/// it may be asked again, and what it takes each time.
 const FAILURES: [(&str, bool, bool, Duration); 14] = [
     ("silent", true, true, WINDOW),
     // What does not stream is silent while it thinks: it moves on at once.
@@ -43,9 +41,8 @@ const FAILURES: [(&str, bool, bool, Duration); 14] = [
 
 fn limits(attempts: u32) -> String {
     format!(
-        "[attempt]\nfirst_token_timeout = \"{WINDOW:?}\"\n\
-         [retry]\nmax_attempts_per_candidate = {attempts}\n\
-         base_delay = \"10ms\"\nmax_delay = \"20ms\""
+        "[retry]\nmax_attempts_per_candidate = {attempts}\n\
+         base_delay = \"10ms\"\nmax_delay = \"20ms\"\n[attempt]\n"
     )
 }
 
@@ -57,7 +54,11 @@ async fn fails_over(attempts: u32) {
         .map(async |&(model, stream, repeats, takes)| {
             let what = format!("{model}, stream {stream}, {attempts} attempts");
             let upstream = Upstream::start().await;
-            let config = Config::candidates(upstream.addr, &limits(attempts), &["ok", model, "no"]);
+            let limits = match takes {
+                Duration::ZERO => limits(attempts),
+                window => limits(attempts) + &format!("first_token_timeout = \"{window:?}\""),
+            };
+            let config = Config::candidates(upstream.addr, &limits, &["ok", model, "no"]);
             let gateway = Gateway::with(&config, &[]).await;
 
             let begun = Instant::now();
@@ -79,12 +80,7 @@ async fn fails_over(attempts: u32) {
                 "429" => SECOND * (calls - 1),
                 _ => Duration::ZERO,
             };
-            let least = takes * calls + asked;
-            assert!(took >= least, "{what}: {took:?}");
-            assert!(took < least + SLACK, "{what}: {took:?}");
-            if model == "429" && attempts == 1 {
-                assert!(took < SECOND, "{what}: {took:?}");
-            }
+            assert!(took >= takes * calls + asked, "{what}: {took:?}");
         });
     join_all(each).await;
 }
@@ -99,25 +95,39 @@ fn with_two_attempts_the_same_is_asked_again_where_that_helps() {
     run(fails_over(2));
 }
 
+/// It asked for more time than the test has.
+#[test]
+fn with_one_attempt_nobody_is_waited_for() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::candidates(upstream.addr, &limits(1), &["429-later", "ok"]);
+        let gateway = Gateway::with(&config, &[]).await;
+        for stream in [false, true] {
+            let answer = within(gateway.post(CHAT, asks("429-later", stream)).send());
+            let answer = answer.await.unwrap();
+            assert_eq!(answer.headers()["x-served-model"], "ok");
+        }
+        assert_eq!(upstream.models(), ["429-later", "ok", "429-later", "ok"]);
+    });
+}
+
 /// Nothing listens there, so nothing counts there.
 #[test]
 fn a_refused_connection_is_served_by_the_next() {
     run(async {
-        let upstream = Upstream::start().await;
+        let (upstream, nobody) = (Upstream::start().await, Nobody::new());
         let text = format!(
             "[retry]\nbase_delay = \"10ms\"\n{}{}",
-            candidate("gone", &format!("http://{}", nobody())),
+            candidate("gone", &format!("http://{}", nobody.addr)),
             candidate("ok", &format!("http://{}", upstream.addr)),
         );
         let gateway = Gateway::with(&Config::new(&text), &[]).await;
         for stream in [false, true] {
-            let begun = Instant::now();
             let answer = within(gateway.post(CHAT, asks("gone", stream)).send());
             let answer = answer.await.unwrap();
             assert_eq!(answer.status(), 200);
             assert_eq!(answer.headers()["x-served-model"], "ok");
             assert_eq!(answer.headers()["x-attempt"], "3");
-            assert!(begun.elapsed() < SLACK);
         }
         assert_eq!(upstream.models(), ["ok", "ok"]);
     });
@@ -130,12 +140,10 @@ fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
         let upstream = Upstream::start().await;
         let config = Config::candidates(upstream.addr, &limits(3), &["429-hour"]);
         let gateway = Gateway::with(&config, &[]).await;
-        let begun = Instant::now();
         let answer = within(gateway.post(CHAT, asks("429-hour", false)).send());
         let answer = answer.await.unwrap();
         assert_eq!(answer.status(), 429);
         assert_eq!(answer.headers()["retry-after"], "3600");
-        assert!(begun.elapsed() < SLACK);
         assert_eq!(upstream.count(), 1);
     });
 }
@@ -144,7 +152,7 @@ fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
 fn after_the_first_content_no_other_is_tried() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[attempt]\nstep_timeout = \"300ms\"\n[retry]";
+        let limits = "[attempt]\nstep_timeout = \"2s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["stall", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let answer = within(gateway.post(CHAT, asks("stall", true)).send());
@@ -161,13 +169,12 @@ fn after_the_first_content_no_other_is_tried() {
 fn what_was_held_for_long_enough_is_committed() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[attempt]\nfirst_token_timeout = \"1s\"\nhold = \"100ms\"\n[retry]";
+        let limits = "[attempt]\nfirst_token_timeout = \"3s\"\nhold = \"100ms\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
-        let begun = Instant::now();
         let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
         let answer = answer.await.unwrap();
-        assert!(begun.elapsed() < Duration::from_millis(900), "it was held");
+        // At the end of its window it would have been given up for the other.
         assert_eq!(answer.headers()["x-served-model"], "prelude");
         let text = within(answer.text()).await.unwrap();
         let (_, data) = super::super::support::error_event(&text);

@@ -9,13 +9,13 @@ pub(crate) use self::{
     client::{DIALECTS, Dialect, client, error_event},
     play::{STREAM, WHOLE, refusal},
     process::{Config, Gateway, candidate, fails},
-    upstream::{Upstream, chat},
+    upstream::{Nobody, Upstream, chat},
 };
 
 use std::{future::Future, sync::Once, time::Duration};
 
 /// Longer than anything here takes on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 static PROVIDER: Once = Once::new();
 

@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use futures_util::{StreamExt, stream};
+use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use http::Request;
 use http_body_util::BodyExt;
 use serde_json::Value;
@@ -24,7 +24,7 @@ const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t
 /// What ends a stream that says what it cost.
 const REST: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: {\"choices\":[],\"usage\":{\"prompt_tokens\":7,\"completion_tokens\":2}}\n\ndata: [DONE]\n\n";
 
-/// Long enough for a client to leave.
+/// What a slow one takes.
 const LATER: Duration = Duration::from_millis(700);
 
 /// What is sent before the first content.
@@ -63,6 +63,13 @@ pub(super) async fn answer(State(upstream): State<Upstream>, request: Request<Bo
             drop(open);
             status(503, None)
         }
+        // The same, but once the test says so.
+        "held" => sse(TOKEN, End::Held(upstream.let_go().boxed(), REST), open),
+        "held-503" => {
+            upstream.let_go().await;
+            drop(open);
+            status(503, None)
+        }
         "cut-prelude" => sse(PRELUDE, End::Clean, open),
         "error-event" => {
             let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\",\"code\":null}}\n\n";
@@ -94,6 +101,8 @@ pub(super) async fn answer(State(upstream): State<Upstream>, request: Request<Bo
                 .into_response()
         }
         "429" => status(429, Some("1")),
+        // Longer than a test waits, and not too long to be waited for.
+        "429-later" => status(429, Some("50")),
         "429-hour" => status(429, Some("3600")),
         number if number.parse::<u16>().is_ok() => status(number.parse().unwrap(), None),
         _ if streams => sse(STREAM, End::Clean, open),
@@ -108,6 +117,7 @@ enum End {
     Clean,
     Silence,
     Later(&'static str),
+    Held(BoxFuture<'static, ()>, &'static str),
 }
 
 fn sse(text: &'static str, end: End, open: Open) -> Response {
@@ -117,6 +127,11 @@ fn sse(text: &'static str, end: End, open: Open) -> Response {
         End::Silence => stream::pending().boxed(),
         End::Later(text) => stream::once(async move {
             tokio::time::sleep(LATER).await;
+            Ok(Bytes::from_static(text.as_bytes()))
+        })
+        .boxed(),
+        End::Held(let_go, text) => stream::once(async move {
+            let_go.await;
             Ok(Bytes::from_static(text.as_bytes()))
         })
         .boxed(),

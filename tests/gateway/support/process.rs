@@ -16,7 +16,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{client, within};
+use super::{client::clients, within};
 
 /// The example's binary, which cargo builds for tests of all features.
 fn binary() -> PathBuf {
@@ -103,6 +103,7 @@ impl Drop for Config {
 /// A gateway that listens; it is killed with this.
 pub(crate) struct Gateway {
     child: Child,
+    clients: reqwest::Client,
     pub(crate) addr: SocketAddr,
     /// Where the simulated upstream counts, of a gateway that brought it along.
     stats: Option<String>,
@@ -153,7 +154,7 @@ impl Gateway {
     /// How many requests for a model the simulated upstream has seen.
     pub(crate) async fn simulated_calls(&self, model: &str) -> u64 {
         let brought = self.beside.as_deref().unwrap_or(self);
-        let stats = client().get(brought.stats.as_deref().unwrap());
+        let stats = self.clients.get(brought.stats.as_deref().unwrap());
         let answer = within(stats.send()).await.unwrap();
         let stats: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
         stats["by_model"][model]["started"].as_u64().unwrap_or(0)
@@ -212,6 +213,7 @@ impl Gateway {
         });
         Self {
             child,
+            clients: clients(),
             addr,
             stats,
             log,
@@ -221,7 +223,8 @@ impl Gateway {
     }
 
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        client().request(method, format!("http://{}{path}", self.addr))
+        self.clients
+            .request(method, format!("http://{}{path}", self.addr))
     }
 
     pub(crate) fn get(&self, path: &str) -> RequestBuilder {

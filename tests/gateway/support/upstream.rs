@@ -10,7 +10,10 @@ use axum::Router;
 use bytes::Bytes;
 use http::{HeaderMap, Uri};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::{
+    net::{TcpListener, TcpSocket},
+    sync::watch,
+};
 
 use super::play::answer;
 
@@ -26,6 +29,8 @@ pub(crate) struct Upstream {
     pub(super) seen: Arc<Mutex<Vec<Seen>>>,
     pub(super) open: Arc<AtomicUsize>,
     pub(super) sent: Arc<AtomicUsize>,
+    /// Whether what is held may go on.
+    goes_on: Arc<watch::Sender<bool>>,
 }
 
 /// A request, as it came.
@@ -34,6 +39,22 @@ pub(crate) struct Seen {
     pub(crate) uri: Uri,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Bytes,
+}
+
+/// An address where nobody listens, and nobody else can while this lives.
+pub(crate) struct Nobody {
+    pub(crate) addr: SocketAddr,
+    _bound: TcpSocket,
+}
+
+impl Nobody {
+    pub(crate) fn new() -> Self {
+        let bound = TcpSocket::new_v4().unwrap();
+        bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
+        let addr = bound.local_addr().unwrap();
+        let _bound = bound;
+        Self { addr, _bound }
+    }
 }
 
 /// An answer that is not whole yet.
@@ -53,6 +74,7 @@ impl Upstream {
             seen: Arc::default(),
             open: Arc::default(),
             sent: Arc::default(),
+            goes_on: Arc::default(),
         };
         let app = Router::new().fallback(answer).with_state(upstream.clone());
         tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
@@ -80,6 +102,16 @@ impl Upstream {
     /// How many answers are under way.
     pub(crate) fn open(&self) -> usize {
         self.open.load(Ordering::SeqCst)
+    }
+
+    /// What was held goes on, and nothing is held any more.
+    pub(crate) fn go_on(&self) {
+        self.goes_on.send_replace(true);
+    }
+
+    pub(super) fn let_go(&self) -> impl Future<Output = ()> + Send + use<> {
+        let mut goes_on = self.goes_on.subscribe();
+        async move { drop(goes_on.wait_for(|it| *it).await) }
     }
 
     /// How many pieces of floods were handed to a connection.
