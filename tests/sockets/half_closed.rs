@@ -59,7 +59,7 @@ fn with_half_close_a_client_that_left_is_held_until_the_ceiling() {
     run(async {
         let upstream = Upstream::http1(Play::Silent).await;
         let setup = Setup::new(Front::HalfClose, Back::Reqwest);
-        let setup = setup.ceiling(Duration::from_millis(400));
+        let setup = setup.ceiling(Duration::from_secs(1));
         let gateway = setup.serve(upstream.addr).await;
         let mut raw = Raw::connect(gateway.addr).await;
         raw.send(&post("one")).await;

@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::{TcpSocket, TcpStream},
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -33,10 +33,12 @@ fn request_to(addr: SocketAddr) -> Request<Full<Bytes>> {
     request.body(Full::from("{}")).unwrap()
 }
 
-/// A port on which nobody listens.
-async fn nobody() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap()
+/// A port on which nobody listens, and nobody else can while the socket is there.
+fn nobody() -> (TcpSocket, SocketAddr) {
+    let bound = TcpSocket::new_v4().unwrap();
+    bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
+    let addr = bound.local_addr().unwrap();
+    (bound, addr)
 }
 
 /// All that a log could show of an error.
@@ -233,7 +235,8 @@ async fn refuse_streams(mut stream: TcpStream, connection: usize, calls: Calls) 
 #[test]
 fn a_refused_connection_is_a_transport_error_without_the_url() {
     run(async {
-        let error = within(service().oneshot(request_to(nobody().await)))
+        let (_bound, nobody) = nobody();
+        let error = within(service().oneshot(request_to(nobody)))
             .await
             .unwrap_err();
         assert!(error.is::<TransportError>(), "{error:?}");
@@ -251,7 +254,8 @@ fn a_refused_connection_is_answered_502() {
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(registry.clone()))
             .service(service());
-        let Ok(answer) = within(stack.oneshot(request_to(nobody().await))).await;
+        let (_bound, nobody) = nobody();
+        let Ok(answer) = within(stack.oneshot(request_to(nobody))).await;
         assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
         assert_eq!(answer.headers().get("x-terminal-reason"), None);
         assert_eq!(answer.headers().get("x-should-retry"), None);

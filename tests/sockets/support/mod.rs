@@ -25,7 +25,7 @@ use std::{
 };
 
 /// Longer than anything here takes on a loaded machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One content delta of a chat stream.
 pub(crate) const TOKEN: &str =
