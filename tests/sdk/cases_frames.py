@@ -12,6 +12,7 @@ import sdks
 from client import Seen
 from runner import case
 from sdks import CALLERS
+from upstream import PATIENCE
 
 MODEL = "scripted"
 DELTA = "So far, "
@@ -92,7 +93,7 @@ OWN = [
 # What only the transport says, which the gateway says in words.
 CUTS = [
     Ending("clean end without a terminator", None, nobody),
-    Ending("end without the last chunk", None, everybody, finish=lambda exchange: None),
+    Ending("end without the last chunk", None, everybody, finish=lambda exchange: exchange.shown.wait(PATIENCE)),
     Ending("TCP reset", None, everybody, finish=lambda exchange: exchange.reset()),
 ]
 
@@ -113,15 +114,22 @@ def over_endings(endings):
     return register
 
 
+def listen(context, client, dialect, seen):
+    """Reads the stream to its end, and tells upstream when the delta was shown."""
+    stream = client.stream(dialect, MODEL, context.prompt, seen, until=1)
+    context.upstream.wait(context.key).shown.set()
+    stream.read()
+
+
 def read(context, client, dialect, ending, raises):
     """Reads the stream; the SDK must raise what upstream said, or show it if it is of the dialect."""
     context.play(ending.play)
     seen = Seen()
     if raises:
-        raised = expect.error(lambda: client.stream(dialect, MODEL, context.prompt, seen))
+        raised = expect.error(lambda: listen(context, client, dialect, seen))
         assert not ending.data or MESSAGE in raised.message, raised
     else:
-        client.stream(dialect, MODEL, context.prompt, seen)
+        listen(context, client, dialect, seen)
     expect.equal(seen.text, DELTA)
     shown = not raises and ending.shown_in == dialect.name
     expect.equal([event for event in seen.events if event in ("error", "response.failed")], [ending.event] if shown else [])
@@ -148,7 +156,7 @@ def cut(context, dialect, ending):
     context.play(ending.play)
     seen = Seen()
 
-    expect.reason(lambda: context.scripted.stream(dialect, MODEL, context.prompt, seen), "upstream_failed")
+    expect.reason(lambda: listen(context, context.scripted, dialect, seen), "upstream_failed")
 
     expect.equal(seen.text, DELTA)
     expect.one_request(context.scripted, context.upstream.seen(context.key))

@@ -280,8 +280,10 @@ def cut_by_reset(context, dialect):
 
     context.play(script)
     seen = Seen()
+    stream = context.scripted.stream(dialect, MODEL, context.prompt, seen, until=len(DELTAS))
 
-    expect.reason(lambda: context.scripted.stream(dialect, MODEL, context.prompt, seen), "upstream_failed")
+    context.upstream.wait(context.key).shown.set()
+    expect.reason(stream.read, "upstream_failed")
 
     expect.equal(seen.text, TEXT)
     expect.one_request(context.scripted, context.upstream.seen(context.key))
@@ -427,7 +429,8 @@ def leave_mid_stream(context, dialect):
 def leave_before_head(context, dialect):
     context.play(stalls_before_head)
 
-    expect.error(lambda: context.patient.ask(dialect, MODEL, context.prompt, timeout=0.5, retries=0))
+    # Time for the request to reach upstream, on a busy machine too.
+    expect.error(lambda: context.patient.ask(dialect, MODEL, context.prompt, timeout=3, retries=0))
 
     expect.released(context.upstream.wait(context.key))
     time.sleep(0.5)

@@ -32,7 +32,7 @@ class Process:
         # Reads to the end: a full pipe would stop the gateway.
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
-        if not self.ready.wait(20) or not self.url:
+        if not self.ready.wait(60) or not self.url:
             self.process.kill()
             raise SystemExit(f"{arguments[0]} did not say where it listens; its stderr:\n{log.read_text()}")
 
@@ -49,7 +49,7 @@ class Process:
                 self.ready.set()
         self.ready.set()
 
-    def stop(self, limit=5):
+    def stop(self, limit=30):
         """Sends SIGTERM; the exit status, or None if it had to be killed."""
         self.process.terminate()
         end = time.monotonic() + limit

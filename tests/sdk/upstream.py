@@ -38,7 +38,7 @@ class Upstream:
         with self.lock:
             return list(self.exchanges[key])
 
-    def wait(self, key, limit=5):
+    def wait(self, key, limit=PATIENCE):
         """The first request of a case, as soon as it is there."""
         end = time.monotonic() + limit
         while time.monotonic() < end:
@@ -75,11 +75,13 @@ class Upstream:
 
 
 class Exchange:
-    """One request and what the script does about it. `closed`: the gateway has let go."""
+    """One request and what the script does about it. `closed`: the gateway has let go. `shown`: the case
+    says that its caller has all that was sent so far."""
 
     def __init__(self, connection):
         self.connection = connection
         self.closed = threading.Event()
+        self.shown = threading.Event()
         self.head = b""
         self.body = b""
         self.dialect = None
@@ -134,8 +136,8 @@ class Exchange:
         self.connection.sendall(b"0\r\n\r\n")
 
     def reset(self):
-        """A TCP reset, once what was sent has had time to be read: a reset may overtake it."""
-        time.sleep(0.2)
+        """A TCP reset, once what was sent is `shown`: a reset may overtake it."""
+        self.shown.wait(PATIENCE)
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.connection.close()
 
