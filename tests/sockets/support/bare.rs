@@ -48,8 +48,20 @@ impl Bare {
         Self { relay, released }
     }
 
+    /// From a client's drop to the upstream's release, for one after another until
+    /// they have taken `time` together; and how much longer it was than that.
+    pub(crate) async fn disconnects(&mut self, time: Duration) -> (Vec<Duration>, Duration) {
+        let (mut each, mut took) = (Vec::new(), Duration::ZERO);
+        while took < time {
+            let one = self.disconnect().await;
+            each.push(one);
+            took += one;
+        }
+        (each, took - time)
+    }
+
     /// From the client's drop to the upstream's release.
-    pub(crate) async fn disconnect(&mut self) -> Duration {
+    async fn disconnect(&mut self) -> Duration {
         let mut client = within(TcpStream::connect(self.relay)).await.unwrap();
         within(client.read_u8()).await.unwrap();
         let left = Instant::now();
