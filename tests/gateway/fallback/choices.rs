@@ -110,10 +110,10 @@ fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
 fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
     run(async {
         let upstream = Upstream::start().await;
-        let limits = "[run]\nmax_turn_time = \"40s\"\n[retry]";
+        let limits = "[run]\nmax_turn_time = \"90s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
-        // A wait that was begun would outlast the test.
+        // Half of that is for the first one: a wait that was begun would outlast the test.
         let answer = within(gateway.post(CHAT, asks("429-later", false)).send());
         assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
         assert_eq!(upstream.models(), ["429-later", "ok"]);
