@@ -30,7 +30,7 @@ pin_project! {
         // Before what counts it.
         #[pin]
         future: F,
-        counted: Counted,
+        counted: Option<Counted>,
     }
 }
 
@@ -72,7 +72,7 @@ where
         };
         Attempt {
             future: self.inner.call(request),
-            counted,
+            counted: Some(counted),
         }
     }
 }
@@ -86,10 +86,13 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let result = ready!(this.future.poll(cx));
-        this.counted.outcome = Some(match &result {
-            Ok(answer) => format!("{}xx", answer.status().as_u16() / 100),
-            Err(error) => TerminalReason::find(&**error).map_or_else(|| "error".into(), reason),
-        });
+        // Now, so that whoever has the answer finds it counted.
+        if let Some(mut counted) = this.counted.take() {
+            counted.outcome = Some(match &result {
+                Ok(answer) => format!("{}xx", answer.status().as_u16() / 100),
+                Err(error) => TerminalReason::find(&**error).map_or_else(|| "error".into(), reason),
+            });
+        }
         Poll::Ready(result)
     }
 }
