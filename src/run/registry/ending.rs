@@ -18,7 +18,7 @@ impl RunRegistry {
     )]
     pub fn abort(&self, owner: Owner, id: &RunId) -> bool {
         let run = self.get(owner, id);
-        run.is_some_and(|run| end(&run, TerminalReason::Aborted))
+        run.is_some_and(|run| end(&run, TerminalReason::Aborted, run.now()))
     }
 
     /// Ends all live runs of this owner's session as aborted, each as
@@ -50,16 +50,22 @@ impl RunRegistry {
     }
 
     fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
-        let runs = self.looked_at(|registry| {
-            let session = registry.shared.session(Arc::from(session));
-            let shared = &registry.shared;
-            shared.sessions(&session, |sessions| sessions.of(&session, owner.0))
-        });
-        let others = runs
-            .iter()
-            .filter(|run| Some(run.node().number()) != spared);
-        let aborted = others.filter(|run| end(run, TerminalReason::Aborted));
-        aborted.map(Run::id).collect()
+        let shared = &self.shared;
+        shared.tidy();
+        let session = shared.session(Arc::from(session));
+        let runs = shared.sessions(&session, |sessions| sessions.of(&session, owner.0));
+        let (mut aborted, now) = (Vec::new(), Instant::now());
+        // One after the other is looked at and ended and let go: what a run is made of
+        // comes into the processor's cache once.
+        for run in runs {
+            let at = run.at(now);
+            run.node().check_below(at);
+            let spared = Some(run.node().number()) == spared;
+            if !spared && end(&run, TerminalReason::Aborted, at) {
+                aborted.push(run.id());
+            }
+        }
+        aborted
     }
 
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one
@@ -71,7 +77,10 @@ impl RunRegistry {
     )]
     pub fn shutdown(&self) -> usize {
         let live = self.close();
-        let ended = live.iter().filter(|run| end(run, TerminalReason::Shutdown));
+        let now = Instant::now();
+        let ended = live
+            .into_iter()
+            .filter(|run| end(run, TerminalReason::Shutdown, run.at(now)));
         ended.count()
     }
 
@@ -109,6 +118,6 @@ impl RunRegistry {
 
 /// Answers whether this call ended it; of one that is over nothing is changed, not
 /// even what came too late.
-fn end(run: &Run, reason: TerminalReason) -> bool {
-    run.terminal_reason().is_none() && run.end(reason)
+fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
+    run.node().nearest_end().is_none() && run.node().end(reason, None, now).is_ok()
 }
