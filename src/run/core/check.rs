@@ -72,7 +72,7 @@ impl<P: Hook> Node<P> {
             return earliest;
         }
         let paused = self.is_paused();
-        for (_, window) in &self.lock().windows {
+        for window in self.lock().windows.iter() {
             let callers = window.is_callers();
             let slot = &mut earliest[usize::from(callers)];
             if paused && !callers {

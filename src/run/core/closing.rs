@@ -6,7 +6,7 @@ use super::{Hook, Node, Passed};
 use crate::run::{NodeKind, TerminalReason};
 
 /// What a node that is closing ends as.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Closing {
     pub(super) reason: TerminalReason,
     pub(super) passed: Option<Passed>,
@@ -35,10 +35,10 @@ impl<P: Hook> Node<P> {
         let sooner = self.clocks.drain(until);
         let mut wakers = Vec::new();
         let mut below = Vec::new();
-        let closing = Closing {
+        let closing = Arc::new(Closing {
             reason: reason.clone(),
             passed,
-        };
+        });
         self.refuse(&closing, sooner, &mut wakers, &mut below);
         while let Some(node) = below.pop() {
             if !node.last {
@@ -89,7 +89,7 @@ impl<P: Hook> Node<P> {
     }
 
     /// What a child of this kind ends as at its birth; `None` if it lives.
-    pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Closing> {
+    pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Arc<Closing>> {
         if self.last && kind != NodeKind::Attempt {
             return self.ancestors().find_map(|node| node.closing.get());
         }
@@ -107,12 +107,12 @@ impl<P: Hook> Node<P> {
     /// sooner.
     fn refuse(
         &self,
-        closing: &Closing,
+        closing: &Arc<Closing>,
         sooner: bool,
         wakers: &mut Vec<Waker>,
         below: &mut Vec<Arc<Self>>,
     ) {
-        let refuses = self.closing.set(closing.clone()).is_ok();
+        let refuses = self.closing.set(Arc::clone(closing)).is_ok();
         if !refuses && !sooner {
             return;
         }
@@ -123,8 +123,8 @@ impl<P: Hook> Node<P> {
     }
 
     /// Opened below a node that is closing: over before it begins.
-    pub(super) fn stillborn(&self, closing: &Closing) {
-        let _closed_before = self.closing.set(closing.clone());
+    pub(super) fn stillborn(&self, closing: &Arc<Closing>) {
+        let _closed_before = self.closing.set(Arc::clone(closing));
         drop(self.end(closing.reason.clone(), closing.passed, self.opened));
     }
 

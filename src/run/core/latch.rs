@@ -27,7 +27,7 @@ impl<P: Hook> Node<P> {
     /// Makes `other`'s end end this node as well, though it is no descendant.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
-        self.lock().follows.push((Arc::downgrade(other), key));
+        self.lock().add_followed(Arc::downgrade(other), key);
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
         } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
@@ -142,7 +142,7 @@ impl<P: Hook> Node<P> {
                 let inner = node.lock();
                 inner.waiters.collect(false, &mut wakers);
                 reached.extend(inner.children.alive());
-                let follows = !inner.follows.is_empty();
+                let follows = !inner.follows().is_empty();
                 drop(inner);
                 if follows {
                     // What is above a follower is not above us.
@@ -167,7 +167,7 @@ impl<P: Hook> Node<P> {
     fn collect_drivers(&self, wakers: &mut Vec<Waker>) {
         let followed: Vec<_> = {
             let inner = self.lock();
-            let nodes = inner.follows.iter();
+            let nodes = inner.follows().iter();
             nodes.filter_map(|(node, _)| node.upgrade()).collect()
         };
         for ancestor in self.ancestors() {
@@ -184,8 +184,8 @@ impl<P: Hook> Node<P> {
 
     fn remember(&self, reason: TerminalReason) {
         let mut inner = self.lock();
-        if inner.also.len() < ALSO && !inner.also.contains(&reason) {
-            inner.also.push(reason);
+        if inner.also().len() < ALSO && !inner.also().contains(&reason) {
+            inner.add_also(reason);
         }
     }
 }

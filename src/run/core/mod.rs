@@ -30,6 +30,7 @@ mod children;
 mod clocks;
 mod closing;
 mod end;
+mod few;
 mod latch;
 mod leaves;
 mod node;

@@ -7,13 +7,12 @@ use std::{
     time::Duration,
 };
 
-use slab::Slab;
-
 use super::{
     Clock, End, Hook, Nanos, Window,
     children::Children,
     clocks::{Clocks, Life},
     closing::Closing,
+    few::Few,
     pauses::Pauses,
     waiters::Waiters,
 };
@@ -41,7 +40,7 @@ pub(crate) struct Node<P> {
     /// How many watch the clocks at or below this node.
     pub(super) watched: AtomicUsize,
     /// Nothing may start here any more: what it will end as.
-    pub(super) closing: OnceLock<Closing>,
+    pub(super) closing: OnceLock<Arc<Closing>>,
     /// Opened though a node above it was closing.
     pub(super) last: bool,
     inner: Mutex<Inner<P>>,
@@ -58,10 +57,16 @@ struct Parent<P> {
 pub(super) struct Inner<P> {
     pub(super) children: Children<P>,
     pub(super) waiters: Waiters,
-    pub(super) windows: Slab<Arc<Window>>,
-    pub(super) also: Vec<TerminalReason>,
+    pub(super) windows: Few<Arc<Window>>,
+    rare: Option<Box<Rare<P>>>,
+}
+
+/// What few nodes ever have.
+#[derive(Debug)]
+struct Rare<P> {
+    also: Vec<TerminalReason>,
     /// Where this node is listed besides its parent, to be forgotten there.
-    pub(super) follows: Vec<(Weak<Node<P>>, usize)>,
+    follows: Vec<(Weak<Node<P>>, usize)>,
 }
 
 impl<P: Hook> Node<P> {
@@ -136,10 +141,9 @@ impl<P: Hook> Node<P> {
             last: false,
             inner: Mutex::new(Inner {
                 children: Children::new(),
-                waiters: Waiters::default(),
-                windows: Slab::new(),
-                also: Vec::new(),
-                follows: Vec::new(),
+                waiters: Waiters::new(),
+                windows: Few::new(),
+                rare: None,
             }),
             payload,
         }
@@ -164,7 +168,8 @@ impl<P: Hook> Node<P> {
 
     /// Forgets a window that was added here.
     pub(crate) fn remove_window(&self, window: &Window) {
-        self.lock().windows.try_remove(window.key());
+        let removed = self.lock().windows.remove(window.key());
+        drop(removed);
     }
 
     /// Notes a sign of life here and on all ancestors.
@@ -311,8 +316,7 @@ impl<P: Hook> Node<P> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         let due = |node: &Self| {
             let inner = node.lock();
-            let windows = inner.windows.iter().map(|(_, window)| window);
-            let ours = windows.filter(|window| !window.is_callers());
+            let ours = inner.windows.iter().filter(|window| !window.is_callers());
             ours.filter_map(|window| window.due(&node.life)).min()
         };
         nodes
@@ -323,7 +327,7 @@ impl<P: Hook> Node<P> {
 
     /// The reasons that came too late, oldest first, each once.
     pub(crate) fn also(&self) -> Vec<TerminalReason> {
-        self.lock().also.clone()
+        self.lock().also().to_vec()
     }
 
     /// What is still registered here: children, waiters, windows.
@@ -335,6 +339,33 @@ impl<P: Hook> Node<P> {
             inner.waiters.len(),
             inner.windows.len(),
         ]
+    }
+}
+
+impl<P> Inner<P> {
+    pub(super) fn also(&self) -> &[TerminalReason] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.also)
+    }
+
+    pub(super) fn follows(&self) -> &[(Weak<Node<P>>, usize)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.follows)
+    }
+
+    pub(super) fn add_also(&mut self, reason: TerminalReason) {
+        self.rare.get_or_insert_default().also.push(reason);
+    }
+
+    pub(super) fn add_followed(&mut self, node: Weak<Node<P>>, key: usize) {
+        self.rare.get_or_insert_default().follows.push((node, key));
+    }
+}
+
+impl<P> Default for Rare<P> {
+    fn default() -> Self {
+        Self {
+            also: Vec::new(),
+            follows: Vec::new(),
+        }
     }
 }
 
@@ -352,7 +383,7 @@ impl<P> Drop for Node<P> {
         }
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(PoisonError::into_inner);
-        for (node, key) in std::mem::take(&mut inner.follows) {
+        for (node, key) in inner.rare.take().into_iter().flat_map(|rare| rare.follows) {
             if let Some(node) = node.upgrade() {
                 node.lock().children.remove(key);
             }

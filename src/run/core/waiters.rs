@@ -1,12 +1,10 @@
 use std::task::Waker;
 
-use slab::Slab;
+use super::few::Few;
 
 /// Wakers that are called when a node, or something near it, ends.
-#[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    slots: Slab<Waiter>,
-}
+#[derive(Debug)]
+pub(crate) struct Waiters(Few<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
@@ -16,6 +14,10 @@ struct Waiter {
 }
 
 impl Waiters {
+    pub(super) const fn new() -> Self {
+        Self(Few::new())
+    }
+
     /// Answers the waker that was replaced: to drop it may drop a task, so that
     /// must not happen under the node's lock.
     pub(crate) fn set(
@@ -25,13 +27,13 @@ impl Waiters {
         below: bool,
     ) -> Option<Waker> {
         let waker = waker.clone();
-        match key.and_then(|key| self.slots.get_mut(key)) {
+        match key.and_then(|key| self.0.get_mut(key)) {
             Some(waiter) => {
                 waiter.below = below;
                 Some(std::mem::replace(&mut waiter.waker, waker))
             }
             None => {
-                *key = Some(self.slots.insert(Waiter { waker, below }));
+                *key = Some(self.0.insert(Waiter { waker, below }));
                 None
             }
         }
@@ -39,16 +41,16 @@ impl Waiters {
 
     /// Answers the waker, for the same reason.
     pub(crate) fn remove(&mut self, key: usize) -> Option<Waker> {
-        Some(self.slots.try_remove(key)?.waker)
+        Some(self.0.remove(key)?.waker)
     }
 
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.slots.len()
+        self.0.len()
     }
 
     pub(crate) fn collect(&self, only_below: bool, into: &mut Vec<Waker>) {
-        let wanted = self.slots.iter().filter(|(_, w)| w.below || !only_below);
-        into.extend(wanted.map(|(_, waiter)| waiter.waker.clone()));
+        let wanted = self.0.iter().filter(|w| w.below || !only_below);
+        wanted.for_each(|waiter| into.push(waiter.waker.clone()));
     }
 }
