@@ -13,7 +13,7 @@ use super::{
     core::Node,
     errors::{ErrorCounts, ErrorKey, Verdict},
     harness::Harness,
-    registry::Held,
+    registry::{Held, Listed},
     summary::Hooks,
     told::Told,
     tries::Server,
@@ -103,6 +103,8 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
     /// The number of the event that told of its end; 0 until then.
     pub(crate) told: AtomicU64,
+    /// Where its registry has it, once that does.
+    pub(super) listed: OnceLock<Listed>,
 }
 
 impl Identity {

@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::run::RunId;
+use crate::run::{RunId, info::Identity};
 
 /// Whose run it is, and its id.
 pub(super) type Key = Hashed<Name>;
@@ -39,12 +39,26 @@ impl<T: Hash> Hashed<T> {
         Self { hash, of }
     }
 
+    /// The same for one whose hash is known.
+    pub(super) const fn known(hash: u64, of: T) -> Self {
+        Self { hash, of }
+    }
+
+    pub(super) const fn hash(&self) -> u64 {
+        self.hash
+    }
+
     /// Which of so many parts it is in: by bits that tell nothing of the place in a
     /// part's own maps.
     pub(super) fn part(&self, parts: usize) -> usize {
-        // The remainder is smaller than the number of parts.
-        usize::try_from((self.hash >> 32) % parts as u64).unwrap_or(0)
+        part(self.hash, parts)
     }
+}
+
+/// The same for a hash.
+pub(super) fn part(hash: u64, parts: usize) -> usize {
+    // The remainder is smaller than the number of parts.
+    usize::try_from((hash >> 32) % parts as u64).unwrap_or(0)
 }
 
 impl<T> std::ops::Deref for Hashed<T> {
@@ -66,6 +80,15 @@ impl<T: Eq> Eq for Hashed<T> {}
 impl<T> Hash for Hashed<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
+    }
+}
+
+impl Identity {
+    /// What a registry knows the run by; none if it does not.
+    pub(super) fn key(&self) -> Option<Key> {
+        let (owner, id) = (self.owner, self.id.clone());
+        let listed = self.listed.get()?;
+        Some(Hashed::known(listed.hash, Name { owner, id }))
     }
 }
 

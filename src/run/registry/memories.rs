@@ -1,5 +1,6 @@
 use std::collections::VecDeque;
 
+use super::entries::Place;
 use crate::run::{
     ReasonClass,
     core::{End, Measure},
@@ -20,7 +21,7 @@ pub(super) struct Memories {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Memory {
     pub(super) shard: usize,
-    pub(super) serial: u64,
+    pub(super) place: Place,
 }
 
 impl Memories {

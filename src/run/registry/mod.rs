@@ -67,7 +67,9 @@ use tokio::time::Instant;
 
 pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
-pub(crate) use self::{held::Held, owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry};
+pub(crate) use self::{
+    entries::Listed, held::Held, owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry,
+};
 
 use self::shared::Shared;
 use super::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};

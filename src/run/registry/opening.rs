@@ -1,6 +1,6 @@
 use std::{
     convert::Infallible,
-    sync::{Arc, Weak, atomic::AtomicU64},
+    sync::{Arc, OnceLock, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{
     OpenRun, Owner, OwnerCaps, RunRegistry,
-    entries::{Entries, Listed},
+    entries::{Entries, Listed, Membership},
     key::Key,
     shared::Shared,
 };
@@ -64,13 +64,12 @@ impl RunRegistry {
         reason = "the new run can be found by its id"
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
-        let old_key = self.shared.key(owner, old.clone());
         let old = self.get(owner, old);
         let enrolment = Enrolment {
             key: self.shared.key(owner, new),
             session: old.as_ref().and_then(Run::session),
             named: true,
-            idle: Some(self.idle_of(&old_key, old.as_ref())),
+            idle: Some(self.idle_of(old.as_ref())),
         };
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
@@ -92,7 +91,7 @@ impl RunRegistry {
         let enrolment = Enrolment {
             session: ended.session(),
             named: true,
-            idle: Some(self.idle_of(&key, Some(&ended))),
+            idle: Some(self.idle_of(Some(&ended))),
             key,
         };
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
@@ -251,19 +250,25 @@ impl RunRegistry {
             idle,
         } = with;
         let serial = self.shared.next_serial();
-        let session = session.map(|name| self.shared.session(name));
-        if let Some(session) = &session {
+        let (hash, owner) = (key.hash(), key.owner);
+        let session = session.map(|name| {
+            let session = self.shared.session(name);
+            let hash = session.hash();
             // Under the lock of the shard, so that no end comes in between.
-            self.shared.sessions(session, |sessions| {
-                sessions.insert(session.clone(), key.owner, serial, run.clone());
+            let slot = self.shared.sessions(&session.clone(), |sessions| {
+                sessions.insert(session, owner, serial, run.clone())
             });
-        }
+            Membership { hash, slot }
+        });
         let listed = Listed {
-            serial,
+            hash,
+            place: entries.insert(key, run.clone(), serial, named, idle, now),
             session,
-            named,
         };
-        entries.insert(key, run.clone(), listed, idle, now);
+        if let Some(identity) = run.node().payload.identity() {
+            // Nobody else enrols it.
+            let _set_before = identity.listed.set(listed);
+        }
         true
     }
 
@@ -276,14 +281,12 @@ impl RunRegistry {
             owner: with.key.owner,
             generation,
             told: AtomicU64::new(0),
+            listed: OnceLock::new(),
         })
     }
 
-    fn idle_of(&self, key: &Key, run: Option<&Run>) -> Duration {
-        let idle = run.and_then(|run| {
-            let number = run.node().number();
-            self.shared.with(key, |entries| entries.idle(key, number))
-        });
+    fn idle_of(&self, run: Option<&Run>) -> Duration {
+        let idle = run.and_then(|run| self.shared.idle_limit(run.node().payload.identity()?));
         idle.unwrap_or(Self::IDLE)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::AtomicU64},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::AtomicU64},
 };
 
 use tokio::time::Instant;
@@ -123,6 +123,7 @@ impl RunRegistry {
             owner: owner.0,
             generation: 0,
             told: AtomicU64::new(0),
+            listed: OnceLock::new(),
         });
         run
     }

@@ -4,14 +4,15 @@ use std::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Owner, RunRegistry,
-    entries::{Entries, Retirement},
-    key::{Hashed, Key, Name, Session},
+    entries::{Entries, Listed, Membership, Retirement},
+    key::{Hashed, Key, Name, Session, part},
     memories::{Memories, Memory},
     owners::Owners,
     sessions::Sessions,
@@ -19,7 +20,7 @@ use super::{
 use crate::run::{
     Notice, Run, RunEvent, RunId, ShadowReport, TerminalReason, Trajectory,
     core::{End, Nanos, Node, nanos},
-    info::{Info, Registration},
+    info::{Identity, Info, Registration},
 };
 
 const SHARDS: usize = 16;
@@ -144,6 +145,23 @@ impl Shared {
         }
     }
 
+    /// How long the run may be idle, if that ever ends it.
+    pub(super) fn idle_limit(&self, identity: &Identity) -> Option<Duration> {
+        let listed = self.listed(identity)?;
+        self.with_shard(part(listed.hash, SHARDS), |entries| {
+            entries.idle(listed.place)
+        })
+    }
+
+    fn listed<'a>(&self, identity: &'a Identity) -> Option<&'a Listed> {
+        identity.listed.get().or_else(|| {
+            // Somebody may be about to enrol it: either that is done by now, or who
+            // does it sees what has become of the run.
+            let key = self.key(Owner(identity.owner), identity.id.clone());
+            self.with(&key, |_| identity.listed.get())
+        })
+    }
+
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
         // What is dropped may come back to the registry.
         let (result, _left) = self.with_shard_and_left(shard, f);
@@ -176,12 +194,12 @@ impl Shared {
         memories.push(memory, end, named);
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
             let Some(oldest) = memories.pop() else { break };
-            let forget = |entries: &mut Entries| entries.forget(oldest.serial);
+            let forget = |entries: &mut Entries| entries.forget(oldest.place);
             forgotten.extend(self.with_shard_and_left(oldest.shard, forget).1);
         }
         if memories.len() > 2 * RunRegistry::ENDED {
             memories.retain(|memory| {
-                let knows = |entries: &mut Entries| entries.knows(memory.serial);
+                let knows = |entries: &mut Entries| entries.knows(memory.place);
                 let (known, left) = self.with_shard_and_left(memory.shard, knows);
                 forgotten.extend(left);
                 known
@@ -206,18 +224,18 @@ impl Shared {
 impl Registration for Shared {
     fn ended(&self, node: &Node<Info>) -> Option<u64> {
         let identity = node.payload.identity()?;
-        let key = self.key(Owner(identity.owner), identity.id.clone());
-        let shard = key.part(SHARDS);
+        let listed = self.listed(identity)?;
+        let (shard, place) = (part(listed.hash, SHARDS), listed.place);
         let now = Instant::now();
-        let listed = self.with_shard(shard, |entries| entries.ended(&key, node.number(), now))?;
-        let serial = listed.serial;
-        if let Some(session) = &listed.session {
-            let run = self.sessions(session, |sessions| {
-                sessions.remove(session, key.owner, serial)
+        let named = self.with_shard(shard, |entries| entries.ended(place, now))?;
+        if let (Some(Membership { hash, slot }), Some(name)) = (listed.session, &identity.session) {
+            let session = Hashed::known(hash, Arc::clone(name));
+            let run = self.sessions(&session, |sessions| {
+                sessions.remove(&session, identity.owner, slot)
             });
             drop(run);
         }
-        self.remember(Memory { shard, serial }, node.nearest_end(), listed.named);
+        self.remember(Memory { shard, place }, node.nearest_end(), named);
         let mut sequence = self.sequence();
         let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
         identity.told.store(number, Ordering::Release);
@@ -245,8 +263,10 @@ impl Registration for Shared {
 
     fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant> {
         let identity = node.payload.identity()?;
-        let key = self.key(Owner(identity.owner), identity.id.clone());
-        let retirement = self.with(&key, |entries| entries.retire(&key, node.number(), now))?;
+        let listed = self.listed(identity)?;
+        let retirement = self.with_shard(part(listed.hash, SHARDS), |entries| {
+            entries.retire(listed.place, now)
+        })?;
         if let Retirement::At(at) = retirement {
             return Some(at);
         }
@@ -261,9 +281,7 @@ impl Registration for Shared {
             return;
         };
         let owner = Owner(identity.owner);
-        let key = self.key(owner, identity.id.clone());
-        let idle = self.with(&key, |entries| entries.idle(&key, node.number()));
-        let idle = idle.unwrap_or(RunRegistry::IDLE);
+        let idle = self.idle_limit(identity).unwrap_or(RunRegistry::IDLE);
         let registry = RunRegistry { shared: self };
         registry.adopt(child, owner, None, identity.session.clone(), idle);
     }
