@@ -20,12 +20,14 @@ use super::{
 };
 
 /// What a run hangs on each node of its tree.
+// In this order: what an end reads stands first, as in the node.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Info {
     /// When the tree was opened: zero of the core's clock.
     pub(crate) epoch: Instant,
-    /// The number of the root, by which a foreign tree's errors are told.
-    pub(crate) tree: u64,
+    identity: OnceLock<Box<Identity>>,
+    harness: OnceLock<Box<Harness>>,
     /// Put into a request, and no layer has taken over its settling yet.
     unclaimed: AtomicBool,
     /// A run that whoever opened it settles: nobody gave it a name by which it
@@ -35,39 +37,39 @@ pub(crate) struct Info {
     sole: AtomicBool,
     /// A layer opened the run, and settles it itself.
     owned: AtomicBool,
+    /// A stream of this node has shown a heartbeat.
+    pings: AtomicBool,
+    /// Whether there is another to go to than whom an attempt goes to.
+    followed: AtomicBool,
+    /// What it did must not be done twice.
+    effects: AtomicBool,
+    /// A silent attempt was repeated.
+    repeated_silence: AtomicBool,
+    pub(super) hooks: OnceLock<Box<Hooks>>,
+    errors: OnceLock<Box<ErrorCounts>>,
+    failing: Mutex<Option<Box<Failing>>>,
+    /// The number of the root, by which a foreign tree's errors are told.
+    pub(crate) tree: u64,
     pub(crate) heartbeats: AtomicU64,
     pub(crate) changes: AtomicU64,
     /// How many tries the call has made.
     tries: AtomicU32,
     /// Which turn of its run the call is; none if 0.
     turn: AtomicU32,
+    /// How many attempts of the run were silent in a row.
+    silent: AtomicU32,
     /// The bucket that the call paid into first; none if 0.
     paid: AtomicUsize,
     /// The others.
     paid_besides: Mutex<Vec<usize>>,
     steps: Mutex<Steps>,
-    /// A stream of this node has shown a heartbeat.
-    pings: AtomicBool,
-    failing: Mutex<Option<Box<Failing>>>,
-    errors: OnceLock<Box<ErrorCounts>>,
     /// Whom an attempt goes to; what it is, those know who put it there.
     server: OnceLock<Arc<dyn Server>>,
-    /// Whether there is another to go to.
-    followed: AtomicBool,
-    /// What it did must not be done twice.
-    effects: AtomicBool,
-    /// A silent attempt was repeated.
-    repeated_silence: AtomicBool,
-    /// How many attempts of the run were silent in a row.
-    silent: AtomicU32,
     /// Whom the last attempt of a call went to.
     asked: Mutex<Option<Arc<dyn Server>>>,
     told: Mutex<Told>,
-    pub(super) hooks: OnceLock<Box<Hooks>>,
-    harness: OnceLock<Box<Harness>>,
     /// A call that may have to be refused yet.
     held: OnceLock<Box<Held>>,
-    identity: OnceLock<Box<Identity>>,
 }
 
 /// What was done last, and what of it moved the run.

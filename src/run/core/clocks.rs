@@ -34,17 +34,19 @@ pub(crate) struct Announcement {
 }
 
 /// The absolute deadlines of one node, in nanoseconds since the tree opened.
+// In this order, so that what is compared stands side by side.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Clocks {
     ceiling: AtomicU64,
     timeout: AtomicU64,
     share: AtomicU64,
     /// The earliest of those that stand.
     announced: AtomicU64,
-    /// All of them, one per layer that reads them; changed under the lock, and
-    /// with it the earliest.
-    announcements: Mutex<Vec<Nanos>>,
     drain: AtomicU64,
+    /// All that were announced, one per layer that reads them; changed under the lock,
+    /// and with it the earliest.
+    announcements: Mutex<Vec<Nanos>>,
 }
 
 impl Clocks {
@@ -54,8 +56,8 @@ impl Clocks {
             timeout: AtomicU64::new(NEVER),
             share: AtomicU64::new(NEVER),
             announced: AtomicU64::new(NEVER),
-            announcements: Mutex::new(Vec::new()),
             drain: AtomicU64::new(NEVER),
+            announcements: Mutex::new(Vec::new()),
         }
     }
 

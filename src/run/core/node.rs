@@ -19,32 +19,35 @@ use super::{
 use crate::run::{NodeKind, ResetOn, TerminalReason};
 
 /// One node of a run tree.
+// In this order: what an end reads and writes stands side by side, for of thousands that
+// end at once each line that is not in the processor's cache costs more than all else.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Node<P> {
-    pub(super) kind: NodeKind,
     pub(super) number: u64,
-    pub(super) opened: Duration,
     parent: Option<Parent<P>>,
-    pub(super) end: OnceLock<End>,
+    pub(super) opened: Duration,
+    inner: Mutex<Inner<P>>,
     pub(crate) clocks: Clocks,
-    pub(super) life: Life,
-    /// Pauses at this node, and at it or below it.
-    pub(super) own_pauses: Pauses,
-    pub(super) pauses: Pauses,
-    /// How often drivers here were called because something ended.
-    heard: AtomicU64,
+    pub(super) end: OnceLock<End>,
+    pub(super) kind: NodeKind,
+    /// Opened though a node above it was closing.
+    pub(super) last: bool,
+    pub(crate) payload: P,
     /// How many work on nodes at or below this one.
     pub(super) active: AtomicUsize,
     /// How many of those are tasks, and no work of their own.
     tasks: AtomicUsize,
+    /// How often drivers here were called because something ended.
+    heard: AtomicU64,
     /// How many watch the clocks at or below this node.
     pub(super) watched: AtomicUsize,
     /// Nothing may start here any more: what it will end as.
     pub(super) closing: OnceLock<Arc<Closing>>,
-    /// Opened though a node above it was closing.
-    pub(super) last: bool,
-    inner: Mutex<Inner<P>>,
-    pub(crate) payload: P,
+    pub(super) life: Life,
+    /// Pauses at this node, and at it or below it.
+    pub(super) own_pauses: Pauses,
+    pub(super) pauses: Pauses,
 }
 
 #[derive(Debug)]

@@ -1,4 +1,8 @@
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, VecDeque},
+    time::Duration,
+};
 
 use slab::Slab;
 use tokio::time::Instant;
@@ -19,6 +23,9 @@ pub(super) struct Entries {
     by_key: Map<Key, usize>,
     /// When an entry is to be looked at again.
     due: BinaryHeap<Reverse<(Instant, Place)>>,
+    /// The same for those that have ended: each is remembered for as long, so they come
+    /// in order.
+    ended: VecDeque<(Instant, Place)>,
     /// When all that live are to be looked at.
     sweep: Option<Instant>,
     /// Ended runs whose id was opened anew before they could be told of, by their
@@ -201,25 +208,26 @@ impl Entries {
         entry.expires = Some(expires);
         let named = entry.named;
         self.remembered += 1;
-        self.look_at(place, expires);
+        if self.ended.len() > 2 * self.all.len() + 64 {
+            let all = &self.all;
+            self.ended.retain(|(_, place)| knows(all, *place));
+        }
+        self.ended.push_back((expires, place));
         Some(named)
     }
 
     /// When [`due`](Self::due) has something to do.
     pub(super) fn next(&self) -> Option<Instant> {
         let due = self.due.peek().map(|Reverse((at, _))| *at);
-        due.into_iter().chain(self.sweep).min()
+        let ended = self.ended.front().map(|(at, _)| *at);
+        due.into_iter().chain(ended).chain(self.sweep).min()
     }
 
     /// Forgets what has expired, and answers the runs that are to be looked at, by
     /// the caller and without the lock.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
-        while let Some(&Reverse((at, place))) = self.due.peek() {
-            if at > now {
-                break;
-            }
-            self.due.pop();
+        while let Some(place) = self.pop_due(now) {
             let Some(entry) = self.at(place) else {
                 continue;
             };
@@ -249,6 +257,17 @@ impl Entries {
             self.sweep = (!suspects.is_empty()).then(|| now + RunRegistry::SAFETY);
         }
         suspects
+    }
+
+    fn pop_due(&mut self, now: Instant) -> Option<Place> {
+        if self.ended.front().is_some_and(|(at, _)| *at <= now) {
+            return self.ended.pop_front().map(|(_, place)| place);
+        }
+        let Reverse((at, place)) = *self.due.peek()?;
+        (at <= now).then(|| {
+            self.due.pop();
+            place
+        })
     }
 
     /// Forgets the entry of that place, if it is still there.
