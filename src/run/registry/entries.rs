@@ -1,31 +1,30 @@
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, VecDeque},
-    time::Duration,
-};
+use std::time::Duration;
 
 use slab::Slab;
 use tokio::time::Instant;
 
 use super::{
     RunRegistry,
+    agenda::Agenda,
     idle::idle_until,
     key::{Key, Map},
 };
 use crate::run::{Run, RunId, TerminalReason, info::Identity};
+
+/// Of the two agendas.
+const LIVES: usize = 0;
+const REMEMBERED: usize = 1;
 
 /// One of the parts of what the registry knows, behind a lock; no run is ended in
 /// here.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     all: Slab<Entry>,
-    /// Where each is in there.
-    by_key: Map<Key, usize>,
-    /// When an entry is to be looked at again.
-    due: BinaryHeap<Reverse<(Instant, Place)>>,
-    /// The same for those that have ended: each is remembered for as long, so they come
-    /// in order.
-    ended: VecDeque<(Instant, Place)>,
+    /// Where the newest of each key's hash is in there; the entry says where others of
+    /// that hash are. A table of keys would be four times as large.
+    by_hash: Map<u64, usize>,
+    /// When an entry is to be looked at again, if it lives and if it is remembered.
+    due: [Agenda; 2],
     /// When all that live are to be looked at.
     sweep: Option<Instant>,
     /// Ended runs whose id was opened anew before they could be told of, by their
@@ -72,6 +71,10 @@ pub(super) enum Retirement {
 struct Entry {
     run: Run,
     serial: u64,
+    /// That of its key.
+    hash: u64,
+    /// Another entry whose key has this hash.
+    same: Option<usize>,
     /// Somebody chose its id, and may come back with it.
     named: bool,
     /// The idle limit of a run that was given its id; others end by themselves.
@@ -86,32 +89,34 @@ impl Entries {
     /// Answers where it is from now on.
     pub(super) fn insert(
         &mut self,
-        key: Key,
+        key: &Key,
         run: Run,
         serial: u64,
         named: bool,
         idle: Option<Duration>,
         now: Instant,
     ) -> Place {
-        let at = idle.and_then(|idle| now.checked_add(idle));
-        let index = self.all.insert(Entry {
+        if let Some(old) = self.index(key).map(|index| self.take(index)) {
+            if old.expires.is_none() {
+                self.replaced.insert(old.serial, old.named);
+            }
+            self.left.push(old.run);
+        }
+        let index = self.all.vacant_key();
+        let same = self.by_hash.insert(key.hash(), index);
+        self.all.insert(Entry {
             run,
             serial,
+            hash: key.hash(),
+            same,
             named,
             idle,
             expires: None,
             retired: false,
         });
-        if let Some(old) = self.by_key.insert(key, index) {
-            let old = self.all.remove(old);
-            if old.expires.is_none() {
-                self.replaced.insert(old.serial, old.named);
-            }
-            self.leave(old);
-        }
         let place = Place { serial, index };
-        if let Some(at) = at {
-            self.look_at(place, at);
+        if let Some(at) = idle.and_then(|idle| now.checked_add(idle)) {
+            self.look_at(place, at, LIVES);
         }
         self.sweep.get_or_insert(now + RunRegistry::SAFETY);
         place
@@ -138,7 +143,7 @@ impl Entries {
     /// The run of this key was found by it: from now on it ends by being idle,
     /// if by nothing else. Of several limits the smallest stays.
     pub(super) fn share(&mut self, key: &Key, idle: Duration, now: Instant) {
-        let Some(&index) = self.by_key.get(key) else {
+        let Some(index) = self.index(key) else {
             return;
         };
         let entry = &mut self.all[index];
@@ -151,13 +156,14 @@ impl Entries {
         if entry.expires.is_none() {
             let serial = entry.serial;
             if let Some(at) = now.checked_add(idle) {
-                self.look_at(Place { serial, index }, at);
+                self.look_at(Place { serial, index }, at, LIVES);
             }
         }
     }
 
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Run> {
-        let entry = &mut self.all[*self.by_key.get(key)?];
+        let index = self.index(key)?;
+        let entry = &mut self.all[index];
         if entry.expires.is_some() {
             entry.expires = now.checked_add(RunRegistry::REMEMBERED);
         }
@@ -182,8 +188,9 @@ impl Entries {
     }
 
     pub(super) fn find(&self, id: &RunId) -> impl Iterator<Item = Run> {
-        let matching = self.by_key.iter().filter(move |(key, _)| key.id == *id);
-        matching.map(|(_, index)| self.all[*index].run.clone())
+        let ours = |entry: &&Entry| entry.identity().is_some_and(|known| known.id == *id);
+        let all = self.all.iter().map(|(_, entry)| entry);
+        all.filter(ours).map(|entry| entry.run.clone())
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Run> {
@@ -208,32 +215,29 @@ impl Entries {
         entry.expires = Some(expires);
         let named = entry.named;
         self.remembered += 1;
-        if self.ended.len() > 2 * self.all.len() + 64 {
-            let all = &self.all;
-            self.ended.retain(|(_, place)| knows(all, *place));
-        }
-        self.ended.push_back((expires, place));
+        self.look_at(place, expires, REMEMBERED);
         Some(named)
     }
 
     /// When [`due`](Self::due) has something to do.
     pub(super) fn next(&self) -> Option<Instant> {
-        let due = self.due.peek().map(|Reverse((at, _))| *at);
-        let ended = self.ended.front().map(|(at, _)| *at);
-        due.into_iter().chain(ended).chain(self.sweep).min()
+        let due = self.due.iter().filter_map(Agenda::next);
+        due.chain(self.sweep).min()
     }
 
     /// Forgets what has expired, and answers the runs that are to be looked at, by
     /// the caller and without the lock.
     pub(super) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
-        while let Some(place) = self.pop_due(now) {
+        while let Some(place) = self.due.iter_mut().find_map(|due| due.pop(now)) {
             let Some(entry) = self.at(place) else {
                 continue;
             };
+            let which = usize::from(entry.expires.is_some());
             let next = match (entry.expires, entry.idle) {
                 (Some(expires), _) if expires <= now => {
-                    self.forget(place);
+                    let run = self.forget(place);
+                    self.left.extend(run);
                     None
                 }
                 (Some(expires), _) => Some(expires),
@@ -247,10 +251,12 @@ impl Entries {
                 },
                 (None, None) => None,
             };
-            again.extend(next.map(|at| Reverse((at, place))));
+            again.extend(next.map(|at| (at, place, which)));
         }
         // Not before: a limit of nothing would be due again at once, for ever.
-        self.due.extend(again);
+        for (at, place, which) in again {
+            self.due[which].push(at, place);
+        }
         if self.sweep.is_some_and(|at| at <= now) {
             suspects.clear();
             suspects.extend(self.live());
@@ -259,27 +265,10 @@ impl Entries {
         suspects
     }
 
-    fn pop_due(&mut self, now: Instant) -> Option<Place> {
-        if self.ended.front().is_some_and(|(at, _)| *at <= now) {
-            return self.ended.pop_front().map(|(_, place)| place);
-        }
-        let Reverse((at, place)) = *self.due.peek()?;
-        (at <= now).then(|| {
-            self.due.pop();
-            place
-        })
-    }
-
-    /// Forgets the entry of that place, if it is still there.
-    pub(super) fn forget(&mut self, place: Place) {
-        if !self.knows(place) {
-            return;
-        }
-        let entry = self.all.remove(place.index);
-        if let Some(key) = entry.run.node().payload.identity().and_then(Identity::key) {
-            self.by_key.remove(&key);
-        }
-        self.leave(entry);
+    /// Forgets the entry of that place, if it is still there; its run is to be dropped
+    /// without the lock.
+    pub(super) fn forget(&mut self, place: Place) -> Option<Run> {
+        self.knows(place).then(|| self.take(place.index).run)
     }
 
     pub(super) fn knows(&self, place: Place) -> bool {
@@ -294,15 +283,48 @@ impl Entries {
         )
     }
 
-    fn leave(&mut self, entry: Entry) {
+    /// Removes the entry that is there.
+    fn take(&mut self, index: usize) -> Entry {
+        let entry = self.all.remove(index);
         if entry.expires.is_some() {
             self.remembered -= 1;
         }
-        self.left.push(entry.run);
+        let newest = self.by_hash.remove(&entry.hash);
+        match newest.filter(|newest| *newest != index) {
+            None => {
+                if let Some(same) = entry.same {
+                    self.by_hash.insert(entry.hash, same);
+                }
+            }
+            Some(newest) => {
+                self.by_hash.insert(entry.hash, newest);
+                let mut next = Some(newest);
+                while let Some(other) = next.and_then(|other| self.all.get_mut(other)) {
+                    if other.same == Some(index) {
+                        other.same = entry.same;
+                    }
+                    next = other.same;
+                }
+            }
+        }
+        entry
     }
 
     fn entry(&self, key: &Key) -> Option<&Entry> {
-        self.by_key.get(key).map(|index| &self.all[*index])
+        self.index(key).map(|index| &self.all[index])
+    }
+
+    fn index(&self, key: &Key) -> Option<usize> {
+        let mut next = self.by_hash.get(&key.hash()).copied();
+        while let Some(index) = next {
+            let entry = &self.all[index];
+            let known = entry.identity();
+            if known.is_some_and(|known| known.owner == key.owner && known.id == key.id) {
+                return Some(index);
+            }
+            next = entry.same;
+        }
+        None
     }
 
     fn at(&mut self, place: Place) -> Option<&mut Entry> {
@@ -310,14 +332,20 @@ impl Entries {
         (entry.serial == place.serial).then_some(entry)
     }
 
-    fn look_at(&mut self, place: Place, at: Instant) {
-        // What was forgotten before its time leaves its place in the queue. Each that
-        // is known may have two there: twice as many, and this is rare.
-        if self.due.len() > 4 * self.all.len() + 64 {
-            let all = &self.all;
-            self.due.retain(|Reverse((_, place))| knows(all, *place));
+    fn look_at(&mut self, place: Place, at: Instant, which: usize) {
+        let due = &mut self.due[which];
+        // What was forgotten before its time leaves its place in there. Each that is
+        // known may have two: twice as many, and this is rare.
+        if due.len() > 4 * self.all.len() + 64 {
+            due.retain(|place| knows(&self.all, place));
         }
-        self.due.push(Reverse((at, place)));
+        due.push(at, place);
+    }
+}
+
+impl Entry {
+    fn identity(&self) -> Option<&Identity> {
+        self.run.node().payload.identity()
     }
 }
 

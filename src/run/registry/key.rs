@@ -4,7 +4,7 @@ use std::{
     sync::Arc,
 };
 
-use crate::run::{RunId, info::Identity};
+use crate::run::RunId;
 
 /// Whose run it is, and its id.
 pub(super) type Key = Hashed<Name>;
@@ -80,15 +80,6 @@ impl<T: Eq> Eq for Hashed<T> {}
 impl<T> Hash for Hashed<T> {
     fn hash<H: Hasher>(&self, state: &mut H) {
         state.write_u64(self.hash);
-    }
-}
-
-impl Identity {
-    /// What a registry knows the run by; none if it does not.
-    pub(super) fn key(&self) -> Option<Key> {
-        let (owner, id) = (self.owner, self.id.clone());
-        let listed = self.listed.get()?;
-        Some(Hashed::known(listed.hash, Name { owner, id }))
     }
 }
 

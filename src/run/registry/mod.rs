@@ -46,6 +46,7 @@
 //! # Ok::<_, tower_agent::InvalidRunId>(())
 //! ```
 
+mod agenda;
 mod drain;
 mod ending;
 mod entries;

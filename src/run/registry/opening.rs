@@ -262,7 +262,7 @@ impl RunRegistry {
         });
         let listed = Listed {
             hash,
-            place: entries.insert(key, run.clone(), serial, named, idle, now),
+            place: entries.insert(&key, run.clone(), serial, named, idle, now),
             session,
         };
         if let Some(identity) = run.node().payload.identity() {

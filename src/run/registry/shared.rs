@@ -195,7 +195,8 @@ impl Shared {
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
             let Some(oldest) = memories.pop() else { break };
             let forget = |entries: &mut Entries| entries.forget(oldest.place);
-            forgotten.extend(self.with_shard_and_left(oldest.shard, forget).1);
+            let (run, left) = self.with_shard_and_left(oldest.shard, forget);
+            forgotten.extend(run.into_iter().chain(left));
         }
         if memories.len() > 2 * RunRegistry::ENDED {
             memories.retain(|memory| {

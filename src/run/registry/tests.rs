@@ -1,3 +1,4 @@
+mod entries;
 mod keys;
 mod owners;
 
