@@ -179,7 +179,11 @@ impl Shared {
         let result = f(&mut entries);
         if let Some(at) = entries.next() {
             let at = nanos(at.saturating_duration_since(self.epoch));
-            self.next.fetch_min(at, Ordering::AcqRel);
+            // Mostly another is earlier: a load is cheaper than an exchange. Whoever has
+            // just reset it comes to this shard yet, or was here before.
+            if at < self.next.load(Ordering::Acquire) {
+                self.next.fetch_min(at, Ordering::AcqRel);
+            }
         }
         let (more, left) = entries.settle();
         self.remembered.fetch_add(more, Ordering::AcqRel);

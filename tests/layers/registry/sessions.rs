@@ -37,6 +37,22 @@ async fn all_live_runs_of_the_owners_session_end_in_the_order_of_opening() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_that_comes_after_others_have_left_is_the_last_of_its_session() {
+    let registry = RunRegistry::new();
+    let first = opened(&registry, us(), "a", "s").await;
+    let _second = opened(&registry, us(), "b", "s").await;
+    first.end(TerminalReason::Completed);
+    let _third = opened(&registry, us(), "c", "s").await;
+    let _theirs = opened(&registry, Owner::of(THEM), "d", "s").await;
+    let _fourth = opened(&registry, us(), "e", "s").await;
+
+    let found = registry.find_session("s");
+    let found: Vec<_> = found.iter().map(Run::id).collect();
+    assert_eq!(found, ["b", "c", "d", "e"].map(id));
+    assert_eq!(registry.abort_session(us(), "s"), ["b", "c", "e"].map(id));
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_operator_finds_a_session_of_all_owners_and_only_what_lives() {
     let registry = RunRegistry::new();
     let ours = opened(&registry, us(), "r", "s").await;
