@@ -6,8 +6,9 @@ import queue
 import subprocess
 import threading
 
-# Longer than any case is silent for, and than the SDKs' own patience, which is told to the program.
-PATIENCE = 40
+# Longer than any case is silent for, than the SDKs' own patience, which is told to the program, and than a
+# busy machine takes to start it.
+PATIENCE = 120
 
 
 class Program:
