@@ -124,9 +124,8 @@ impl Outgoing {
             tap.trailers();
             return Ok(());
         };
-        if tap.frame(data) == Seen::Progress {
-            self.pulse.show();
-        }
+        let seen = tap.frame(data);
+        self.pulse.hand_on(seen == Seen::Progress);
         if let Some(outlet) = &mut self.outlet {
             outlet.pass(data, tap.judged());
         }

@@ -16,6 +16,8 @@ pub(super) struct Pulse {
     /// Who is told.
     call: Option<Run>,
     working: Option<Working>,
+    /// Something was handed on since nothing came from below.
+    handed: bool,
     /// The call was seen to be over: what is inside has not noticed yet.
     over: bool,
     drive: Drive,
@@ -31,6 +33,7 @@ impl Pulse {
             clock: found.clone().unwrap_or_else(Run::open),
             call: found,
             working: Working::new(layer.notices),
+            handed: false,
             over: false,
             drive: Drive::default(),
         }
@@ -56,10 +59,11 @@ impl Pulse {
         self.clock.at(turn.now())
     }
 
-    /// Content is handed to the caller.
+    /// Something is handed to the caller, and whether that is content.
     #[inline]
-    pub(super) const fn show(&mut self) {
-        if let Some(working) = &mut self.working {
+    pub(super) const fn hand_on(&mut self, content: bool) {
+        self.handed = true;
+        if let (true, Some(working)) = (content, &mut self.working) {
             working.show();
         }
     }
@@ -87,6 +91,15 @@ impl Pulse {
         cx: &mut Context<'_>,
     ) -> Option<Bytes> {
         let now = self.now(turn);
+        let tells = self.working.as_ref().and_then(Working::next);
+        let sends = outlet.as_deref().and_then(Outlet::next);
+        let is_due = tells.into_iter().chain(sends).any(|at| at <= now);
+        if std::mem::take(&mut self.handed) && is_due {
+            // Who measures further out is to note that first, before the clocks are
+            // looked at here.
+            cx.waker().wake_by_ref();
+            return None;
+        }
         let due = self.working.as_mut().and_then(|it| it.wait(now));
         let notice = due.filter(|_| self.is_live(turn)).map(|running_for| {
             let notice = Notice::working(Step::new(StepKind::LlmCall), running_for);

@@ -133,8 +133,12 @@ impl Working {
         Some(now.saturating_sub(began))
     }
 
-    /// When to look again; none if nothing more is told.
+    /// When to look again; none if nothing more is told, or nothing was waited for
+    /// yet.
     pub(crate) const fn next(&self) -> Option<Duration> {
+        if self.began.is_none() {
+            return None;
+        }
         let again = self.told == 0 || !self.notices.every.is_zero();
         if again && self.told < self.notices.at_most {
             Some(self.next)

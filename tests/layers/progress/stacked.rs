@@ -12,11 +12,11 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ProgressLayer,
-    PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer,
+    ProgressNotices, PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
+    TerminalReason, TerminalResponseLayer,
 };
 
-use super::{KEEP_ALIVE, comment, timed};
+use super::{KEEP_ALIVE, Noticed, comment, each, timed};
 use crate::support::{
     DONE, PRELUDE, ReadExt, Script, Several, Told, chat, failing, poll_body, prompt, quick,
     request, run_on, secs,
@@ -206,4 +206,25 @@ async fn nobody_is_woken_any_more_when_a_stream_is_over() {
 
     assert_eq!(wakes.0.load(Ordering::SeqCst), before);
     drop(body);
+}
+
+/// What is read in the very poll in which a notice is due has stopped the window that
+/// passes then; a layer that holds the answer has not handed it on.
+#[tokio::test(start_paused = true)]
+async fn a_notice_comes_after_what_was_read_in_its_instant() {
+    let half = Script::json().wait(30.0).data("{\"choices\":");
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(30)))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ProgressLayer::new().notices(ProgressNotices::new().quiet(secs(0))))
+        .service(Several::new([half.wait(10.0).data("[]}")]));
+    let run = Run::open();
+
+    let noticed = Noticed::of(&run);
+    let answer = service.oneshot(run.attach(prompt("m", false))).await;
+
+    let whole = answer.unwrap().into_body().read().await.whole();
+    assert_eq!(whole, "{\"choices\":[]}");
+    run.end(TerminalReason::Aborted);
+    assert_eq!(noticed.all().await, each("llm_call", &[30]));
 }
