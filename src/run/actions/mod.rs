@@ -19,6 +19,8 @@
 //! Nothing, unless somebody set limits: else the usual ones are observed. With the run
 //! all that is remembered of its actions is freed, but for what it was ended for.
 
+mod calls;
+mod judge;
 mod limits;
 mod loops;
 mod state;

@@ -2,36 +2,21 @@ use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     LoopLimits, LoopPattern, LoopVerdict,
+    calls::{Calls, Waiting},
+    judge::{Judge, Row},
     loops::Found,
     tools::Tools,
-    warnings::{Seen, Warnings},
+    warnings::Seen,
     window::{Action, Window},
 };
-use crate::conversation::{Called, Event, History, Place, ToolCall, digest};
-
-/// How many calls may wait for their results.
-const OPEN: usize = 128;
-
-/// How many calls are known by their ids.
-const IDS: usize = 256;
-
-/// How much of a tool's name is kept, in characters.
-const NAME: usize = 64;
+use crate::conversation::{Called, Event, History, Place, ToolCall};
 
 /// What a run did, as far as it is remembered.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// Limits that end the run.
-    limits: Option<LoopLimits>,
-    /// Limits that end nothing.
-    observed: Option<LoopLimits>,
+    judge: Judge,
     window: Window,
-    warnings: Warnings,
-    /// Calls of the history without a result.
-    open: VecDeque<Waiting>,
-    /// Calls that an answer made, and no history has repeated.
-    expected: VecDeque<Waiting>,
-    ids: VecDeque<u64>,
+    calls: Calls,
     places: VecDeque<Place>,
     tools: Tools,
     /// The last that was said is an answer without calls.
@@ -49,13 +34,6 @@ struct Beginning {
     turn: Option<usize>,
     /// What stands before the first event is an answer without calls.
     answered: bool,
-}
-
-#[derive(Debug)]
-struct Waiting {
-    id: Option<u64>,
-    name: Arc<str>,
-    call: u64,
 }
 
 /// Why it is looked at what was done last.
@@ -83,13 +61,8 @@ impl State {
     /// Smaller limits hold for what was done before, too: a layer further out may
     /// have read the request already.
     pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
-        let place = match ends {
-            true => &mut self.limits,
-            false => &mut self.observed,
-        };
-        let tightened = place.map_or(limits, |there| there.tightened(limits));
         let mut effects = Vec::new();
-        if place.replace(tightened) != Some(tightened) {
+        if self.judge.limit(limits, ends) {
             self.look(News::Limits, &mut effects);
         }
         effects
@@ -100,10 +73,7 @@ impl State {
     }
 
     pub(super) fn expect(&mut self, calls: Vec<Called>) {
-        for call in calls.into_iter().filter(|call| call.id.is_some()) {
-            self.expected.retain(|known| known.id != call.id);
-            bounded(&mut self.expected, OPEN, Waiting::new(&call));
-        }
+        self.calls.expect(calls);
     }
 
     pub(super) fn ran(&mut self, action: Action) -> Vec<Effect> {
@@ -155,12 +125,8 @@ impl State {
                 answered: self.answered,
             };
         }
-        let known = |event: &Event<'_>| match event {
-            Event::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
-            _ => false,
-        };
         let said = |event: &Event<'_>| *event == Event::Said;
-        let known = events.iter().rposition(known);
+        let known = events.iter().rposition(|event| self.calls.knows(event));
         let last = match history.continues {
             true => known,
             false => known.or_else(|| events.iter().rposition(said)),
@@ -168,10 +134,8 @@ impl State {
         let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
         // The answer that it continues is not in it: it called nothing, if nothing is
         // waited for, and no result is brought.
-        let continues = history.continues
-            && self.open.is_empty()
-            && self.expected.is_empty()
-            && !events.iter().any(Event::is_of_tools);
+        let continues =
+            history.continues && self.calls.is_empty() && !events.iter().any(Event::is_of_tools);
         // Of a history that has nothing in common with the last one nobody knows
         // whose turns it shows.
         let follows = known.is_some() || history.from.is_some() || continues;
@@ -186,46 +150,35 @@ impl State {
     /// The user has answered what the model said: what it does next is for that.
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
         self.window = Window::default();
-        self.warnings = Warnings::default();
+        self.judge.begin_anew();
         effects.push(Effect::Turned);
     }
 
     fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
         let waiting = Waiting::new(call);
-        if let Some(id) = call.id {
-            self.expected.retain(|known| known.id != Some(id));
-            if !self.ids.contains(&id) {
-                bounded(&mut self.ids, IDS, id);
-            }
-        }
         let known = !appended || self.tools.may_hold(&call.name);
-        let unknown = self.window.called(known, self.size());
+        let unknown = self.window.called(known, self.judge.size());
         if !known {
-            let (pattern, of) = (LoopPattern::UnknownTool, waiting.call);
-            let seen = Seen {
-                count: unknown,
-                again: true,
+            let row = Row {
+                pattern: LoopPattern::UnknownTool,
+                call: waiting.call,
+                tool: &waiting.name,
+                seen: Seen {
+                    count: unknown,
+                    again: true,
+                },
+                is_told: false,
             };
-            self.judge(pattern, of, seen, &waiting.name, false, effects);
+            self.judge
+                .judge(row, |found| effects.push(Effect::Found(found)));
         }
-        bounded(&mut self.open, OPEN, waiting);
+        self.calls.show(waiting);
     }
 
     fn answered(&mut self, id: Option<u64>, result: u64, effects: &mut Vec<Effect>) {
-        let of = |calls: &mut VecDeque<Waiting>| {
-            let place = calls.iter().position(|call| call.id == id)?;
-            calls.remove(place)
+        let Some(call) = self.calls.answer(id) else {
+            return;
         };
-        let found = of(&mut self.open);
-        let found = match id {
-            // Its call is in no history.
-            Some(_) => found.or_else(|| of(&mut self.expected)),
-            None => found,
-        };
-        let Some(call) = found else { return };
-        if let Some(id) = id.filter(|id| !self.ids.contains(id)) {
-            bounded(&mut self.ids, IDS, id);
-        }
         match self.window.repeated(call.call, result) {
             Some(true) => return self.look(News::Result, effects),
             Some(false) => return,
@@ -242,7 +195,7 @@ impl State {
 
     fn push(&mut self, action: Action, effects: &mut Vec<Effect>) {
         effects.push(Effect::Acted(action.call));
-        self.window.push(action, self.size());
+        self.window.push(action, self.judge.size());
         self.look(News::Action, effects);
     }
 
@@ -259,70 +212,20 @@ impl State {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
-            let again = news != News::Limits;
-            // Told as the same call with the same result, which says more.
-            let told = pattern == LoopPattern::SameTool && same >= count;
-            let seen = Seen { count, again };
-            self.judge(pattern, call, seen, &name, told, effects);
-        }
-    }
-
-    fn judge(
-        &mut self,
-        pattern: LoopPattern,
-        call: u64,
-        seen: Seen,
-        tool: &Arc<str>,
-        told_of: bool,
-        effects: &mut Vec<Effect>,
-    ) {
-        let reached = |limits: Option<LoopLimits>| {
-            let stop = limits.and_then(|limits| pattern.stop(&limits));
-            stop.is_some_and(|stop| seen.count >= stop)
-        };
-        let subject = match pattern {
-            LoopPattern::SameCall | LoopPattern::SameTool => call,
-            // Whichever was last, it is the same loop.
-            LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
-        };
-        let mut find = |verdict, times| {
-            effects.push(Effect::Found(Found {
+            let row = Row {
                 pattern,
-                verdict,
-                tool: Arc::clone(tool),
-                times,
-            }));
-        };
-        if reached(self.limits) {
-            return find(LoopVerdict::Stopped, seen.count);
+                call,
+                tool: &name,
+                seen: Seen {
+                    count,
+                    again: news != News::Limits,
+                },
+                // As the same call with the same result.
+                is_told: pattern == LoopPattern::SameTool && same >= count,
+            };
+            self.judge
+                .judge(row, |found| effects.push(Effect::Found(found)));
         }
-        if self
-            .warnings
-            .observe(pattern, subject, reached(self.observed()))
-        {
-            find(LoopVerdict::Observed, seen.count);
-        }
-        let told = [self.limits, self.observed()].into_iter().flatten();
-        if let Some(every) = told.filter_map(|limits| pattern.warn(&limits)).min() {
-            let warned = self.warnings.warn(pattern, subject, seen, every);
-            if let Some(times) = warned.filter(|_| !told_of) {
-                find(LoopVerdict::Warned, times);
-            }
-        }
-    }
-
-    /// The limits that end nothing: the usual ones, if nobody set any.
-    fn observed(&self) -> Option<LoopLimits> {
-        match self.limits {
-            None => Some(self.observed.unwrap_or(LoopLimits::DEFAULT)),
-            Some(_) => self.observed,
-        }
-    }
-
-    /// How many actions are remembered.
-    fn size(&self) -> usize {
-        let limits = [self.limits, self.observed()].into_iter().flatten();
-        limits.map(LoopLimits::window).max().unwrap_or_default()
     }
 }
 
@@ -330,34 +233,8 @@ impl State {
 impl State {
     /// How much is kept of each kind.
     pub(super) fn sizes(&self) -> [usize; 5] {
-        let Self {
-            open,
-            expected,
-            ids,
-            places,
-            window,
-            ..
-        } = self;
-        [
-            open.len(),
-            expected.len(),
-            ids.len(),
-            places.len(),
-            window.size(),
-        ]
-    }
-}
-
-impl Waiting {
-    fn new(call: &ToolCall<'_>) -> Self {
-        let name = String::from_utf8_lossy(&call.name);
-        let readable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-        let name: String = name.chars().take(NAME).map(readable).collect();
-        Self {
-            id: call.id,
-            name: name.into(),
-            call: digest((&*call.name, call.arguments)),
-        }
+        let [open, expected, ids] = self.calls.sizes();
+        [open, expected, ids, self.places.len(), self.window.size()]
     }
 }
 
@@ -378,11 +255,4 @@ fn tell_once(effects: &mut Vec<Effect>) {
     effects.reverse();
     effects.retain(&mut is_last);
     effects.reverse();
-}
-
-fn bounded<T>(queue: &mut VecDeque<T>, most: usize, item: T) {
-    if queue.len() >= most {
-        queue.pop_front();
-    }
-    queue.push_back(item);
 }
