@@ -31,12 +31,14 @@ mod clocks;
 mod closing;
 mod end;
 mod few;
+mod inner;
 mod latch;
 mod leaves;
 mod node;
 mod pauses;
 mod waiters;
 mod window;
+mod work;
 
 pub(crate) use self::{
     clocks::{Announcement, Clock, Nanos, nanos},

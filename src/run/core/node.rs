@@ -1,6 +1,6 @@
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -9,12 +9,10 @@ use std::{
 
 use super::{
     Clock, End, Hook, Nanos, Window,
-    children::Children,
     clocks::{Clocks, Life},
     closing::Closing,
-    few::Few,
+    inner::Inner,
     pauses::Pauses,
-    waiters::Waiters,
 };
 use crate::run::{NodeKind, ResetOn, TerminalReason};
 
@@ -37,7 +35,7 @@ pub(crate) struct Node<P> {
     /// How many work on nodes at or below this one.
     pub(super) active: AtomicUsize,
     /// How many of those are tasks, and no work of their own.
-    tasks: AtomicUsize,
+    pub(super) tasks: AtomicUsize,
     /// How often drivers here were called because something ended.
     heard: AtomicU64,
     /// How many watch the clocks at or below this node.
@@ -54,22 +52,6 @@ pub(crate) struct Node<P> {
 struct Parent<P> {
     node: Arc<Node<P>>,
     key: usize,
-}
-
-#[derive(Debug)]
-pub(super) struct Inner<P> {
-    pub(super) children: Children<P>,
-    pub(super) waiters: Waiters,
-    pub(super) windows: Few<Arc<Window>>,
-    rare: Option<Box<Rare<P>>>,
-}
-
-/// What few nodes ever have.
-#[derive(Debug)]
-struct Rare<P> {
-    also: Vec<TerminalReason>,
-    /// Where this node is listed besides its parent, to be forgotten there.
-    follows: Vec<(Weak<Node<P>>, usize)>,
 }
 
 impl<P: Hook> Node<P> {
@@ -142,12 +124,7 @@ impl<P: Hook> Node<P> {
             watched: AtomicUsize::new(0),
             closing: OnceLock::new(),
             last: false,
-            inner: Mutex::new(Inner {
-                children: Children::new(),
-                waiters: Waiters::new(),
-                windows: Few::new(),
-                rare: None,
-            }),
+            inner: Mutex::new(Inner::new()),
             payload,
         }
     }
@@ -189,57 +166,6 @@ impl<P: Hook> Node<P> {
         self.life.last(resets_on)
     }
 
-    /// Counts one more piece of work at this node, for it and all ancestors.
-    pub(crate) fn enter(&self) {
-        self.active.fetch_add(1, Ordering::AcqRel);
-        for ancestor in self.ancestors() {
-            ancestor.active.fetch_add(1, Ordering::AcqRel);
-        }
-    }
-
-    /// Takes one [`enter`](Self::enter) back. The last one to leave a node that
-    /// is closing ends it.
-    pub(crate) fn leave(&self, now: Duration) {
-        let mut wakers = Vec::new();
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            // In one order with the clock of the closing.
-            if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
-                continue;
-            }
-            if node.is_draining() {
-                node.drained(now);
-            }
-            if node.end.get().is_some() {
-                node.lock().waiters.collect(false, &mut wakers);
-            }
-        }
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            if node.end.get().is_some() && node.is_idle() {
-                node.payload.settled(node);
-            }
-        }
-        for waker in wakers {
-            waker.wake();
-        }
-    }
-
-    /// A task of its own works on this node as well, as part of what was
-    /// entered.
-    pub(crate) fn enter_task(&self) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            node.tasks.fetch_add(1, Ordering::AcqRel);
-        }
-        self.enter();
-    }
-
-    /// Takes one [`enter_task`](Self::enter_task) back.
-    pub(crate) fn leave_task(&self, now: Duration) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            node.tasks.fetch_sub(1, Ordering::AcqRel);
-        }
-        self.leave(now);
-    }
-
     /// Changes whenever this node or one below it ends.
     #[inline]
     pub(crate) fn heard(&self) -> u64 {
@@ -255,17 +181,6 @@ impl<P: Hook> Node<P> {
     #[inline]
     pub(crate) fn is_below(&self, number: u64) -> bool {
         self.number == number || self.ancestors().any(|node| node.number == number)
-    }
-
-    /// How many pieces of work there are at or below this node.
-    pub(crate) fn active(&self) -> usize {
-        let tasks = self.tasks.load(Ordering::Acquire);
-        self.active.load(Ordering::Acquire).saturating_sub(tasks)
-    }
-
-    /// Whether nobody works at or below this node, no task either.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.active.load(Ordering::SeqCst) == 0
     }
 
     pub(crate) const fn kind(&self) -> NodeKind {
@@ -345,33 +260,6 @@ impl<P: Hook> Node<P> {
     }
 }
 
-impl<P> Inner<P> {
-    pub(super) fn also(&self) -> &[TerminalReason] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.also)
-    }
-
-    pub(super) fn follows(&self) -> &[(Weak<Node<P>>, usize)] {
-        self.rare.as_ref().map_or(&[], |rare| &rare.follows)
-    }
-
-    pub(super) fn add_also(&mut self, reason: TerminalReason) {
-        self.rare.get_or_insert_default().also.push(reason);
-    }
-
-    pub(super) fn add_followed(&mut self, node: Weak<Node<P>>, key: usize) {
-        self.rare.get_or_insert_default().follows.push((node, key));
-    }
-}
-
-impl<P> Default for Rare<P> {
-    fn default() -> Self {
-        Self {
-            also: Vec::new(),
-            follows: Vec::new(),
-        }
-    }
-}
-
 impl<P> Node<P> {
     pub(super) fn lock(&self) -> MutexGuard<'_, Inner<P>> {
         // Nothing that may panic runs under the lock.
@@ -386,7 +274,7 @@ impl<P> Drop for Node<P> {
         }
         let inner = self.inner.get_mut();
         let inner = inner.unwrap_or_else(PoisonError::into_inner);
-        for (node, key) in inner.rare.take().into_iter().flat_map(|rare| rare.follows) {
+        for (node, key) in inner.take_followed() {
             if let Some(node) = node.upgrade() {
                 node.lock().children.remove(key);
             }

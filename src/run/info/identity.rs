@@ -1,0 +1,55 @@
+//! The name of a run, and the registry that gave it.
+
+use std::sync::{
+    Arc, OnceLock, Weak,
+    atomic::{AtomicU64, Ordering},
+};
+
+use tokio::time::Instant;
+
+use super::Info;
+use crate::run::{Notice, Run, RunId, Trajectory, core::Node, registry::Listed};
+
+/// The name of a registered run.
+#[derive(Debug)]
+pub(crate) struct Identity {
+    pub(crate) id: RunId,
+    pub(crate) session: Option<Arc<str>>,
+    pub(crate) registration: Weak<dyn Registration>,
+    pub(crate) owner: u128,
+    /// How often the name was opened, this time included.
+    pub(crate) generation: u64,
+    /// The number of the event that told of its end; 0 until then.
+    pub(crate) told: AtomicU64,
+    /// Where its registry has it, once that does.
+    pub(crate) listed: OnceLock<Listed>,
+}
+
+impl Identity {
+    pub(crate) fn told(&self) -> Option<u64> {
+        let number = self.told.load(Ordering::Acquire);
+        (number > 0).then_some(number)
+    }
+}
+
+/// What a node tells the registry that it is enrolled in.
+pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
+    /// Answers the number of the event; none if the end is not that of the run
+    /// that stands under its name.
+    fn ended(&self, node: &Node<Info>) -> Option<u64>;
+
+    /// Answers the number of the event; none if the run is over, and this is not
+    /// the `last` notice, of whoever ended it.
+    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64>;
+
+    /// Where the ends of its runs are written.
+    fn trajectory(&self) -> Option<Trajectory>;
+
+    /// Completes the run if it has been idle for too long; else answers when it
+    /// can have been, if being idle ever ends it.
+    fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant>;
+
+    /// Enrols a run that is no part of the tree of `node`, as its owner's and of its
+    /// session: what is ended from outside, with or without it, ends as well.
+    fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run);
+}

@@ -1,0 +1,238 @@
+//! What a run hangs on each node of its tree.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use self::{paid::Paid, steps::Steps};
+use super::{
+    NodeKind, RunId, core::Node, errors::ErrorCounts, harness::Harness, registry::Held,
+    summary::Hooks, told::Told, tries::Server,
+};
+
+mod failing;
+mod identity;
+mod paid;
+mod steps;
+
+pub(crate) use self::{
+    failing::Failing,
+    identity::{Identity, Registration},
+};
+
+/// What a run hangs on each node of its tree.
+// In this order: what an end reads stands first, as in the node.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Info {
+    /// When the tree was opened: zero of the core's clock.
+    pub(crate) epoch: Instant,
+    identity: OnceLock<Box<Identity>>,
+    harness: OnceLock<Box<Harness>>,
+    /// Put into a request, and no layer has taken over its settling yet.
+    unclaimed: AtomicBool,
+    /// A run that whoever opened it settles: nobody gave it a name by which it
+    /// could be found again.
+    single: AtomicBool,
+    /// The one call that a single run was opened for.
+    sole: AtomicBool,
+    /// A layer opened the run, and settles it itself.
+    owned: AtomicBool,
+    /// A stream of this node has shown a heartbeat.
+    pings: AtomicBool,
+    /// Whether there is another to go to than whom an attempt goes to.
+    followed: AtomicBool,
+    /// What it did must not be done twice.
+    effects: AtomicBool,
+    /// A silent attempt was repeated.
+    repeated_silence: AtomicBool,
+    pub(super) hooks: OnceLock<Box<Hooks>>,
+    errors: OnceLock<Box<ErrorCounts>>,
+    failing: Mutex<Option<Box<Failing>>>,
+    /// The number of the root, by which a foreign tree's errors are told.
+    pub(crate) tree: u64,
+    pub(crate) heartbeats: AtomicU64,
+    pub(crate) changes: AtomicU64,
+    /// How many tries the call has made.
+    tries: AtomicU32,
+    /// Which turn of its run the call is; none if 0.
+    turn: AtomicU32,
+    /// How many attempts of the run were silent in a row.
+    silent: AtomicU32,
+    paid: Paid,
+    steps: Mutex<Steps>,
+    /// Whom an attempt goes to; what it is, those know who put it there.
+    server: OnceLock<Arc<dyn Server>>,
+    /// Whom the last attempt of a call went to.
+    asked: Mutex<Option<Arc<dyn Server>>>,
+    told: Mutex<Told>,
+    /// A call that may have to be refused yet.
+    held: OnceLock<Box<Held>>,
+}
+
+impl Info {
+    pub(crate) fn new(epoch: Instant, tree: u64) -> Self {
+        Self {
+            epoch,
+            tree,
+            unclaimed: AtomicBool::new(false),
+            single: AtomicBool::new(false),
+            sole: AtomicBool::new(false),
+            owned: AtomicBool::new(false),
+            heartbeats: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
+            tries: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+            paid: Paid::default(),
+            steps: Mutex::default(),
+            pings: AtomicBool::new(false),
+            failing: Mutex::new(None),
+            errors: OnceLock::new(),
+            server: OnceLock::new(),
+            followed: AtomicBool::new(false),
+            effects: AtomicBool::new(false),
+            repeated_silence: AtomicBool::new(false),
+            silent: AtomicU32::new(0),
+            asked: Mutex::new(None),
+            told: Mutex::default(),
+            hooks: OnceLock::new(),
+            harness: OnceLock::new(),
+            held: OnceLock::new(),
+            identity: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn for_child(&self) -> Self {
+        Self::new(self.epoch, self.tree)
+    }
+
+    /// The core's clock.
+    pub(crate) fn now(&self) -> Duration {
+        Instant::now().saturating_duration_since(self.epoch)
+    }
+
+    pub(crate) fn set_unclaimed(&self) {
+        self.unclaimed.store(true, Ordering::Release);
+    }
+
+    /// Whether the caller is the first to ask, and so settles the node.
+    #[inline]
+    pub(crate) fn claim(&self) -> bool {
+        self.unclaimed.load(Ordering::Acquire) && self.unclaimed.swap(false, Ordering::AcqRel)
+    }
+
+    pub(crate) fn set_single(&self, single: bool) {
+        self.single.store(single, Ordering::Release);
+    }
+
+    pub(crate) fn is_single(&self) -> bool {
+        self.single.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_sole(&self) {
+        self.sole.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn set_owned(&self) {
+        self.owned.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn is_owned(&self) -> bool {
+        self.owned.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn is_sole(&self) -> bool {
+        self.sole.load(Ordering::Acquire)
+    }
+
+    pub(crate) const fn tries(&self) -> &AtomicU32 {
+        &self.tries
+    }
+
+    pub(crate) const fn turn(&self) -> &AtomicU32 {
+        &self.turn
+    }
+
+    pub(crate) const fn followed(&self) -> &AtomicBool {
+        &self.followed
+    }
+
+    pub(crate) const fn effects(&self) -> &AtomicBool {
+        &self.effects
+    }
+
+    pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
+        &self.repeated_silence
+    }
+
+    pub(crate) const fn silent(&self) -> &AtomicU32 {
+        &self.silent
+    }
+
+    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Server>> {
+        &self.server
+    }
+
+    pub(super) const fn asked(&self) -> &Mutex<Option<Arc<dyn Server>>> {
+        &self.asked
+    }
+
+    pub(super) fn lock_told(&self) -> MutexGuard<'_, Told> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks {
+        self.hooks.get_or_init(Box::default)
+    }
+
+    /// What only a run has.
+    pub(crate) fn harness(&self) -> &Harness {
+        self.harness.get_or_init(Box::default)
+    }
+
+    pub(crate) fn harness_if_any(&self) -> Option<&Harness> {
+        self.harness.get().map(|harness| &**harness)
+    }
+
+    pub(super) const fn held(&self) -> &OnceLock<Box<Held>> {
+        &self.held
+    }
+
+    pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {
+        self.identity()?.registration.upgrade()
+    }
+
+    pub(crate) fn identify(&self, identity: Identity) -> bool {
+        self.identity.set(Box::new(identity)).is_ok()
+    }
+
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.get().map(|identity| &**identity)
+    }
+
+    pub(super) const fn pings(&self) -> &AtomicBool {
+        &self.pings
+    }
+}
+
+impl Node<Info> {
+    /// The nearest node of kind Run, at or above this one.
+    pub(crate) fn nearest_run(&self) -> &Self {
+        let mut nodes = std::iter::once(self).chain(self.ancestors());
+        nodes
+            .find(|node| node.kind() == NodeKind::Run)
+            .unwrap_or(self)
+    }
+
+    pub(crate) fn run_id(&self) -> RunId {
+        let run = self.nearest_run();
+        let known = run.payload.identity().map(|identity| identity.id.clone());
+        known.unwrap_or_else(|| RunId::made(run.number()))
+    }
+}
