@@ -54,19 +54,14 @@ mod id;
 mod info;
 mod kind;
 mod message;
-mod notices;
 mod opening;
-mod partial;
 mod pause;
 mod reason;
 mod registry;
 mod settle;
-mod shadow;
 mod silence;
 mod snapshot;
 mod step;
-mod stuck;
-mod sub_agent;
 mod summary;
 mod task;
 mod terminated;
@@ -74,7 +69,6 @@ mod told;
 mod tool;
 mod trajectory;
 mod tries;
-mod turns;
 mod unwell;
 mod verdict;
 mod wait;
@@ -85,13 +79,12 @@ pub use self::{
     ended::{Ended, Settled},
     event::{Notice, RunEvent, RunEvents},
     handle::Run,
+    harness::{ProgressNotices, ShadowReport},
     id::{InvalidRunId, RunId},
     kind::{Limits, NodeKind, ResetOn, Scope},
-    notices::ProgressNotices,
     pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
     registry::{Owner, OwnerCaps, RunDrain, RunRegistry},
-    shadow::ShadowReport,
     snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
     summary::CallSummary,
@@ -106,14 +99,12 @@ pub(crate) use self::{
     actions::LoopLimits,
     core::{Announcement, Clock, Nanos, Passed, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
-    harness::HEARTBEAT,
+    harness::{HEARTBEAT, TurnCap, Working},
     info::Failing,
-    notices::Working,
     registry::{Held, OpenRun, WeakRegistry},
     silence::Silence,
     summary::OnEnd,
     task::TaskGuard,
     tries::Server,
-    turns::TurnCap,
     weak::WeakRun,
 };

@@ -14,7 +14,7 @@ use crate::{
         NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
         drive::{Drive, poll_until_end_and},
         errors::ErrorKey,
-        notices::Working,
+        harness::Working,
         silence::Silence,
     },
 };

@@ -5,7 +5,7 @@ use std::{
     sync::{Mutex, PoisonError},
 };
 
-use super::{Notice, Run, TerminalReason, core::Node, info::Info};
+use crate::run::{Notice, Run, TerminalReason, core::Node, info::Info};
 
 #[cfg(test)]
 mod tests;
@@ -209,7 +209,7 @@ impl Run {
 
 impl Node<Info> {
     /// Whether the run has done the same thing too often in a row.
-    pub(super) fn is_stuck(&self) -> bool {
+    pub(in crate::run) fn is_stuck(&self) -> bool {
         let harness = self.payload.harness_if_any();
         harness.is_some_and(|harness| harness.standstill.standing() != Standing::Moving)
     }

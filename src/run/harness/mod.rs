@@ -11,19 +11,31 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use super::{
-    Notice, Run, RunEvent, RunEvents, Trajectory,
-    actions::Actions,
-    core::{Node, nanos},
-    info::{Identity, Info},
-    notices,
+use self::{
     partial::Partials,
-    registry::OpenRun,
     shadow::Shadows,
     stuck::Standstill,
     sub_agent::{Above, Asked},
     turns::Turns,
 };
+use super::{
+    Notice, Run, RunEvent, RunEvents, Trajectory,
+    actions::Actions,
+    core::{Node, nanos},
+    info::{Identity, Info},
+    registry::OpenRun,
+};
+
+mod notices;
+mod partial;
+mod shadow;
+mod stuck;
+mod sub_agent;
+mod turns;
+
+pub use self::{notices::ProgressNotices, shadow::ShadowReport};
+
+pub(crate) use self::{notices::Working, turns::TurnCap};
 
 /// How many events an observer of one run may be behind before it loses some.
 const EVENTS: usize = 256;

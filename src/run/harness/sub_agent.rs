@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use crate::run::{
     Run, RunId, TerminalReason,
     core::{End, Node, TaskId},
     info::Info,
@@ -15,14 +15,14 @@ use super::{
 /// What binds a run to the one that it is a sub-agent of, though it is a tree of
 /// its own.
 #[derive(Debug)]
-pub(super) struct Above {
+pub(in crate::run) struct Above {
     id: RunId,
     /// None if it is detached.
     asking: Option<(Run, Duration)>,
 }
 
 /// A sub-agent that is asked to stop when this run ends.
-pub(super) type Asked = Weak<Node<Info>>;
+pub(in crate::run) type Asked = Weak<Node<Info>>;
 
 impl Run {
     /// Opens a sub-agent's run that lives on when this one ends. It knows its
@@ -30,7 +30,7 @@ impl Run {
     /// under way are each run's own, as are its deadlines.
     ///
     /// Under a run that is over it is opened alive. If this one is in a
-    /// [`RunRegistry`](super::RunRegistry), so is the child, under an id that is made
+    /// [`RunRegistry`](crate::run::RunRegistry), so is the child, under an id that is made
     /// up: as the same owner's and of the same session it ends when that session is
     /// aborted or the registry shut down, and completes when it is idle.
     #[must_use]
@@ -82,7 +82,7 @@ impl Run {
 
     /// Stops, if the run above it has ended, and that one was to be heeded. Whoever
     /// reads no clock of its own above is looked at first.
-    pub(super) fn heed(&self) {
+    pub(in crate::run) fn heed(&self) {
         let Some((parent, _)) = self.asking() else {
             return;
         };
@@ -116,7 +116,7 @@ thread_local! {
 
 impl Node<Info> {
     /// The id of the run above the nearest one.
-    pub(super) fn parent_id(&self) -> Option<RunId> {
+    pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
         let run = self.nearest_run();
         if let Some(parent) = run.parent() {
             return Some(parent.run_id());
@@ -126,7 +126,7 @@ impl Node<Info> {
     }
 
     /// The run is over: who was to heed that is asked to stop.
-    pub(super) fn ask_below(&self, end: &End) {
+    pub(in crate::run) fn ask_below(&self, end: &End) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };

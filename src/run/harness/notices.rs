@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use super::{NodeKind, Notice, Run, Step, core::Nanos, core::nanos};
+use crate::run::{NodeKind, Notice, Run, Step, core::Nanos, core::nanos};
 
 /// When people are told that a step is still under way:
-/// [`Notice::Working`](super::Notice::Working).
+/// [`Notice::Working`](crate::run::Notice::Working).
 ///
 /// After 30 s in one step, then every 60 s, at most ten times, and not within
 /// 30 s of content that was handed to the caller. Each step is counted on its

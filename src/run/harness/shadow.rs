@@ -8,14 +8,14 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use crate::run::{
     NodeKind, Notice, ReasonClass, Run, Scope, TerminalReason,
     core::{End, Node},
     info::Info,
 };
 
 /// How often limits in shadow mode would have ended something, and how often they
-/// would have been wrong: [`RunRegistry::shadow`](super::RunRegistry::shadow).
+/// would have been wrong: [`RunRegistry::shadow`](crate::run::RunRegistry::shadow).
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShadowReport {
@@ -122,7 +122,7 @@ impl Run {
 
 impl Node<Info> {
     /// The node is over: tells which limits in shadow mode would have been wrong.
-    pub(super) fn judge_shadows(&self, end: &End) {
+    pub(in crate::run) fn judge_shadows(&self, end: &End) {
         fence(Ordering::SeqCst);
         let run = self.nearest_run();
         let Some(harness) = run.payload.harness_if_any() else {

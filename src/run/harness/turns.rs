@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{
+use crate::run::{
     NodeKind, Run, TerminalReason, Terminated,
     core::{Measure, Node, Passed},
     info::Info,
@@ -104,7 +104,7 @@ impl Run {
         let run = self.run();
         let now = run.now();
         // A limit that has come is stored here.
-        run.node().check(now, super::TaskId::NONE).ok()?;
+        run.node().check(now, crate::run::TaskId::NONE).ok()?;
         let turns = &run.node().payload.harness_if_any()?.turns;
         {
             let mut counted = turns.lock();
@@ -191,7 +191,7 @@ impl Run {
 }
 
 impl Node<Info> {
-    pub(super) fn turns(&self) -> u32 {
+    pub(in crate::run) fn turns(&self) -> u32 {
         let harness = self.nearest_run().payload.harness_if_any();
         harness.map_or(0, |harness| harness.turns.lock().taken)
     }
@@ -216,7 +216,7 @@ impl Node<Info> {
     }
 
     /// Nobody waits for the last call of this run any more.
-    pub(super) fn let_go(&self, now: Duration) {
+    pub(in crate::run) fn let_go(&self, now: Duration) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };

@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{Run, core::Node, info::Info};
+use crate::run::{Run, core::Node, info::Info};
 use crate::sse::Partial;
 
 /// What a run keeps of its answers.
 #[derive(Debug, Default)]
-pub(super) struct Partials(Mutex<Kept>);
+pub(in crate::run) struct Partials(Mutex<Kept>);
 
 #[derive(Debug, Default)]
 struct Kept {
@@ -35,8 +35,8 @@ impl Kept {
 impl Run {
     /// Keeps the beginning of each answer of the nearest run while it streams, at most
     /// `max_bytes` of its text: where the run or a call ends before its answer does,
-    /// [`RunEvent::Ended`](super::RunEvent::Ended) and
-    /// [`CallSummary`](super::CallSummary) have it. For answers that begin from now
+    /// [`RunEvent::Ended`](crate::run::RunEvent::Ended) and
+    /// [`CallSummary`](crate::run::CallSummary) have it. For answers that begin from now
     /// on; 0 keeps nothing. Read are the text deltas of OpenAI's and Anthropic's
     /// streams, of several choices the first.
     pub fn keep_partial(&self, max_bytes: usize) {
@@ -74,7 +74,7 @@ impl Run {
 
 impl Node<Info> {
     /// What the caller has of the run's last answer, if that is not whole.
-    pub(super) fn partial(&self) -> Option<Arc<str>> {
+    pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
         let harness = self.nearest_run().payload.harness_if_any()?;
         harness.partials.lock().latest()
     }
