@@ -40,22 +40,17 @@
 //! ```
 
 mod actions;
-mod attach;
 mod core;
 mod drive;
 mod ended;
 pub(crate) mod errors;
 mod event;
-mod exit;
 mod handle;
 mod harness;
 mod hook;
 mod id;
 mod info;
 mod kind;
-mod message;
-mod opening;
-mod pause;
 mod reason;
 mod registry;
 mod settle;
@@ -69,20 +64,17 @@ mod told;
 mod tool;
 mod trajectory;
 mod tries;
-mod unwell;
 mod verdict;
 mod wait;
-mod weak;
 
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
     ended::{Ended, Settled},
     event::{Notice, RunEvent, RunEvents},
-    handle::Run,
+    handle::{PauseGuard, Run},
     harness::{ProgressNotices, ShadowReport},
     id::{InvalidRunId, RunId},
     kind::{Limits, NodeKind, ResetOn, Scope},
-    pause::PauseGuard,
     reason::{CustomReason, ReasonClass, TerminalReason},
     registry::{Owner, OwnerCaps, RunDrain, RunRegistry},
     snapshot::{Deadlines, Progress, RunSnapshot},
@@ -99,6 +91,7 @@ pub(crate) use self::{
     actions::LoopLimits,
     core::{Announcement, Clock, Nanos, Passed, TaskId, Window, nanos},
     drive::{Drive, Turn, poll_until_end},
+    handle::WeakRun,
     harness::{HEARTBEAT, TurnCap, Working},
     info::Failing,
     registry::{Held, OpenRun, WeakRegistry},
@@ -106,5 +99,4 @@ pub(crate) use self::{
     summary::OnEnd,
     task::TaskGuard,
     tries::Server,
-    weak::WeakRun,
 };

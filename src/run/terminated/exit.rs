@@ -6,7 +6,7 @@ use std::{
     process::{ExitCode, Termination},
 };
 
-use super::{ReasonClass, TerminalReason, Terminated};
+use crate::run::{ReasonClass, TerminalReason, Terminated};
 
 impl Terminated {
     /// What a process should exit with that ends because of this: 0 if it had

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use super::{Run, core::Node, info::Info};
+use crate::run::{Run, core::Node, info::Info};
 
 /// A run that somebody else keeps.
 #[derive(Clone, Debug)]

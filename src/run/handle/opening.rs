@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{
+use crate::run::{
     NodeKind, Run,
     core::{Node, TaskId},
     info::Info,
@@ -22,7 +22,7 @@ impl Run {
     }
 
     /// Opens the call that may start though this run is closing.
-    pub(super) fn open_last(&self, now: Duration) -> Self {
+    pub(in crate::run) fn open_last(&self, now: Duration) -> Self {
         let info = self.node().payload.for_child();
         let call = Self::of(self.node().last_call(fastrand::u64(..), info, now));
         call.node().enter();
@@ -62,7 +62,7 @@ impl Run {
 impl Node<Info> {
     /// It was opened for one call, and takes others from now on: what that one's
     /// caller announced ends it no more.
-    pub(super) fn take_many(&self) {
+    pub(in crate::run) fn take_many(&self) {
         self.payload.set_single(false);
         self.clocks.forget_announced();
     }

@@ -1,11 +1,11 @@
-use super::Run;
+use crate::run::Run;
 
 /// Keeps step windows stopped while it lives: [`Run::pause`].
 #[derive(Debug)]
 pub struct PauseGuard(Run);
 
 impl PauseGuard {
-    pub(super) fn new(run: Run) -> Self {
+    pub(in crate::run) fn new(run: Run) -> Self {
         run.node().pause(run.now());
         Self(run)
     }

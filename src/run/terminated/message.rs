@@ -1,10 +1,10 @@
 use std::{fmt, time::Duration};
 
-use super::{NodeKind, TerminalReason, Terminated, core::Measure};
+use crate::run::{NodeKind, TerminalReason, Terminated, core::Measure};
 
 /// What a person reads when something was cut: which limit, how long it ran,
 /// what it did last, what to try next.
-pub(super) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
+pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let subject = match end.kind {
         NodeKind::Run => "run",
         NodeKind::Call => "call",
@@ -129,7 +129,7 @@ const fn advice(reason: &TerminalReason) -> &'static str {
 }
 
 /// A duration in minutes and seconds; below ten seconds also the fraction.
-pub(super) struct Span(pub(super) Duration);
+pub(in crate::run) struct Span(pub(in crate::run) Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

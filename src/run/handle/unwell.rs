@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{
+use crate::run::{
     Run, TerminalReason,
     core::{Measure, Passed, TaskId},
 };

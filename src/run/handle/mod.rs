@@ -1,14 +1,25 @@
+//! The handle on a node: what a program does with it, and what the layers do.
+
 use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    Ended, NodeKind, PauseGuard, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason,
-    Terminated, Tool,
+    Ended, NodeKind, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason, Terminated,
+    Tool,
     core::{Node, TaskId},
     drive::Turn,
     info::Info,
 };
+
+mod attach;
+mod opening;
+mod pause;
+mod unwell;
+mod weak;
+
+pub use self::pause::PauseGuard;
+pub(crate) use self::weak::WeakRun;
 
 /// A handle on one node of a run's tree: the run itself, a call, an attempt or
 /// a tool. Cheap to clone; all clones are the same node.

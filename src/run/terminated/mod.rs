@@ -1,3 +1,5 @@
+//! The error of what was cut, in words for people and as an exit status.
+
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::error::chain;
@@ -6,8 +8,12 @@ use super::{
     NodeKind, Run, RunId, Step, TerminalReason,
     core::{Measure, Node},
     info::Info,
-    message::{self, Span},
 };
+
+mod exit;
+mod message;
+
+use self::message::Span;
 
 /// The error of everything that was cut because a node of a run ended.
 ///

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{Run, TerminalReason};
+use crate::run::{Run, TerminalReason};
 
 impl Run {
     /// Puts a call of this run into the request, for the layers that the
@@ -18,7 +18,7 @@ impl Run {
     }
 
     /// Puts this call into the request; the first layer that sees it settles it.
-    pub(super) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
+    pub(in crate::run) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
         self.node().payload.set_unclaimed();
         request.extensions_mut().insert(Ticket::new(self.clone()));
         request.extensions_mut().insert(self);
