@@ -19,6 +19,9 @@ impl Run {
         let closed_for = self.node().closing().filter(|_| self.node().is_draining());
         let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
         if shared || gone {
+            if gone && self.kind() == NodeKind::Call {
+                self.count_left();
+            }
             self.node().leave(now);
             return;
         }
@@ -100,21 +103,35 @@ impl Run {
         }
         match failing {
             None => self.run().fail(|| ErrorKey::new("", end.reason.as_str())),
-            Some(failing) if failing.unasked => {}
-            Some(failing) => match failing.counted {
-                None => self.run().fail(|| failing.key),
-                Some(Verdict::RunSpent | Verdict::BothSpent) => {
-                    self.run().end(TerminalReason::RunErrors);
+            Some(failing) => self.count_failing(failing),
+        }
+    }
+
+    /// The caller left, and somebody reads on: a failed answer that was handed on
+    /// already is an error of its run, whatever is read of the rest.
+    fn count_left(&self) {
+        let judged = self.failing().filter(|failing| failing.reason.is_some());
+        if let Some(failing) = judged.filter(|_| !self.is_single()) {
+            self.count_failing(failing);
+        }
+    }
+
+    fn count_failing(&self, failing: Failing) {
+        if failing.unasked {
+            return;
+        }
+        match failing.counted {
+            None => self.run().fail(|| failing.key),
+            Some(Verdict::RunSpent | Verdict::BothSpent) => {
+                self.run().end(TerminalReason::RunErrors);
+            }
+            // A key that was spent inside a call is the end of that call alone.
+            Some(Verdict::Within | Verdict::KeySpent | Verdict::RowSpent) => {
+                let errors = self.nearest().payload.errors();
+                if errors.is_some_and(ErrorCounts::reached) {
+                    self.run().end(TerminalReason::ConsecutiveErrors);
                 }
-                // A key that was spent inside a call is the end of that call
-                // alone.
-                Some(Verdict::Within | Verdict::KeySpent | Verdict::RowSpent) => {
-                    let errors = self.nearest().payload.errors();
-                    if errors.is_some_and(ErrorCounts::reached) {
-                        self.run().end(TerminalReason::ConsecutiveErrors);
-                    }
-                }
-            },
+            }
         }
     }
 

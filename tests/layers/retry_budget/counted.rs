@@ -4,7 +4,8 @@ use http_body_util::BodyExt;
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    ClientDisconnectLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    ClientDisconnectLayer, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    TerminalReason,
     retry_budget::{Count, Retry},
     upstream::FailureClass,
 };
@@ -221,6 +222,28 @@ async fn a_failed_answer_that_nobody_reads_is_counted() {
         drop(answer);
         let left = Some(TerminalReason::ClientDisconnect);
         assert_eq!(call.terminal_reason(), left);
+    }
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
+    assert_eq!(run.snapshot().errors, 4);
+}
+
+/// Whose rest is read on, to learn what it cost, is the same to the run.
+#[tokio::test(start_paused = true)]
+async fn a_failed_answer_whose_rest_is_drained_is_counted() {
+    let long = Script::json().status(500).data(vec![b' '; 1 << 20]).never();
+    let upstream = Several::new([long]);
+    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let pump = PumpLayer::new(1).drain(Some(secs(30)));
+    let service = pump.layer(around(&upstream, budget.per_run(3)));
+    let run = Run::open();
+
+    for _ in 0..4 {
+        assert_eq!(run.terminal_reason(), None);
+        let answer = service.clone().oneshot(run.attach(prompt("m", true)));
+        let answer = answer.await.unwrap();
+        assert_eq!(answer.status(), 500);
+        drop(answer);
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
