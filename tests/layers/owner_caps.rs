@@ -312,3 +312,33 @@ async fn a_run_in_the_place_of_another_counts_as_that_did() {
     again.end(TerminalReason::Aborted);
     ask(&service, of("x", Some("c"))).await.unwrap();
 }
+
+/// Who is told that it is shut down tries elsewhere, where there may be room.
+#[tokio::test(start_paused = true)]
+async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
+    let caps = OwnerCaps::new().max_open_runs(1).turns_per_hour(1);
+    for hears in [false, true] {
+        let (upstream, probe) = Script::json().data("{}").upstream();
+        let registry = RunRegistry::new();
+        let layer = RunLayer::new(registry.clone()).owner_caps(caps);
+        let layer = if hears { layer.hears_stop() } else { layer };
+        let service = layer.layer(upstream).boxed_clone();
+        ask(&service, of("x", Some("a"))).await.unwrap();
+        let a = &registry.find(&"a".parse().unwrap())[0];
+        // One that is under way, so that the cap is still reached.
+        let working = a.attach(request());
+        let _drain = registry.drain(secs(60));
+        assert_eq!(a.terminal_reason(), None);
+
+        for id in [Some("a"), Some("b"), None] {
+            let mut late = of("x", id);
+            let session = "s".parse().unwrap();
+            late.headers_mut().insert("x-session-id", session);
+            let end = ask(&service, late).await.unwrap_err();
+            assert_eq!(end.reason, TerminalReason::Shutdown, "{id:?}");
+        }
+
+        assert_eq!(probe.calls(), 1);
+        drop(working);
+    }
+}

@@ -213,6 +213,11 @@ impl RunRegistry {
         true
     }
 
+    /// Whether it is shut down, and admits nothing any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+
     /// Opens a run under a key that is free, or whose run is one of those that a
     /// new one may replace.
     fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
