@@ -1,3 +1,5 @@
+use std::borrow::Cow;
+
 use http::{
     HeaderName, HeaderValue,
     header::{self, InvalidHeaderValue},
@@ -19,6 +21,12 @@ pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
 ];
+
+/// A session at a cloud, beside what is signed.
+pub(crate) const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
+
+/// Names of what says the same in a query, whatever their case.
+const PARAMETERS: [&str; 5] = ["key", "api_key", "api-key", "apikey", "access_token"];
 
 const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -55,6 +63,24 @@ impl ApiKey {
             (header::AUTHORIZATION, self.bearer.clone())
         }
     }
+}
+
+/// A query without the caller's credentials.
+pub(crate) fn without_credentials(query: &str) -> Cow<'_, str> {
+    let is_credential = |part: &&str| {
+        let name = part.split('=').next().unwrap_or_default();
+        PARAMETERS
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+    };
+    if !query.split('&').any(|part| is_credential(&part)) {
+        return query.into();
+    }
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|part| !is_credential(part))
+        .collect();
+    kept.join("&").into()
 }
 
 impl Candidate {

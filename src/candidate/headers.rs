@@ -2,7 +2,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{
     Candidate, Operation,
-    credential::{ACCOUNT, WITHIN_ACCOUNT},
+    credential::{ACCOUNT, SESSION_TOKEN, WITHIN_ACCOUNT},
 };
 
 const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
@@ -109,6 +109,7 @@ impl Candidate {
         }
         if elsewhere {
             headers.remove(header::COOKIE);
+            headers.remove(SESSION_TOKEN);
         }
         // With a key of its own, the caller's beside it would be a second opinion.
         if elsewhere || self.has_own_account() {

@@ -14,7 +14,7 @@ mod tests;
 
 pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, dialect::CandidateDialect};
 pub(crate) use self::{
-    credential::{ACCOUNT, ApiKey, WITHIN_ACCOUNT},
+    credential::{ACCOUNT, ApiKey, WITHIN_ACCOUNT, without_credentials},
     headers::{strip_hop, undress},
     operation::{Operation, generates},
     patch::Prompt,

@@ -41,8 +41,9 @@
 //! The original request: only the bytes of the top-level `model` change, with
 //! the length and the headers that belong to one upstream. An upstream of its
 //! own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
-//! `x-goog-api-key` and `cookie`; other headers and the query go along, so a
-//! secret in one of them must be removed further out. The run's id is for
+//! `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`,
+//! `api-key`, `apikey` and `access_token` of the query; other headers and the rest of
+//! the query go along, so a secret in one of them must be removed further out. The run's id is for
 //! trusted candidates alone. A body that is not JSON is refused; one that is a
 //! form goes to the first candidate alone, as it is.
 //!

@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
 use crate::{
     attempt::Kept,
     body::ReplayBody,
-    candidate::{Candidate, Operation, Prompt, undress},
+    candidate::{Candidate, Operation, Prompt, undress, without_credentials},
     error::InvalidRequest,
 };
 
@@ -103,7 +103,15 @@ impl Candidate {
         let mut request = original.kept.again(body);
         if let Some(base) = &self.base_url {
             let operation = original.operation.ok_or_else(|| original.unknown())?;
-            *request.uri_mut() = base.join(operation, request.uri().query())?;
+            let query = request
+                .uri()
+                .query()
+                .map(|query| match self.is_sent_no_account() {
+                    true => without_credentials(query),
+                    false => query.into(),
+                });
+            let query = query.filter(|query| !query.is_empty());
+            *request.uri_mut() = base.join(operation, query.as_deref())?;
         }
         self.dress(request.headers_mut(), original.operation, run_id, length);
         Ok(request)

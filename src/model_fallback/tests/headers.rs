@@ -37,6 +37,30 @@ fn the_callers_credentials_go_nowhere_else() {
 }
 
 #[test]
+fn nor_do_those_in_the_query() {
+    let asked = |candidate: &Candidate, query: &str| {
+        let path = format!("/v1/chat/completions{query}");
+        let mut original = post(&path, &[("x-amz-security-token", "caller")], super::BODY);
+        candidate.request(&mut original, None).unwrap()
+    };
+    for (query, sent) in [
+        ("?key=caller", None),
+        ("?beta=true&API_KEY=caller&a=key", Some("beta=true&a=key")),
+        ("?api-key&apikey=caller&access_token=caller", None),
+        ("?keys=1&monkey=2", Some("keys=1&monkey=2")),
+    ] {
+        let request = asked(&elsewhere(), query);
+        assert_eq!(request.uri().query(), sent);
+        assert!(!request.headers().contains_key("x-amz-security-token"));
+        for candidate in [elsewhere().forward_credentials(true), Candidate::new("m")] {
+            let request = asked(&candidate, query);
+            assert_eq!(request.uri().query(), query.strip_prefix('?'));
+            assert!(request.headers().contains_key("x-amz-security-token"));
+        }
+    }
+}
+
+#[test]
 fn they_go_where_the_program_says() {
     let original = chat(&[&ACCOUNT[..], &[("host", "gateway")]].concat());
     let headers = sent(&elsewhere().forward_credentials(true), &original);
