@@ -65,6 +65,7 @@ impl Refusal {
         match (&self.reason, self.status) {
             (Some(_), StatusCode::UNPROCESSABLE_ENTITY) => 122,
             (Some(_), StatusCode::GATEWAY_TIMEOUT) => 124,
+            (Some(reason), _) if ["aborted", "superseded", "shutdown"].contains(&&**reason) => 130,
             _ => 1,
         }
     }
