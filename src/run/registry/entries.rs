@@ -283,6 +283,13 @@ impl Entries {
         )
     }
 
+    /// How much there is, wherever that is.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> usize {
+        let due: usize = self.due.iter().map(Agenda::len).sum();
+        self.all.len() + self.by_hash.len() + self.replaced.len() + self.left.len() + due
+    }
+
     /// Removes the entry that is there.
     fn take(&mut self, index: usize) -> Entry {
         let entry = self.all.remove(index);

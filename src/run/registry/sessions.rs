@@ -37,6 +37,11 @@ impl Sessions {
         oldest_first(runs.into_iter())
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     /// Those of all owners, oldest first.
     pub(super) fn find(&self, session: &Session) -> Vec<Run> {
         let owners = self.0.get(session).into_iter();

@@ -212,6 +212,17 @@ impl Shared {
         }
     }
 
+    /// How much is known, and counted.
+    #[cfg(test)]
+    pub(super) fn left(&self) -> usize {
+        let lock =
+            |sessions: &Mutex<Sessions>| sessions.lock().map_or(0, |sessions| sessions.len());
+        let sessions: usize = self.sessions.iter().map(lock).sum();
+        let entries = (0..SHARDS).map(|shard| self.with_shard(shard, |entries| entries.size()));
+        let remembered = self.remembered.load(Ordering::Acquire);
+        sessions + entries.sum::<usize>() + remembered.unsigned_abs()
+    }
+
     fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
         *sequence += 1;
         if self.events.receiver_count() > 0 {

@@ -1,5 +1,6 @@
 mod entries;
 mod keys;
+mod model;
 mod owners;
 
 use std::{sync::Arc, time::Duration};

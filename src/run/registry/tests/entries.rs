@@ -9,6 +9,7 @@ use crate::run::{
     Run,
     info::Identity,
     registry::{
+        RunRegistry,
         agenda::Agenda,
         entries::{Entries, Place},
         key::{Hashed, Key, Name},
@@ -77,4 +78,89 @@ fn whoever_is_due_first_comes_first_whenever_it_was_said() {
     }
     assert_eq!(order, [(1, 2), (5, 0), (7, 4), (9, 1), (9, 3)]);
     assert_eq!((agenda.next(), agenda.len()), (None, 0));
+}
+
+/// What a list would know of an entry.
+struct Known {
+    name: &'static str,
+    place: Place,
+    number: u64,
+    expires: Option<Instant>,
+}
+
+/// Against a list of entries, where most keys have the hash of another.
+#[tokio::test(start_paused = true)]
+async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
+    const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
+    let mut random = fastrand::Rng::with_seed(1);
+    for _ in 0..300 {
+        let (mut entries, mut list) = (Entries::default(), Vec::<Known>::new());
+        let (mut places, mut replaced) = (Vec::new(), Vec::<Place>::new());
+        for serial in 1..60 {
+            tokio::time::advance(Duration::from_secs(random.u64(..400))).await;
+            let now = Instant::now();
+            let _suspects = entries.due(now);
+            list.retain(|known| known.expires.is_none_or(|at| at > now));
+            let n = random.usize(..NAMES.len());
+            match (random.u8(..4), random.choice(&places).copied()) {
+                (0 | 1, _) | (_, None) => {
+                    let (key, run) = known(n as u64 % 2, NAMES[n]);
+                    let number = run.node().number();
+                    let place = entries.insert(&key, run, serial, true, None, now);
+                    let before = list.iter().position(|known| known.name == NAMES[n]);
+                    if let Some(before) = before.map(|at| list.remove(at)) {
+                        let untold = before.expires.is_none().then_some(before.place);
+                        replaced.extend(untold);
+                    }
+                    list.push(Known {
+                        name: NAMES[n],
+                        place,
+                        number,
+                        expires: None,
+                    });
+                    places.push(place);
+                }
+                (2, Some(place)) => {
+                    let forgotten = entries.forget(place).map(|run| run.number());
+                    let at = list.iter().position(|known| known.place == place);
+                    let known = at.map(|at| list.remove(at));
+                    assert_eq!(forgotten, known.map(|known| known.number));
+                }
+                (_, Some(place)) => {
+                    let was_replaced = replaced.iter().position(|other| *other == place);
+                    let of_list = list.iter_mut().find(|known| known.place == place);
+                    let live = of_list.filter(|known| known.expires.is_none());
+                    let tells = live.is_some() || was_replaced.is_some();
+                    assert_eq!(entries.ended(place, now), tells.then_some(true), "once");
+                    was_replaced.map(|at| replaced.remove(at));
+                    if let Some(known) = live {
+                        known.expires = now.checked_add(RunRegistry::REMEMBERED);
+                    }
+                }
+            }
+            for (n, name) in NAMES.iter().enumerate() {
+                if random.u8(..8) > 0 {
+                    continue;
+                }
+                let name_of = |(owner, id): (u128, &str)| Name {
+                    owner,
+                    id: id.parse().unwrap(),
+                };
+                let key = Hashed::known(n as u64 % 2, name_of((0, name)));
+                let known = list.iter_mut().find(|known| known.name == *name);
+                let found = entries.get(&key, now).map(|run| run.number());
+                assert_eq!(found, known.as_ref().map(|known| known.number), "{name}");
+                if let Some(expires) = known.and_then(|known| known.expires.as_mut()) {
+                    *expires = now + RunRegistry::REMEMBERED;
+                }
+                let theirs = Hashed::known(n as u64 % 2, name_of((1, name)));
+                assert!(entries.get(&theirs, now).is_none());
+            }
+        }
+        assert_eq!(entries.all().count(), list.len());
+        assert_eq!(
+            entries.live().count(),
+            list.iter().filter(|known| known.expires.is_none()).count()
+        );
+    }
 }
