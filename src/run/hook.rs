@@ -8,7 +8,7 @@ use super::{
 };
 
 impl Hook for Info {
-    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later) {
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later<Self>) {
         node.judge_shadows(end);
         if node.kind() == NodeKind::Run {
             tracing::debug!(
@@ -41,10 +41,12 @@ impl Hook for Info {
             if let Some(harness) = self.harness_if_any() {
                 harness.actions.forget();
             }
-            later.extend(node.record_end(end));
+            if let Some(act) = node.record_end(end) {
+                later.act(act);
+            }
             node.publish_end();
             node.let_go(end.at);
-            node.ask_below(end);
+            node.ask_below(end, later);
         }
     }
 

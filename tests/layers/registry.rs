@@ -1,4 +1,5 @@
 mod anew;
+mod asked;
 mod drain;
 mod expiry;
 mod scale;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
-use super::{Hook, Node, Passed};
+use super::{Hook, Later, Node, Passed};
 use crate::run::{NodeKind, TerminalReason};
 
 /// What a node that is closing ends as.
@@ -29,6 +29,20 @@ impl<P: Hook> Node<P> {
         until: Duration,
         now: Duration,
     ) {
+        let mut later = Later::new();
+        self.close_with(reason, passed, until, now, &mut later);
+        later.finish();
+    }
+
+    /// The same while another node ends.
+    pub(crate) fn close_with(
+        &self,
+        reason: &TerminalReason,
+        passed: Option<Passed>,
+        until: Duration,
+        now: Duration,
+        later: &mut Later<P>,
+    ) {
         if self.nearest_end().is_some() {
             return;
         }
@@ -51,7 +65,7 @@ impl<P: Hook> Node<P> {
         }
         if self.is_idle() {
             // The last one may have left without having seen the clock.
-            self.drained(now);
+            self.drained_with(now, later);
         }
         for waker in wakers {
             waker.wake();
@@ -130,8 +144,14 @@ impl<P: Hook> Node<P> {
 
     /// Nobody works on it any more.
     pub(super) fn drained(&self, now: Duration) {
+        let mut later = Later::new();
+        self.drained_with(now, &mut later);
+        later.finish();
+    }
+
+    fn drained_with(&self, now: Duration, later: &mut Later<P>) {
         if let (None, Some(closing)) = (self.end.get(), self.closing.get()) {
-            drop(self.end(closing.reason.clone(), closing.passed, now));
+            drop(self.latch(closing.reason.clone(), closing.passed, now, false, later));
         }
     }
 }

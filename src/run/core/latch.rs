@@ -1,4 +1,9 @@
-use std::{sync::Arc, task::Waker, time::Duration};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Weak},
+    task::Waker,
+    time::Duration,
+};
 
 use super::{End, Measure, Node, Passed};
 use crate::run::TerminalReason;
@@ -6,14 +11,21 @@ use crate::run::TerminalReason;
 /// How many losing reasons a node remembers.
 const ALSO: usize = 8;
 
-/// What is left to be done when everybody has been woken, as it may take its time.
-pub(crate) type Later = Vec<Box<dyn FnOnce()>>;
+/// What one end brings about besides, whatever ends with it.
+pub(crate) struct Later<P> {
+    /// Done when everybody has been woken, as it may take its time.
+    acts: Vec<Box<dyn FnOnce()>>,
+    /// Those that are yet to be asked to stop, and what for.
+    pub(crate) asked: VecDeque<(Weak<Node<P>>, TerminalReason)>,
+    /// Somebody further out asks them, one after the other.
+    pub(crate) asking: bool,
+}
 
 /// What a tree hangs on its nodes, told when one has ended.
 pub(crate) trait Hook: Sized {
     /// The end is stored in `node`; nobody has been woken yet. Called without
     /// a lock, at most once per node. `later` runs once they have been.
-    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later);
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later<Self>);
 
     /// The node has ended, and nobody works at or below it any more. Called
     /// without a lock, before whoever waits for it is woken; more than once if
@@ -48,7 +60,7 @@ impl<P: Hook> Node<P> {
     ) -> Result<(), End> {
         let mut later = Later::new();
         let latched = self.latch(reason, passed, now, false, &mut later);
-        finish(later);
+        later.finish();
         latched
     }
 
@@ -57,7 +69,7 @@ impl<P: Hook> Node<P> {
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         let mut later = Later::new();
         let latched = self.latch(reason, None, now, true, &mut later);
-        finish(later);
+        later.finish();
         latched
     }
 
@@ -65,11 +77,11 @@ impl<P: Hook> Node<P> {
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
         let mut later = Later::new();
         self.settle_with(call, now, &mut later);
-        finish(later);
+        later.finish();
     }
 
     /// The same while that call ends, and those who wait for it are yet to be woken.
-    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut Later) {
+    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut Later<P>) {
         let passed = Passed {
             limit: call.limit,
             measure: call.measure,
@@ -77,13 +89,13 @@ impl<P: Hook> Node<P> {
         drop(self.latch(call.reason.clone(), Some(passed), now, true, later));
     }
 
-    fn latch(
+    pub(super) fn latch(
         &self,
         reason: TerminalReason,
         passed: Option<Passed>,
         now: Duration,
         settled: bool,
-        later: &mut Later,
+        later: &mut Later<P>,
     ) -> Result<(), End> {
         let winner = match self.nearest_end() {
             Some(end) => end.clone(),
@@ -117,12 +129,12 @@ impl<P: Hook> Node<P> {
         if self.end.set(end.clone()).is_ok() {
             let mut later = Later::new();
             self.spread(false, &mut later);
-            finish(later);
+            later.finish();
         }
     }
 
     /// Stores this node's end in all that is below it, then tells and wakes.
-    fn spread(&self, settled: bool, later: &mut Later) {
+    fn spread(&self, settled: bool, later: &mut Later<P>) {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
         let mut reached = Vec::new();
@@ -190,8 +202,22 @@ impl<P: Hook> Node<P> {
     }
 }
 
-fn finish(later: Later) {
-    for act in later {
-        act();
+impl<P> Later<P> {
+    pub(super) const fn new() -> Self {
+        Self {
+            acts: Vec::new(),
+            asked: VecDeque::new(),
+            asking: false,
+        }
+    }
+
+    pub(crate) fn act(&mut self, act: Box<dyn FnOnce()>) {
+        self.acts.push(act);
+    }
+
+    pub(super) fn finish(self) {
+        for act in self.acts {
+            act();
+        }
     }
 }

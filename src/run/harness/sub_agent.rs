@@ -1,14 +1,13 @@
 //! Sub-agents that do not simply end with the run above them.
 
 use std::{
-    cell::RefCell,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use crate::run::{
     Run, RunId, TerminalReason,
-    core::{End, Node, TaskId},
+    core::{End, Later, Node, TaskId},
     info::Info,
 };
 
@@ -109,11 +108,6 @@ impl Run {
     }
 }
 
-thread_local! {
-    /// Those that this thread is about to ask to stop; none if it is not asking.
-    static ASKING: RefCell<Option<Vec<(Asked, TerminalReason)>>> = const { RefCell::new(None) };
-}
-
 impl Node<Info> {
     /// The id of the run above the nearest one.
     pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
@@ -126,54 +120,33 @@ impl Node<Info> {
     }
 
     /// The run is over: who was to heed that is asked to stop.
-    pub(in crate::run) fn ask_below(&self, end: &End) {
+    pub(in crate::run) fn ask_below(&self, end: &End, later: &mut Later<Info>) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };
         let asked = harness.asked().into_iter();
-        let asked: Vec<_> = asked.map(|child| (child, end.reason.clone())).collect();
-        if asked.is_empty() {
-            return;
-        }
+        let asked = asked.map(|child| (child, end.reason.clone()));
+        later.asked.extend(asked);
         // One that stops at once asks those below it in turn: they wait for theirs,
         // for a chain of sub-agents may be deep.
-        let nested = ASKING.with_borrow_mut(|asking| match asking {
-            Some(waiting) => {
-                waiting.extend(asked);
-                true
-            }
-            None => {
-                *asking = Some(asked);
-                false
-            }
-        });
-        if nested {
+        if std::mem::replace(&mut later.asking, true) {
             return;
         }
-        let next = || ASKING.with_borrow_mut(|asking| asking.as_mut().and_then(Vec::pop));
-        // Also if one of those who are woken panics.
-        let _done = Done;
-        while let Some((child, reason)) = next() {
+        while let Some((child, reason)) = later.asked.pop_front() {
             if let Some(child) = child.upgrade() {
-                child.stop_for(&reason);
+                child.stop_for(&reason, later);
             }
         }
+        later.asking = false;
     }
 
-    fn stop_for(&self, reason: &TerminalReason) {
+    fn stop_for(&self, reason: &TerminalReason, later: &mut Later<Info>) {
         let harness = self.payload.harness_if_any();
         let asking = harness.and_then(|harness| harness.above()?.asking.as_ref());
         if let Some((_, grace)) = asking {
             let now = self.payload.now();
-            self.close(reason, now.saturating_add(*grace), now);
+            let until = now.saturating_add(*grace);
+            self.close_with(reason, None, until, now, later);
         }
-    }
-}
-
-struct Done;
-
-impl Drop for Done {
-    fn drop(&mut self) {
-        ASKING.set(None);
     }
 }

@@ -89,7 +89,7 @@ impl Journal {
 }
 
 impl Hook for Log {
-    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later) {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later<Self>) {
         let own = node.own_end().map(|own| own.origin);
         assert_eq!(own, Some(end.origin), "told before its end was stored");
         assert_eq!(node.payload.id, self.id, "told of another node's end");

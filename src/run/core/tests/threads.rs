@@ -14,7 +14,7 @@ const ROUNDS: usize = 3_000;
 struct Told(AtomicUsize);
 
 impl Hook for Told {
-    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later) {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later<Self>) {
         assert_eq!(node.own_end().map(|own| own.origin), Some(end.origin));
         self.0.fetch_add(1, Ordering::Relaxed);
     }
