@@ -31,7 +31,6 @@ impl<P: Hook> Node<P> {
     ) {
         let mut later = Later::new();
         self.close_with(reason, passed, until, now, &mut later);
-        later.finish();
     }
 
     /// The same while another node ends.
@@ -146,7 +145,6 @@ impl<P: Hook> Node<P> {
     pub(super) fn drained(&self, now: Duration) {
         let mut later = Later::new();
         self.drained_with(now, &mut later);
-        later.finish();
     }
 
     fn drained_with(&self, now: Duration, later: &mut Later<P>) {

@@ -13,7 +13,8 @@ const ALSO: usize = 8;
 
 /// What one end brings about besides, whatever ends with it.
 pub(crate) struct Later<P> {
-    /// Done when everybody has been woken, as it may take its time.
+    /// Done when everybody has been woken, as it may take its time; also if one of those
+    /// who are woken panics.
     acts: Vec<Box<dyn FnOnce()>>,
     /// Those that are yet to be asked to stop, and what for.
     pub(crate) asked: VecDeque<(Weak<Node<P>>, TerminalReason)>,
@@ -59,25 +60,20 @@ impl<P: Hook> Node<P> {
         now: Duration,
     ) -> Result<(), End> {
         let mut later = Later::new();
-        let latched = self.latch(reason, passed, now, false, &mut later);
-        later.finish();
-        latched
+        self.latch(reason, passed, now, false, &mut later)
     }
 
     /// Like [`end`](Self::end), by the one who opened the node, after its work
     /// was dropped: nobody below lives, so drivers above need no call.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         let mut later = Later::new();
-        let latched = self.latch(reason, None, now, true, &mut later);
-        later.finish();
-        latched
+        self.latch(reason, None, now, true, &mut later)
     }
 
     /// Takes over the end of the one call that this run was opened for.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
         let mut later = Later::new();
         self.settle_with(call, now, &mut later);
-        later.finish();
     }
 
     /// The same while that call ends, and those who wait for it are yet to be woken.
@@ -129,7 +125,6 @@ impl<P: Hook> Node<P> {
         if self.end.set(end.clone()).is_ok() {
             let mut later = Later::new();
             self.spread(false, &mut later);
-            later.finish();
         }
     }
 
@@ -214,9 +209,11 @@ impl<P> Later<P> {
     pub(crate) fn act(&mut self, act: Box<dyn FnOnce()>) {
         self.acts.push(act);
     }
+}
 
-    pub(super) fn finish(self) {
-        for act in self.acts {
+impl<P> Drop for Later<P> {
+    fn drop(&mut self) {
+        for act in self.acts.drain(..) {
             act();
         }
     }

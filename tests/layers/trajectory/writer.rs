@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     io::{self, Write},
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
     sync::{
         Arc, Mutex,
@@ -68,6 +69,31 @@ async fn who_waits_for_the_run_is_woken_before_it_is_written() {
 
     assert_eq!(*seen.lock().unwrap(), [true]);
     assert_eq!(paper.lines().len(), 1, "by the time that it returns");
+}
+
+/// What panics when it is woken.
+struct Panics;
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        panic!("woken");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_is_written_though_who_waits_for_the_run_panics() {
+    let paper = Paper::default();
+    let run = Run::open();
+    run.record_to(&paper.trajectory());
+    let waker = Waker::from(Arc::new(Panics));
+    let mut ended = pin!(run.ended());
+    let polled = ended.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+
+    let ending = catch_unwind(AssertUnwindSafe(|| run.end(TerminalReason::Stuck)));
+
+    assert!(ending.is_err());
+    assert_eq!(paper.lines().len(), 1);
 }
 
 /// Its run ends in between, by the same reason.
