@@ -18,19 +18,22 @@ impl<P: Hook> Node<P> {
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
     }
 
-    /// From the root to here, until one is over; answers whether one is.
-    fn check_path(&self, now: Duration, task: TaskId) -> bool {
-        if self.parent().is_some_and(|node| node.check_path(now, task)) {
-            return true;
+    /// Ends the outermost node from the root to here whose clock has passed, unless one
+    /// further out is over.
+    fn check_path(&self, now: Duration, task: TaskId) {
+        let mut outermost = None;
+        // Upwards, so without recursion: a chain of sub-agents may be deep.
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            if node.end.get().is_some() {
+                outermost = None;
+            } else if let Some(passed) = node.passed(now, task) {
+                outermost = Some((node, passed));
+            }
         }
-        if self.end.get().is_none() {
-            let Some((reason, passed)) = self.passed(now, task) else {
-                return false;
-            };
+        if let Some((node, (reason, passed))) = outermost {
             // Losing means that it is over as well.
-            drop(self.end(reason, passed, now));
+            drop(node.end(reason, passed, now));
         }
-        true
     }
 
     /// Which of this node's clocks has passed: ceiling, step, caller's, and last

@@ -1,4 +1,4 @@
-//! Who is asked to stop, whatever else the thread does.
+//! Sub-agents of a deep chain, and those who are asked within another end.
 
 use std::{
     future::Future,
@@ -7,9 +7,11 @@ use std::{
     task::{Context, Wake, Waker},
 };
 
-use tower_agent::{Run, TerminalReason};
+use tokio::time::sleep;
+use tower::{Layer, ServiceExt};
+use tower_agent::{HardCeilingLayer, Run, Scope, TerminalReason};
 
-use crate::support::secs;
+use crate::support::{Script, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -44,4 +46,27 @@ fn whoever_is_woken_by_one_end_may_bring_about_another() {
     run.end(TerminalReason::Aborted);
 
     assert_eq!(looks.seen.get(), Some(&Some(CAP)), "asked by then");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_of_a_deep_chain_of_children_reads_the_clocks_of_all() {
+    let run = Run::open();
+    let attached = HardCeilingLayer::new(secs(5)).scope(Scope::Run);
+    let (upstream, _) = Script::sse().never().upstream();
+    let answered = attached.layer(upstream).oneshot(run.attach(request()));
+    let _unread = answered.await.unwrap();
+    let mut chain = vec![run.child()];
+    for _ in 0..5000 {
+        let next = chain[chain.len() - 1].child();
+        chain.push(next);
+    }
+    assert!(chain[5000].check().is_ok());
+    sleep(secs(5)).await;
+
+    let ended = chain[5000].check().unwrap_err();
+
+    assert_eq!(ended.reason, TerminalReason::HardCeiling);
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+    // The last one first: how a chain is dropped is another matter.
+    while chain.pop().is_some() {}
 }
