@@ -5,7 +5,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::entries::Place;
+use super::table::Place;
 
 /// When entries are to be looked at. Mostly each later than the one before it: those
 /// stand in a queue, which costs less than a heap.

@@ -1,6 +1,5 @@
 use std::time::Duration;
 
-use slab::Slab;
 use tokio::time::Instant;
 
 use super::{
@@ -8,8 +7,9 @@ use super::{
     agenda::Agenda,
     idle::idle_until,
     key::{Key, Map},
+    table::{Entry, Place, Table},
 };
-use crate::run::{Run, RunId, TerminalReason, info::Identity};
+use crate::run::{Run, RunId, TerminalReason};
 
 /// Of the two agendas.
 const LIVES: usize = 0;
@@ -19,10 +19,7 @@ const REMEMBERED: usize = 1;
 /// here.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
-    all: Slab<Entry>,
-    /// Where the newest of each key's hash is in there; the entry says where others of
-    /// that hash are. A table of keys would be four times as large.
-    by_hash: Map<u64, usize>,
+    table: Table,
     /// When an entry is to be looked at again, if it lives and if it is remembered.
     due: [Agenda; 2],
     /// When all that live are to be looked at.
@@ -36,53 +33,11 @@ pub(super) struct Entries {
     left: Vec<Run>,
 }
 
-/// Where a run is known: what its end looks up nowhere.
-#[derive(Debug)]
-pub(crate) struct Listed {
-    /// That of its key.
-    pub(super) hash: u64,
-    pub(super) place: Place,
-    pub(super) session: Option<Membership>,
-}
-
-/// Where an entry is, and its serial number: another one may be there later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
-    pub(super) serial: u64,
-    pub(super) index: usize,
-}
-
-/// Where a run is among those of its session.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Membership {
-    /// That of the session's name.
-    pub(super) hash: u64,
-    pub(super) slot: usize,
-}
-
 /// When a run completes for being idle.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Retirement {
     Now,
     At(Instant),
-}
-
-#[derive(Debug)]
-struct Entry {
-    run: Run,
-    serial: u64,
-    /// That of its key.
-    hash: u64,
-    /// Another entry whose key has this hash.
-    same: Option<usize>,
-    /// Somebody chose its id, and may come back with it.
-    named: bool,
-    /// The idle limit of a run that was given its id; others end by themselves.
-    idle: Option<Duration>,
-    /// When it is forgotten; none while it lives.
-    expires: Option<Instant>,
-    /// It was idle for too long, and somebody is about to complete it.
-    retired: bool,
 }
 
 impl Entries {
@@ -96,25 +51,22 @@ impl Entries {
         idle: Option<Duration>,
         now: Instant,
     ) -> Place {
-        if let Some(old) = self.index(key).map(|index| self.take(index)) {
+        if let Some(old) = self.table.find(key).map(|index| self.take(index)) {
             if old.expires.is_none() {
                 self.replaced.insert(old.serial, old.named);
             }
             self.left.push(old.run);
         }
-        let index = self.all.vacant_key();
-        let same = self.by_hash.insert(key.hash(), index);
-        self.all.insert(Entry {
+        let place = self.table.insert(Entry {
             run,
             serial,
             hash: key.hash(),
-            same,
+            same: None,
             named,
             idle,
             expires: None,
             retired: false,
         });
-        let place = Place { serial, index };
         if let Some(at) = idle.and_then(|idle| now.checked_add(idle)) {
             self.look_at(place, at, LIVES);
         }
@@ -124,7 +76,7 @@ impl Entries {
 
     /// How often the key was opened before, as far as is remembered.
     pub(super) fn generation(&self, key: &Key) -> u64 {
-        let entry = self.entry(key);
+        let entry = self.table.entry(key);
         let known = entry.and_then(|entry| entry.run.node().payload.identity());
         known.map_or(0, |known| known.generation)
     }
@@ -132,7 +84,7 @@ impl Entries {
     /// The run of this key, unless the next request with it opens a new one.
     pub(super) fn reusable(&mut self, key: &Key, now: Instant) -> Option<Run> {
         let run = self.get(key, now)?;
-        let retired = self.entry(key).is_some_and(|entry| entry.retired);
+        let retired = self.table.entry(key).is_some_and(|entry| entry.retired);
         match run.terminal_reason() {
             Some(TerminalReason::Completed) => None,
             None if retired => None,
@@ -143,10 +95,10 @@ impl Entries {
     /// The run of this key was found by it: from now on it ends by being idle,
     /// if by nothing else. Of several limits the smallest stays.
     pub(super) fn share(&mut self, key: &Key, idle: Duration, now: Instant) {
-        let Some(index) = self.index(key) else {
+        let Some(index) = self.table.find(key) else {
             return;
         };
-        let entry = &mut self.all[index];
+        let entry = &mut self.table[index];
         entry.run.node().take_many();
         entry.named = true;
         if entry.idle.is_some_and(|limit| limit <= idle) {
@@ -162,8 +114,8 @@ impl Entries {
     }
 
     pub(super) fn get(&mut self, key: &Key, now: Instant) -> Option<Run> {
-        let index = self.index(key)?;
-        let entry = &mut self.all[index];
+        let index = self.table.find(key)?;
+        let entry = &mut self.table[index];
         if entry.expires.is_some() {
             entry.expires = now.checked_add(RunRegistry::REMEMBERED);
         }
@@ -173,7 +125,7 @@ impl Entries {
     /// Retires the run of this place, if it has been idle for too long: from now on
     /// nobody finds it to work on. Else answers when it will have been.
     pub(super) fn retire(&mut self, place: Place, now: Instant) -> Option<Retirement> {
-        let entry = self.at(place)?;
+        let entry = self.table.at(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
         if at > now {
             return Some(Retirement::At(at));
@@ -184,28 +136,28 @@ impl Entries {
 
     /// How long the run of this place may be idle.
     pub(super) fn idle(&mut self, place: Place) -> Option<Duration> {
-        self.at(place)?.idle
+        self.table.at(place)?.idle
     }
 
     pub(super) fn find(&self, id: &RunId) -> impl Iterator<Item = Run> {
         let ours = |entry: &&Entry| entry.identity().is_some_and(|known| known.id == *id);
-        let all = self.all.iter().map(|(_, entry)| entry);
-        all.filter(ours).map(|entry| entry.run.clone())
+        let ours = self.table.iter().filter(ours);
+        ours.map(|entry| entry.run.clone())
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = Run> {
-        self.all.iter().map(|(_, entry)| entry.run.clone())
+        self.table.iter().map(|entry| entry.run.clone())
     }
 
     pub(super) fn live(&self) -> impl Iterator<Item = Run> {
-        let live = self.all.iter().filter(|(_, entry)| entry.expires.is_none());
-        live.map(|(_, entry)| entry.run.clone())
+        let live = self.table.iter().filter(|entry| entry.expires.is_none());
+        live.map(|entry| entry.run.clone())
     }
 
     /// Turns the entry into a memory, and answers whether somebody chose its id, unless
     /// it was told of before.
     pub(super) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
-        let Some(entry) = self.at(place) else {
+        let Some(entry) = self.table.at(place) else {
             return self.replaced.remove(&place.serial);
         };
         if entry.expires.is_some() {
@@ -230,7 +182,7 @@ impl Entries {
     pub(super) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
         while let Some(place) = self.due.iter_mut().find_map(|due| due.pop(now)) {
-            let Some(entry) = self.at(place) else {
+            let Some(entry) = self.table.at(place) else {
                 continue;
             };
             let which = usize::from(entry.expires.is_some());
@@ -272,7 +224,7 @@ impl Entries {
     }
 
     pub(super) fn knows(&self, place: Place) -> bool {
-        knows(&self.all, place)
+        self.table.knows(place)
     }
 
     /// By how much more is remembered, and what is to be dropped.
@@ -287,76 +239,25 @@ impl Entries {
     #[cfg(test)]
     pub(super) fn size(&self) -> usize {
         let due: usize = self.due.iter().map(Agenda::len).sum();
-        self.all.len() + self.by_hash.len() + self.replaced.len() + self.left.len() + due
+        self.table.size() + self.replaced.len() + self.left.len() + due
     }
 
     /// Removes the entry that is there.
     fn take(&mut self, index: usize) -> Entry {
-        let entry = self.all.remove(index);
+        let entry = self.table.remove(index);
         if entry.expires.is_some() {
             self.remembered -= 1;
         }
-        let newest = self.by_hash.remove(&entry.hash);
-        match newest.filter(|newest| *newest != index) {
-            None => {
-                if let Some(same) = entry.same {
-                    self.by_hash.insert(entry.hash, same);
-                }
-            }
-            Some(newest) => {
-                self.by_hash.insert(entry.hash, newest);
-                let mut next = Some(newest);
-                while let Some(other) = next.and_then(|other| self.all.get_mut(other)) {
-                    if other.same == Some(index) {
-                        other.same = entry.same;
-                    }
-                    next = other.same;
-                }
-            }
-        }
         entry
-    }
-
-    fn entry(&self, key: &Key) -> Option<&Entry> {
-        self.index(key).map(|index| &self.all[index])
-    }
-
-    fn index(&self, key: &Key) -> Option<usize> {
-        let mut next = self.by_hash.get(&key.hash()).copied();
-        while let Some(index) = next {
-            let entry = &self.all[index];
-            let known = entry.identity();
-            if known.is_some_and(|known| known.owner == key.owner && known.id == key.id) {
-                return Some(index);
-            }
-            next = entry.same;
-        }
-        None
-    }
-
-    fn at(&mut self, place: Place) -> Option<&mut Entry> {
-        let entry = self.all.get_mut(place.index)?;
-        (entry.serial == place.serial).then_some(entry)
     }
 
     fn look_at(&mut self, place: Place, at: Instant, which: usize) {
         let due = &mut self.due[which];
         // What was forgotten before its time leaves its place in there. Each that is
         // known may have two: twice as many, and this is rare.
-        if due.len() > 4 * self.all.len() + 64 {
-            due.retain(|place| knows(&self.all, place));
+        if due.len() > 4 * self.table.len() + 64 {
+            due.retain(|place| self.table.knows(place));
         }
         due.push(at, place);
     }
-}
-
-impl Entry {
-    fn identity(&self) -> Option<&Identity> {
-        self.run.node().payload.identity()
-    }
-}
-
-fn knows(all: &Slab<Entry>, place: Place) -> bool {
-    let entry = all.get(place.index);
-    entry.is_some_and(|entry| entry.serial == place.serial)
 }

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use super::entries::Place;
+use super::table::Place;
 use crate::run::{
     ReasonClass,
     core::{End, Measure},

@@ -60,6 +60,7 @@ mod owners;
 mod refusals;
 mod sessions;
 mod shared;
+mod table;
 mod weak;
 
 use std::{sync::Arc, time::Duration};
@@ -69,7 +70,7 @@ use tokio::time::Instant;
 pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
 
 pub(crate) use self::{
-    entries::Listed, held::Held, owners::OpenRun, refusals::OwnerRefused, weak::WeakRegistry,
+    held::Held, owners::OpenRun, refusals::OwnerRefused, table::Listed, weak::WeakRegistry,
 };
 
 use self::shared::Shared;

@@ -8,9 +8,10 @@ use tokio::time::Instant;
 
 use super::{
     OpenRun, Owner, OwnerCaps, RunRegistry,
-    entries::{Entries, Listed, Membership},
+    entries::Entries,
     key::Key,
     shared::Shared,
+    table::{Listed, Membership},
 };
 use crate::run::{
     Notice, Run, RunId, TerminalReason,

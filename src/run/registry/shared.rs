@@ -11,11 +11,12 @@ use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     Owner, RunRegistry,
-    entries::{Entries, Listed, Membership, Retirement},
+    entries::{Entries, Retirement},
     key::{Hashed, Key, Name, Session, part},
     memories::{Memories, Memory},
     owners::Owners,
     sessions::Sessions,
+    table::{Listed, Membership},
 };
 use crate::run::{
     Notice, Run, RunEvent, RunId, ShadowReport, TerminalReason, Trajectory,

@@ -11,9 +11,10 @@ use crate::run::{
     registry::{
         RunRegistry,
         agenda::Agenda,
-        entries::{Entries, Place},
+        entries::Entries,
         key::{Hashed, Key, Name},
         shared::Shared,
+        table::Place,
     },
 };
 
