@@ -127,7 +127,9 @@ impl RunLayer {
     ///
     /// There has to be a [`StopPhraseLayer`](crate::StopPhraseLayer) further in, outside
     /// of all that calls: a request of a session that is over a cap is read there, and
-    /// refused there if it is anything else. Without that layer it would be served. At
+    /// refused there if it is anything else. Without that layer it is refused by a
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) or
+    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer), and served if there is none. At
     /// most four such requests of an owner are read at a time, more are refused unread.
     #[must_use]
     pub const fn hears_stop(mut self) -> Self {

@@ -33,6 +33,8 @@ impl Run {
     /// the node is over, by the clocks, or closing.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
         self.heed();
+        // What only a word to stop was let through for starts nothing.
+        self.refuse_held();
         let now = self.now();
         self.node().check(now, TaskId::NONE).ok()?;
         if self.node().is_closing() {

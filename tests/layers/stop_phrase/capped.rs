@@ -10,16 +10,16 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::Request;
+use http::{HeaderValue, Request};
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tower::{Service, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    BoxError, CallSummary, OwnerCaps, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason,
-    Terminated, Trajectory,
+    BoxError, CallSummary, OwnerCaps, RetryBudgetLayer, RunLayer, RunRegistry, StopPhraseLayer,
+    TerminalReason, Terminated, Trajectory,
 };
 
 use super::{says, with};
-use crate::support::{ReadExt, Several, UpstreamBody, saying};
+use crate::support::{ReadExt, Several, UpstreamBody, prompt, quick, reason_of, saying};
 
 type Upload = UnsyncBoxBody<Bytes, BoxError>;
 type Answer = http::Response<
@@ -220,4 +220,30 @@ async fn so_many_of_an_owner_are_read_at_a_time() {
         );
     }
     assert!(stage.ask("/stop", None).await.unwrap().contains("Stopped."));
+}
+
+/// Somebody left the layer out that hears the word: what tries refuses all the same.
+#[tokio::test(start_paused = true)]
+async fn without_a_layer_that_hears_it_nothing_is_tried() {
+    let upstream = Several::new([saying(200, "{}")]);
+    let runs = RunLayer::new(RunRegistry::new())
+        .owner_caps(OwnerCaps::new().max_open_runs(1))
+        .hears_stop();
+    let service = ServiceBuilder::new()
+        .layer(runs)
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(upstream.clone());
+    let ask = |id: &'static str| {
+        let mut request = prompt("m", false);
+        let headers = request.headers_mut();
+        headers.insert("x-run-id", HeaderValue::from_static(id));
+        headers.insert("x-session-id", HeaderValue::from_static("s"));
+        service.clone().oneshot(request)
+    };
+
+    ask("r-1").await.unwrap().into_body().read().await.whole();
+    let refused = reason_of(&ask("r-2").await.unwrap_err());
+
+    assert_eq!(refused, Some(TerminalReason::TurnCap));
+    assert_eq!(upstream.calls(), 1);
 }
