@@ -131,6 +131,12 @@ pub mod turn_cap;
 pub mod upstream;
 pub mod watchdog;
 
+// The tests below name the crate as its users do.
+#[cfg(test)]
+extern crate self as tower_agent;
+#[cfg(test)]
+mod tests;
+
 pub use self::error::BoxError;
 
 /// The README's example compiles.

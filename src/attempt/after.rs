@@ -28,6 +28,9 @@ impl<S, C: Chain> Pilot<S, C> {
     ) -> Turned<B> {
         match outcome {
             Outcome::Served(mut answer) => {
+                if let Some(ended) = self.ended() {
+                    return ended;
+                }
                 answer.parts.extensions.insert(Committed);
                 Turned::Done(Ok(self.hand_on(answer, attempt, None)))
             }
@@ -60,7 +63,7 @@ impl<S, C: Chain> Pilot<S, C> {
         match self.ask(&failure, &spent, attempt, verdict) {
             Ok(leave) => self.again(&failure, spent, attempt, leave),
             // The hook may have ended it, or somebody else meanwhile.
-            Err(_) if self.own.node().own_end().is_some() => {
+            Err(_) if self.own.node().nearest_end().is_some() => {
                 let error = spent.into_error();
                 Turned::Done(Err(self.over(error)))
             }

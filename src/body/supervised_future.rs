@@ -124,6 +124,10 @@ where
                 match inner.poll(cx) {
                     Poll::Ready(Ok(mut answer)) => {
                         drop(turn);
+                        if supervision.is_cut() {
+                            this.inner.set(None);
+                            return Poll::Ready(Err(this.watch.over()));
+                        }
                         supervision.answered(&mut answer);
                         this.inner.set(None);
                         return Poll::Ready(Ok(this.watch.hand_over(answer)));

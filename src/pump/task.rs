@@ -17,7 +17,7 @@ use tokio::{
 use super::channel::{Head, Hint, Outcome, Piece};
 use crate::{
     BoxError,
-    run::{Drive, Run, TaskGuard, Terminated, poll_until_end},
+    run::{Drive, Run, TaskGuard, poll_until_end},
 };
 
 /// How many frames are thrown away in a turn. No reader holds them up, and one
@@ -41,14 +41,15 @@ struct Waits {
 }
 
 impl Waits {
-    /// `None` once the node is over; the reader learns why from the node.
-    async fn until_end<F: Future>(&mut self, future: Pin<&mut F>) -> Option<F::Output> {
+    /// # Errors
+    ///
+    /// Once the node is over. The reader is handed that: it may be polled before the end
+    /// has spread to the node that it looks at.
+    async fn until_end<F: Future>(&mut self, future: Pin<&mut F>) -> Result<F::Output, BoxError> {
         let mut future = future;
-        let waited = poll_fn(|cx| {
-            poll_until_end(&mut self.drive, &self.run, None, future.as_mut(), cx)
-                .map_err(drop::<Terminated>)
-        });
-        waited.await.ok()
+        let waited =
+            poll_fn(|cx| poll_until_end(&mut self.drive, &self.run, None, future.as_mut(), cx));
+        waited.await.map_err(Into::into)
     }
 }
 
@@ -121,13 +122,12 @@ where
         waits.until_end(pin!(call)).await
     };
     let (parts, body) = match answer {
-        Some(Ok(answer)) => answer.into_parts(),
-        Some(Err(error)) => {
+        Ok(Ok(answer)) => answer.into_parts(),
+        Ok(Err(error)) | Err(error) => {
             // A reader that is gone learns nothing; it has stored its reason.
             let _ = head.send(Err(error));
             return;
         }
-        None => return,
     };
     let mut ended = body.is_end_stream();
     let hint = Hint {
@@ -143,20 +143,18 @@ where
         let mut thrown_away = 0_u8;
         while !ended {
             // Room first: no frame is taken that could not be handed over.
-            let Some(room) = waits.until_end(pin!(frames.reserve())).await else {
-                return;
+            let room = match waits.until_end(pin!(frames.reserve())).await {
+                Ok(room) => room,
+                Err(ended) => return outcome.set(Err(ended)),
             };
             if room.is_err() && !waits.reads_on(drains) {
                 return;
             }
             let frame = match waits.until_end(pin!(body.frame())).await {
-                Some(Some(Ok(frame))) => frame,
-                Some(Some(Err(error))) => {
-                    outcome.set(Err(error.into()));
-                    return;
-                }
-                Some(None) => break,
-                None => return,
+                Ok(Some(Ok(frame))) => frame,
+                Ok(Some(Err(error))) => return outcome.set(Err(error.into())),
+                Ok(None) => break,
+                Err(ended) => return outcome.set(Err(ended)),
             };
             ended = body.is_end_stream();
             if let Ok(room) = room {
@@ -164,7 +162,7 @@ where
                 continue;
             }
             thrown_away = (thrown_away + 1) % TURN;
-            if thrown_away == 0 && waits.until_end(pin!(yield_now())).await.is_none() {
+            if thrown_away == 0 && waits.until_end(pin!(yield_now())).await.is_err() {
                 return;
             }
         }

@@ -87,6 +87,8 @@ pub use self::{
     wait::RunWait,
 };
 
+#[cfg(test)]
+pub(crate) use self::core::gap;
 pub(crate) use self::{
     actions::LoopLimits,
     core::{Announcement, Clock, Nanos, Passed, TaskId, Window, nanos},

@@ -22,6 +22,7 @@ impl<P: Policy> Supervision<P> {
         polled: Poll<Option<Result<T, BoxError>>>,
     ) -> Option<BoxError> {
         match (why, polled) {
+            (Stop::Ended, Poll::Ready(_)) if self.is_cut() => Some(self.over()),
             (Stop::Ended, _) => {
                 self.completed();
                 None

@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 
 use super::{Facts, Policy, Seen, Tap};
 use crate::{
-    run::{Drive, Run, TaskId, Turn, nanos},
+    run::{Drive, ReasonClass, Run, TaskId, Turn, nanos},
     sse::Truncated,
 };
 
@@ -107,11 +107,24 @@ impl<P: Policy> Supervision<P> {
         &self.found
     }
 
-    /// Whether somebody ended the node. Looked at before anything is polled: a
-    /// stored reason beats a ready frame.
+    /// Whether the node is over. Looked at before anything is polled: a stored reason
+    /// beats a ready frame. Asks the nodes above as well: another thread may have stored
+    /// an end there that has not spread yet.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.found.node().own_end().is_some()
+        self.found.node().nearest_end().is_some()
+    }
+
+    /// Whether the node was ended while what is inside was polled. A layer further in
+    /// may have settled it with what it came to, which cuts nothing.
+    #[inline]
+    pub(super) fn is_cut(&self) -> bool {
+        let node = self.found.node();
+        node.nearest_end().is_some_and(|end| {
+            let class = end.reason.class();
+            let settled = matches!(class, ReasonClass::Success | ReasonClass::Failure);
+            !settled || end.origin != node.number()
+        })
     }
 
     /// Everything below is pending: looks at the clocks, else sees to it that

@@ -107,6 +107,8 @@ impl<P: Hook> Node<P> {
         };
         let ours = winner.origin == self.number;
         if self.end.set(winner).is_ok() {
+            #[cfg(test)]
+            super::gap::pass();
             self.spread(settled, later);
             if ours {
                 return Ok(());

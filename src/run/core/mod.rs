@@ -31,6 +31,8 @@ mod clocks;
 mod closing;
 mod end;
 mod few;
+#[cfg(test)]
+pub(crate) mod gap;
 mod inner;
 mod latch;
 mod leaves;

@@ -29,7 +29,7 @@ impl Grace {
 
     /// The tool is polled, unless it is over.
     pub(super) fn begin(&mut self, tool: &Run) {
-        self.begun |= tool.node().own_end().is_none();
+        self.begun |= tool.node().nearest_end().is_none();
     }
 
     /// `tool` is over. Goes on with its future: ready once that is, or once the
@@ -43,7 +43,7 @@ impl Grace {
     ) -> Poll<()> {
         let node = tool.node();
         // What ended the tool itself is its own time being up.
-        let end = node.own_end().filter(|end| end.origin != node.number());
+        let end = node.nearest_end().filter(|end| end.origin != node.number());
         let Some(end) = end.filter(|_| self.begun) else {
             return Poll::Ready(());
         };
