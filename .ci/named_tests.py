@@ -15,9 +15,10 @@ SHORT = {
     "core": (LIBRARY, "run::core::tests::"),
     "sse": (LIBRARY, "sse::tests::"),
     "run": (LIBRARY, "run::"),
+    "stacks": (LIBRARY, "tests::stacks::"),
     "storm": ("examples/storm.rs", "tests::"),
 }
-TARGETS = {"layers", "sockets", "gateway", "stacks", "classify", "composition", "allocations"}
+TARGETS = {"layers", "sockets", "gateway", "classify", "composition", "allocations"}
 
 
 def tests_of(listing):

@@ -1,12 +1,13 @@
 //! A run that another thread ends, while that thread stands between storing the end
 //! and spreading it: whatever the call comes to in that moment, the caller is told
-//! the reason.
+//! the reason, and no other call is made.
 
 use std::{
+    collections::BTreeMap,
     future::Future,
     pin::Pin,
     sync::{
-        Mutex,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll},
@@ -17,10 +18,11 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
-use http_body_util::{BodyExt, Full};
+use http_body_util::BodyExt;
 use tokio::sync::oneshot;
-use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
+use super::stacks::build::{Boxed, boxed};
 use crate::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
     ReplayBody, RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
@@ -33,6 +35,7 @@ const CALLS: usize = 5_000;
 const GAP: Duration = Duration::from_micros(200);
 const LIMIT: Duration = Duration::from_secs(600);
 
+const ASK: &str = "{\"model\":\"m\",\"stream\":true,\"messages\":[]}";
 const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
 const DONE: &str = "data: [DONE]\n\n";
 
@@ -58,26 +61,29 @@ fn shapes() -> Vec<Shape> {
     let both = [false, true];
     let mut shapes = vec![];
     for then in [Then::Completes, Then::Breaks, Then::Fails] {
-        for (streams, pumped, tries) in both.iter().flat_map(|a| {
-            let rest = both.iter().flat_map(move |b| both.map(|c| (*a, *b, c)));
-            rest.collect::<Vec<_>>()
-        }) {
-            shapes.push(Shape {
-                streams,
-                pumped,
-                tries,
-                then,
-            });
+        for streams in both {
+            for pumped in both {
+                shapes.extend(both.map(|tries| Shape {
+                    streams,
+                    pumped,
+                    tries,
+                    then,
+                }));
+            }
         }
     }
     shapes
 }
 
-/// A body that gives what it has, and the rest when it is told to.
+fn broken() -> BoxError {
+    std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
+}
+
+/// A body of a first frame, and of another, or an error, once the end is stored.
 struct Answer {
-    first: Option<Bytes>,
-    wait: oneshot::Receiver<()>,
-    rest: Option<Result<Bytes, BoxError>>,
+    first: Option<&'static str>,
+    stored: oneshot::Receiver<()>,
+    then: Option<Then>,
 }
 
 impl Body for Answer {
@@ -88,197 +94,164 @@ impl Body for Answer {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let data = |text| Some(Ok(Frame::data(Bytes::from_static(text))));
         if let Some(first) = self.first.take() {
-            return Poll::Ready(Some(Ok(Frame::data(first))));
+            return Poll::Ready(data(first.as_bytes()));
         }
-        if self.rest.is_some() && Pin::new(&mut self.wait).poll(cx).is_pending() {
+        if self.then.is_some() && Pin::new(&mut self.stored).poll(cx).is_pending() {
             return Poll::Pending;
         }
-        Poll::Ready(self.rest.take().map(|rest| rest.map(Frame::data)))
+        Poll::Ready(match self.then.take() {
+            Some(Then::Completes) => data(DONE.as_bytes()),
+            Some(Then::Breaks) => Some(Err(broken())),
+            Some(Then::Fails) | None => None,
+        })
     }
 }
 
-fn broken() -> BoxError {
-    std::io::Error::from(std::io::ErrorKind::ConnectionReset).into()
+/// The answer of a shape; one that does not stream waits for the end with its head.
+async fn answer(
+    shape: Shape,
+    mut stored: oneshot::Receiver<()>,
+) -> Result<Response<Answer>, BoxError> {
+    let head = Response::builder();
+    if shape.streams {
+        let head = head.header("content-type", "text/event-stream");
+        return Ok(head.body(Answer {
+            first: Some(TOKEN),
+            stored,
+            then: Some(shape.then),
+        })?);
+    }
+    let _ = (&mut stored).await;
+    let (status, text) = match shape.then {
+        Then::Completes => (200, "{\"answer\":42}"),
+        Then::Fails => (503, "{\"error\":{\"message\":\"boom\"}}"),
+        Then::Breaks => return Err(broken()),
+    };
+    let head = head.header("content-type", "application/json");
+    Ok(head.status(status).body(Answer {
+        first: Some(text),
+        stored,
+        then: None,
+    })?)
 }
 
-/// The status, the reason that the head tells, and the whole of the body.
-type Seen = (u16, Option<String>, String);
-
-/// One call, ended by the thread of `end` once the upstream has it.
-async fn one(shape: Shape, calls: &'static AtomicUsize) -> Result<(), Seen> {
-    let registry = RunRegistry::new();
-    let (go, wait) = oneshot::channel();
-    let (asked, is_asked) = oneshot::channel::<Run>();
-    let once = std::sync::Arc::new(Mutex::new(Some((wait, asked))));
-    let upstream = service_fn(move |request: Request<ReplayBody>| {
-        calls.fetch_add(1, Ordering::SeqCst);
-        let run = request.extensions().get::<Run>().cloned().unwrap();
-        let once = once.lock().unwrap().take();
-        async move {
-            // A second call is one too many, and is counted.
-            let (wait, asked) = once.ok_or_else(broken)?;
-            let _ = asked.send(run);
-            let (status, first, rest) = match (shape.streams, shape.then) {
-                (true, Then::Completes) => (200, Some(TOKEN), Ok(DONE)),
-                (true, Then::Breaks) => (200, Some(TOKEN), Err(broken())),
-                (true, Then::Fails) => (200, Some(TOKEN), Ok("")),
-                (false, then) => {
-                    let _ = wait.await;
-                    let done = oneshot::channel().1;
-                    let (status, text) = match then {
-                        Then::Completes => (200, "{\"answer\":42}"),
-                        Then::Fails => (503, "{\"error\":{\"message\":\"boom\"}}"),
-                        Then::Breaks => return Err(broken()),
-                    };
-                    let answer = Answer {
-                        first: Some(Bytes::from(text)),
-                        wait: done,
-                        rest: None,
-                    };
-                    let head = Response::builder().status(status);
-                    let head = head.header("content-type", "application/json");
-                    return Ok(head.body(answer).unwrap());
-                }
-            };
-            let answer = Answer {
-                first: first.map(Bytes::from),
-                wait,
-                rest: Some(rest.map(Bytes::from)),
-            };
-            let head = Response::builder().status(status);
-            Ok::<_, BoxError>(
-                head.header("content-type", "text/event-stream")
-                    .body(answer)
-                    .unwrap(),
-            )
-        }
-    });
-    let request = Request::post("/v1/chat/completions")
-        .header("x-run-id", "r")
-        .body(Full::from(
-            "{\"model\":\"m\",\"stream\":true,\"messages\":[]}",
-        ))
-        .unwrap();
-    let ender = move |run: Run| {
-        thread::spawn(move || {
-            gap::act_in_next(move || {
-                let _ = go.send(());
-                thread::sleep(GAP);
-            });
-            assert!(run.run().end(TerminalReason::Aborted));
-        })
-    };
-    let base = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(registry));
+/// The layers of a server around `upstream`.
+fn stack(shape: Shape, upstream: Boxed) -> Boxed {
+    let mut stack = upstream;
+    if shape.tries {
+        let candidates = [Candidate::new("a"), Candidate::new("b")];
+        let tries = ServiceBuilder::new()
+            .layer(ModelFallbackLayer::new(candidates))
+            .layer(RetryBudgetLayer::new(RetryBudget::new()))
+            .layer(StepTimeoutLayer::new(LIMIT));
+        stack = boxed(tries.service(stack));
+    }
     let timed = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(LIMIT))
         .layer(StepTimeoutLayer::new(LIMIT));
-    let tries = ServiceBuilder::new()
-        .layer(ModelFallbackLayer::new([
-            Candidate::new("a"),
-            Candidate::new("b"),
-        ]))
-        .layer(RetryBudgetLayer::new(RetryBudget::new()))
-        .layer(StepTimeoutLayer::new(LIMIT));
-    let replay = ServiceBuilder::new().map_request(|request: Request<Full<Bytes>>| {
-        request.map(|_| ReplayBody::from("{\"model\":\"m\",\"stream\":true,\"messages\":[]}"))
-    });
-    let before = calls.load(Ordering::SeqCst);
-    let mut seen: Seen = match (shape.pumped, shape.tries) {
-        (true, true) => {
-            let stack = base
-                .layer(PumpLayer::new(4))
-                .layer(timed)
-                .layer(tries)
-                .service(upstream);
-            ask(stack, request, shape.streams, is_asked, ender).await
-        }
-        (true, false) => {
-            let stack = base
-                .layer(PumpLayer::new(4))
-                .layer(timed)
-                .layer(replay)
-                .service(upstream);
-            ask(stack, request, shape.streams, is_asked, ender).await
-        }
-        (false, true) => {
-            let stack = base.layer(timed).layer(tries).service(upstream);
-            ask(stack, request, shape.streams, is_asked, ender).await
-        }
-        (false, false) => {
-            let stack = base.layer(timed).layer(replay).service(upstream);
-            ask(stack, request, shape.streams, is_asked, ender).await
-        }
-    };
-    let made = calls.load(Ordering::SeqCst) - before;
-    seen.2.push_str(&format!("\n{made} upstream calls"));
-    let (status, reason, text) = &seen;
-    let told = if shape.streams {
-        *status == 200 && text.contains("\"code\":\"aborted\"") && !text.contains("[DONE]")
-    } else {
-        *status == 499 && reason.as_deref() == Some("aborted")
-    };
-    if told && made == 1 { Ok(()) } else { Err(seen) }
+    stack = boxed(timed.service(stack));
+    if shape.pumped {
+        stack = boxed(PumpLayer::new(4).layer(stack));
+    }
+    let outside = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(RunRegistry::new()));
+    boxed(outside.service(stack))
 }
 
-async fn ask<S, B>(
-    stack: S,
-    request: Request<Full<Bytes>>,
-    streams: bool,
-    is_asked: oneshot::Receiver<Run>,
-    end: impl FnOnce(Run) -> thread::JoinHandle<()>,
-) -> Seen
-where
-    S: tower::Service<Request<Full<Bytes>>, Response = Response<B>> + Send + 'static,
-    S::Future: Send + 'static,
-    S::Error: std::fmt::Debug + Send,
-    B: Body<Data = Bytes> + Send + Unpin + 'static,
-    B::Error: std::fmt::Debug + Send,
-{
-    let (reads, is_read) = oneshot::channel();
-    let mut reads = Some(reads);
-    let answer = tokio::spawn(async move {
-        let mut answer = stack.oneshot(request).await.unwrap();
-        let status = answer.status().as_u16();
-        let reason = answer.headers().get("x-terminal-reason");
-        let reason = reason.map(|reason| reason.to_str().unwrap().to_owned());
-        let mut text = String::new();
-        while let Some(frame) = answer.body_mut().frame().await {
-            match frame {
-                Ok(frame) => {
-                    let data = frame.into_data().unwrap_or_default();
-                    text.push_str(std::str::from_utf8(&data).unwrap());
-                    reads.take().map(|reads| reads.send(()));
-                }
-                Err(error) => {
-                    text.push_str(&format!("broke: {error:?}"));
-                    break;
-                }
-            }
-        }
-        (status, reason, text)
-    });
-    let run = is_asked.await.unwrap();
-    if streams {
-        is_read.await.unwrap();
+/// What the caller saw, and how many calls were made.
+#[derive(Debug)]
+struct Seen {
+    status: u16,
+    reason: Option<String>,
+    text: String,
+    calls: usize,
+}
+
+impl Seen {
+    fn tells(&self, shape: Shape) -> bool {
+        let told = if shape.streams {
+            let ends = self.text.contains("\"code\":\"aborted\"");
+            self.status == 200 && ends && !self.text.contains("[DONE]")
+        } else {
+            self.status == 499 && self.reason.as_deref() == Some("aborted")
+        };
+        told && self.calls == 1
     }
-    let ender = end(run);
-    let seen = answer.await.unwrap();
-    ender.join().unwrap();
+}
+
+/// Reads an answer to its end, and says when the first frame was there.
+async fn read(stack: Boxed, first: oneshot::Sender<()>) -> Seen {
+    let request = Request::post("/v1/chat/completions").header("x-run-id", "r");
+    let request = request.body(ReplayBody::from(ASK)).unwrap();
+    let mut answer = stack.oneshot(request).await.unwrap();
+    let reason = answer.headers().get("x-terminal-reason");
+    let mut seen = Seen {
+        status: answer.status().as_u16(),
+        reason: reason.map(|reason| reason.to_str().unwrap().to_owned()),
+        text: String::new(),
+        calls: 0,
+    };
+    let mut first = Some(first);
+    while let Some(frame) = answer.body_mut().frame().await {
+        let text = match frame {
+            Ok(frame) => frame.into_data().unwrap_or_default(),
+            Err(error) => Bytes::from(format!("broke: {error:?}")),
+        };
+        seen.text.push_str(std::str::from_utf8(&text).unwrap());
+        first.take().map(|first| first.send(()));
+    }
     seen
 }
 
+/// One call, which the upstream has, and if it streams the caller too, as another
+/// thread ends it.
+async fn one(shape: Shape) -> Seen {
+    let calls = Arc::new(AtomicUsize::new(0));
+    let (store, stored) = oneshot::channel();
+    let (asked, is_asked) = oneshot::channel::<Run>();
+    let once = Arc::new(Mutex::new(Some((stored, asked))));
+    let counted = Arc::clone(&calls);
+    let upstream = service_fn(move |request: Request<ReplayBody>| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        let run = request.extensions().get::<Run>().cloned().unwrap();
+        let once = once.lock().unwrap().take();
+        async move {
+            let (stored, asked) = once.ok_or_else(broken)?;
+            let _ = asked.send(run);
+            answer(shape, stored).await
+        }
+    });
+    let (first, is_first) = oneshot::channel();
+    let reader = tokio::spawn(read(stack(shape, boxed(upstream)), first));
+    let run = is_asked.await.unwrap().run();
+    if shape.streams {
+        is_first.await.unwrap();
+    }
+    let ender = thread::spawn(move || {
+        gap::act_in_next(move || {
+            let _ = store.send(());
+            thread::sleep(GAP);
+        });
+        assert!(run.end(TerminalReason::Aborted));
+    });
+    let seen = reader.await.unwrap();
+    ender.join().unwrap();
+    let calls = calls.load(Ordering::SeqCst);
+    Seen { calls, ..seen }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whatever_a_call_comes_to_once_the_end_is_stored_the_caller_is_told_the_reason() {
-    static CALLED: AtomicUsize = AtomicUsize::new(0);
+async fn whatever_a_call_comes_to_once_its_end_is_stored_the_caller_is_told_the_reason() {
     let shapes = shapes();
-    let mut untold = std::collections::BTreeMap::<String, (usize, Seen)>::new();
+    let mut untold = BTreeMap::<String, (usize, Seen)>::new();
     for number in 0..CALLS {
         let shape = shapes[number % shapes.len()];
-        if let Err(seen) = one(shape, &CALLED).await {
+        let seen = one(shape).await;
+        if !seen.tells(shape) {
             let shape = format!("{shape:?}");
             untold.entry(shape).or_insert_with(|| (0, seen)).0 += 1;
         }

@@ -15,7 +15,7 @@ use tower_agent::{
     retry_budget::{Count, Jitter},
 };
 
-use crate::{
+use crate::tests::stacks::{
     plan::{Budget, Kind, Plan},
     trace::{Event, Trace},
     upstream::Upstream,
@@ -24,7 +24,7 @@ use crate::{
 pub(crate) type Boxed =
     BoxCloneService<Request<ReplayBody>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
 
-fn boxed<S, B>(service: S) -> Boxed
+pub(crate) fn boxed<S, B>(service: S) -> Boxed
 where
     S: Service<Request<ReplayBody>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,

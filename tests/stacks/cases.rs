@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tower_agent::{ResetOn, Scope};
 
-use crate::plan::{
+use crate::tests::stacks::plan::{
     Action, Announced, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
 };
 
@@ -257,7 +257,10 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
         (0..4usize, budgets(), prop::bool::weighted(0.2)),
         (prop::collection::vec(failing(), 0..5), serving()),
         readers(),
-        prop::option::weighted(0.15, action),
+        (
+            prop::option::weighted(0.2, action),
+            prop_oneof![1 => Just(0), 2 => 1..13u64],
+        ),
         prop::option::weighted(0.15, (0..8u64, 1..9u64)),
         harness(),
     )
@@ -270,7 +273,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                 (model, budget, once),
                 upstream,
                 reader,
-                action,
+                (action, gap),
                 pause,
                 (actions, heals, announces, again),
             )| {
@@ -286,6 +289,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     upstream,
                     reader,
                     action,
+                    gap,
                     pause,
                     actions,
                     heals,

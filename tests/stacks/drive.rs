@@ -1,6 +1,12 @@
 //! Plays a plan.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, mpsc},
+    task::Waker,
+    thread,
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::Request;
@@ -10,7 +16,8 @@ use tokio::time::{sleep, timeout};
 use tower::ServiceExt;
 use tower_agent::{BoxError, NodeKind, ReplayBody, RetryBudget, Run, RunRegistry, TerminalReason};
 
-use crate::{
+use crate::run::gap;
+use crate::tests::stacks::{
     build::{self, Boxed, model, stack},
     plan::{Action, Announced, PATIENCE, Plan},
     script,
@@ -35,10 +42,70 @@ pub(crate) fn run(plan: &Plan) -> Story {
         .start_paused(true)
         .build()
         .unwrap();
-    runtime.block_on(play(plan))
+    let reader = Reader::default();
+    let mut play = Box::pin(play(plan, &reader));
+    runtime.block_on(std::future::poll_fn(|cx| {
+        reader.0.lock().unwrap().clone_from(cx.waker());
+        play.as_mut().poll(cx)
+    }))
 }
 
-async fn play(plan: &Plan) -> Story {
+/// The task of the reader.
+#[derive(Clone)]
+struct Reader(Arc<Mutex<Waker>>);
+
+impl Default for Reader {
+    fn default() -> Self {
+        Self(Arc::new(Mutex::new(Waker::noop().clone())))
+    }
+}
+
+impl Reader {
+    /// A task may be polled at any time.
+    fn poll_again(&self) {
+        self.0.lock().unwrap().wake_by_ref();
+    }
+}
+
+/// Another thread, which has stored an end, and spreads it once this is dropped. This
+/// thread stands still until that one does, so that a seed replays.
+struct Storing {
+    goes_on: Option<mpsc::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Storing {
+    fn new(node: Run, reason: TerminalReason) -> Self {
+        let (goes_on, waits) = mpsc::channel();
+        let (stands, is_standing) = mpsc::channel::<()>();
+        let runtime = tokio::runtime::Handle::current();
+        let thread = thread::spawn(move || {
+            let _clock = runtime.enter();
+            gap::act_in_next(move || {
+                drop(stands);
+                let _ = waits.recv();
+            });
+            node.end(reason);
+        });
+        // Closed once the end is stored, or nothing was to be ended.
+        let _ = is_standing.recv();
+        Self {
+            goes_on: Some(goes_on),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Storing {
+    fn drop(&mut self) {
+        self.goes_on = None;
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+async fn play(plan: &Plan, reader: &Reader) -> Story {
     let trace = Trace::new();
     let registry = RunRegistry::new();
     let budget = build::budget(plan);
@@ -65,19 +132,29 @@ async fn play(plan: &Plan) -> Story {
             }));
         }
         if let Some((at, action)) = plan.action {
-            let trace = trace.clone();
+            let (trace, gap, reader) = (trace.clone(), plan.gap, reader.clone());
             outsiders.push(tokio::spawn(async move {
                 sleep(ticks(at) + HALF).await;
                 trace.push(Event::Acted("end"));
                 let latest = trace.latest();
                 let attempt = latest.filter(|node| node.kind() == NodeKind::Attempt);
-                match (action, attempt) {
-                    (Action::Shutdown, _) => call.run().end(TerminalReason::Shutdown),
-                    (Action::Abort, _) => call.end(TerminalReason::Aborted),
-                    (Action::Attempt, attempt) => {
-                        attempt.is_some_and(|attempt| attempt.end(TerminalReason::Aborted))
-                    }
+                let end = match (action, attempt) {
+                    (Action::Shutdown, _) => Some((call.run(), TerminalReason::Shutdown)),
+                    (Action::Abort, _) => Some((call, TerminalReason::Aborted)),
+                    (Action::Attempt, attempt) => attempt.zip(Some(TerminalReason::Aborted)),
                 };
+                if let Some((node, reason)) = end {
+                    let storing = Storing::new(node, reason);
+                    trace.push(Event::Stored);
+                    for _ in 0..gap {
+                        reader.poll_again();
+                        sleep(QUARTER).await;
+                    }
+                    reader.poll_again();
+                    settle_at_once().await;
+                    drop(storing);
+                }
+                trace.push(Event::Spread);
             }));
         }
     }
@@ -115,7 +192,7 @@ async fn play(plan: &Plan) -> Story {
             read(plan, &trace, answer.into_body()).await;
         }
     }
-    settle(plan).await;
+    settle(plan, &trace).await;
     let in_flight = trace.call().map_or(0, |call| call.run().in_flight());
     // Whoever lists the runs ends those whose deadline has passed.
     let listed = registry.list().iter().map(|run| run.in_flight).sum();
@@ -174,10 +251,14 @@ async fn settle_at_once() {
 }
 
 /// Whatever goes on without its reader has the time for it.
-async fn settle(plan: &Plan) {
+async fn settle(plan: &Plan, trace: &Trace) {
     settle_at_once().await;
     if plan.drains() > 0 {
         sleep(ticks(plan.drains())).await;
+        settle_at_once().await;
+    }
+    while trace.is_spreading() {
+        sleep(QUARTER).await;
         settle_at_once().await;
     }
 }
@@ -191,7 +272,7 @@ async fn again(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run) -> Turn {
         let read = answer.into_body().collect();
         drop(timeout(patience, read).await);
     }
-    settle(plan).await;
+    settle(plan, trace).await;
     let entries = trace.take();
     let called = |entry: &&Entry| matches!(entry.event, Event::Called(..));
     let alive = tokio::runtime::Handle::current()

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{
+use crate::tests::stacks::{
     plan::{Kind, Plan},
     trace::{Event, Story},
 };
@@ -195,7 +195,7 @@ impl Books<'_> {
         }
         self.refund(0);
         let plan = self.plan;
-        let names = std::iter::once(None).chain((0..4).map(|at| Some(crate::build::model(at))));
+        let names = std::iter::once(None).chain((0..4).map(|at| Some(super::build::model(at))));
         for name in names {
             let bucket = self.buckets.entry(name.clone()).or_default();
             let mut left = 0;

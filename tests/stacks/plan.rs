@@ -21,6 +21,8 @@ pub(crate) struct Plan {
     pub(crate) upstream: Vec<Behaviour>,
     pub(crate) reader: Reader,
     pub(crate) action: Option<(u64, Action)>,
+    /// For how many quarter ticks that end is stored, and has not spread.
+    pub(crate) gap: u64,
     /// A pause from a half tick on, for some ticks.
     pub(crate) pause: Option<(u64, u64)>,
     /// How often the history of the request shows the same action.

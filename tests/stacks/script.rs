@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{
+use crate::tests::stacks::{
     plan::{Ending, Head, Plan, What},
     trace::Given,
 };

@@ -3,7 +3,7 @@
 
 use tower_agent::TerminalReason;
 
-use crate::{
+use crate::tests::stacks::{
     ledger::ledger,
     plan::{Kind, Plan},
     script::is_inserted,
@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// What must have been seen after some thousands of stories.
-pub(crate) const ALL: [&str; 18] = [
+pub(crate) const ALL: [&str; 19] = [
     "a repeat",
     "a fallback",
     "both in one call",
@@ -30,6 +30,7 @@ pub(crate) const ALL: [&str; 18] = [
     "a loop",
     "a run at its cap",
     "an answer that was drained",
+    "an end that was told before it had spread",
 ];
 
 pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
@@ -47,7 +48,7 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
     };
     let acted = story.at(|event| matches!(event, Event::Acted(_)));
     let called_after = |from: usize| story.calls().any(|(index, _)| index > from);
-    let ended_attempt = matches!(plan.action, Some((_, crate::plan::Action::Attempt)));
+    let ended_attempt = matches!(plan.action, Some((_, super::plan::Action::Attempt)));
     let head = story
         .head()
         .filter(|(_, status)| *status == 200 && !plan.is_early());
@@ -70,6 +71,8 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
     });
     let left = story.at(|event| matches!(event, Event::Left));
     let left = left.map(|index| story.entries[index].at);
+    let told = story.at(|event| matches!(event, Event::Over(_)));
+    let told = told.map(|index| story.entries[index].at);
     let seen = [
         ledger.repeats > 0,
         ledger.fallbacks > 0,
@@ -94,6 +97,12 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
             .iter()
             .any(|turn| turn.run[1] == Some(TerminalReason::TurnCap)),
         left.is_some_and(|left| over.is_some_and(|over| over > left)),
+        story
+            .spreading()
+            .zip(told)
+            .is_some_and(|((stored, spread), told)| {
+                over == Some(stored) && (stored..spread).contains(&told)
+            }),
     ];
     let named = ALL.into_iter().zip(seen);
     named

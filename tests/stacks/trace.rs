@@ -9,6 +9,8 @@ use std::{
 use tokio::time::Instant;
 use tower_agent::{NodeKind, Run, TerminalReason};
 
+use super::plan::Plan;
+
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A request, made out to a model, came to the layer at this index, which
@@ -43,6 +45,10 @@ pub(crate) enum Event {
     /// The reader drops what it has.
     Left,
     Acted(&'static str),
+    /// The end is stored; a thread stands between that and its spreading.
+    Stored,
+    /// What the outsider ended has spread to all that is below.
+    Spread,
     /// An observer saw the end of the run, or of the call.
     Noticed(Node, TerminalReason),
     /// Everything is gone: what is in flight, in the run and in the registry,
@@ -173,6 +179,14 @@ impl Trace {
         shared.entries.push(Entry { at, event, reasons });
     }
 
+    /// Whether an outsider's end is stored, and has not spread.
+    pub(crate) fn is_spreading(&self) -> bool {
+        let of_outsider = |event: &Event| matches!(event, Event::Acted(_) | Event::Spread);
+        let entries = &self.lock().entries;
+        let last = entries.iter().rfind(|entry| of_outsider(&entry.event));
+        last.is_some_and(|entry| entry.event != Event::Spread)
+    }
+
     /// All that was noted since the last time.
     pub(crate) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut self.lock().entries)
@@ -213,6 +227,21 @@ impl Story {
     pub(crate) fn over_from(&self) -> Option<usize> {
         let over = |entry: &Entry| entry.reasons[1].is_some();
         self.entries.iter().position(over)
+    }
+
+    /// When a pump's task hears of an end at the latest that was stored at `over`: it is
+    /// woken as the end spreads. What the reader polls looks for itself.
+    pub(crate) fn heard(&self, plan: &Plan, over: Duration) -> Duration {
+        match self.spreading().filter(|_| plan.is_pumped()) {
+            Some((stored, spread)) if stored <= over => over.max(spread),
+            _ => over,
+        }
+    }
+
+    /// When an outsider stored an end, and when that had spread.
+    pub(crate) fn spreading(&self) -> Option<(Duration, Duration)> {
+        let at = |wanted| Some(self.entries[self.at(|event| *event == wanted)?].at);
+        at(Event::Stored).zip(at(Event::Spread))
     }
 
     /// The upstream calls, in order: where each stands, and what it was asked.

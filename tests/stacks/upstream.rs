@@ -16,7 +16,7 @@ use tokio::time::Sleep;
 use tower::Service;
 use tower_agent::{BoxError, NodeKind, ReplayBody, Run};
 
-use crate::{
+use crate::tests::stacks::{
     plan::{Head, Plan},
     script::{self, Step, steps},
     trace::{Asked, Event, Given, Trace},

@@ -170,6 +170,11 @@ impl<P: Policy> Supervision<P> {
     /// A frame is about to be handed on, unless something forbids it.
     #[inline]
     pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), Stop> {
+        if self.owns && self.is_cut() {
+            // It may be the frame that completes the answer, and what was ended before
+            // it was there is not completed by it.
+            return Err(Stop::Over);
+        }
         if let Some(data) = frame.data_ref() {
             self.policy.data(&self.found, data);
         }

@@ -3,7 +3,7 @@
 use tower_agent::{ResetOn, TerminalReason};
 
 use super::{Model, RUN, Sign, TICK, Wait, Window};
-use crate::plan::Action;
+use crate::tests::stacks::plan::Action;
 
 impl Model<'_> {
     /// The time of `[from, to]` that a pause did not take.

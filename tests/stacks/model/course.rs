@@ -3,7 +3,7 @@
 use tower_agent::TerminalReason;
 
 use super::{Expected, Model, RUN, Sign, TICK, Wait};
-use crate::plan::{Ending, PATIENCE, What};
+use crate::tests::stacks::plan::{Ending, PATIENCE, What};
 
 /// After how long it comes, what it is, and whether the reader does not see it.
 type Item = (Option<u64>, Sign, bool);

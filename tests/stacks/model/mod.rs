@@ -14,7 +14,7 @@ mod course;
 
 use tower_agent::{ResetOn, Scope, TerminalReason, upstream::FailureClass};
 
-use crate::{
+use crate::tests::stacks::{
     plan::{Announced, Kind, Plan},
     trace::Node,
 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Check, fail};
-use crate::{
+use crate::tests::stacks::{
     build::model,
     ledger::ledger,
     plan::{Head, Kind, Plan},
@@ -210,14 +210,14 @@ fn waits(plan: &Plan, story: &Story) -> Result<(), String> {
 }
 
 /// A reader that waits for the head learns of an end in the same instant.
-fn told(_: &Plan, story: &Story) -> Result<(), String> {
+fn told(plan: &Plan, story: &Story) -> Result<(), String> {
     let answered =
         story.at(|event| matches!(event, Event::Head(..) | Event::Over(_) | Event::Left));
     let (Some(answered), Some(over)) = (answered, story.over_from()) else {
         return Ok(());
     };
     let (told, over) = (story.entries[answered].at, story.entries[over].at);
-    if told > over {
+    if told > story.heard(plan, over) {
         return fail(format!("over at {over:?}, and told at {told:?}"));
     }
     Ok(())

@@ -1,7 +1,7 @@
 //! What the caller gets.
 
 use super::fail;
-use crate::{
+use crate::tests::stacks::{
     plan::{Ending, Kind, Plan},
     script::{DONE, ERROR_EVENT, is_inserted},
     trace::{Event, Story},

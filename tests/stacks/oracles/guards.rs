@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_agent::TerminalReason;
 
 use super::{Check, fail};
-use crate::{
+use crate::tests::stacks::{
     plan::{Kind, Plan},
     trace::{Event, Story},
 };
@@ -16,7 +16,7 @@ pub(super) const ALL: [(&str, Check); 6] = [
     ("2 what is a loop is not sent on", loops),
     ("2 a call waits until its upstream is healthy", gated),
     ("6 a wait for the upstream is no silence", patient),
-    ("9 nothing is left of any turn", nothing_left),
+    ("10 nothing is left of any turn", nothing_left),
 ];
 
 /// A pump may read on, and begins nothing.

@@ -7,9 +7,9 @@ mod guards;
 
 use std::time::Duration;
 
-use tower_agent::TerminalReason;
+use tower_agent::{TerminalReason, run::ReasonClass};
 
-use crate::{
+use crate::tests::stacks::{
     model,
     plan::{Announced, Kind, Plan},
     script::{DONE, ERROR_EVENT},
@@ -24,7 +24,7 @@ pub(crate) fn all() -> impl Iterator<Item = (&'static str, Check)> {
     oracles.chain(guards::ALL)
 }
 
-const GENERAL: [(&str, Check); 9] = [
+const GENERAL: [(&str, Check); 10] = [
     ("1 one reason per node, and it never changes", one_reason),
     ("1 it is the earliest cause", earliest_cause),
     ("2 nothing after the end", nothing_after),
@@ -32,7 +32,8 @@ const GENERAL: [(&str, Check); 9] = [
     ("6 no clock early", no_clock_early),
     ("7 the reader's bytes are the upstream's", bytes::check),
     ("8 a ceiling is an end", ceiling),
-    ("9 nothing is left", nothing_left),
+    ("9 what was ended says so", says_so),
+    ("10 nothing is left", nothing_left),
     ("completed is what the reader saw", completed_is_whole),
 ];
 
@@ -292,6 +293,45 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// A reader that waits to the end of what was cut is told the reason, wherever the
+/// thread stood that ended it: as an error, as an answer, or as the last event.
+fn says_so(plan: &Plan, story: &Story) -> Result<(), String> {
+    let from = story.over_from().filter(|_| plan.pump_sees_the_call());
+    let over = story.at(|event| matches!(event, Event::Over(_)));
+    let (Some(from), Some(_)) = (from, over.filter(|over| Some(*over) >= from)) else {
+        return Ok(());
+    };
+    let [run, Some(reason)] = &story.last().reasons else {
+        return Ok(());
+    };
+    let settled = matches!(reason.class(), ReasonClass::Success | ReasonClass::Failure);
+    // What hit a budget of the run is answered as it was.
+    let budgets = [TerminalReason::RetryBudget, TerminalReason::RunErrors];
+    let got = story.got();
+    let delivered = got.contains("[DONE]") || got.contains(ERROR_EVENT);
+    if settled || budgets.contains(reason) || delivered {
+        return Ok(());
+    }
+    // A layer outside of the one that opens the call speaks of the run.
+    let told = [Some(reason), run.as_ref()]
+        .into_iter()
+        .flatten()
+        .any(|reason| {
+            let event = format!("\"code\":\"{}\"", reason.as_str());
+            let answered = story.head().is_some_and(|(index, status)| {
+                plan.terminal && index >= from && status == reason.status().as_u16()
+            });
+            answered || got.contains(&event) || story.over() == Some(&Over::Reason(reason.clone()))
+        });
+    if told {
+        return Ok(());
+    }
+    fail(format!(
+        "{reason:?}, and the reader was told {:?}: {got:?}",
+        story.over()
+    ))
 }
 
 /// No work, no task, no entry that thinks it has some.

@@ -10,7 +10,7 @@
     reason = "these are tests"
 )]
 
-mod build;
+pub(crate) mod build;
 mod cases;
 mod drive;
 mod ledger;
@@ -22,7 +22,7 @@ mod sights;
 mod trace;
 mod upstream;
 
-use plan::Plan;
+use self::plan::Plan;
 
 use proptest::{
     strategy::{Strategy, ValueTree},
@@ -62,7 +62,9 @@ fn random_stacks_keep_every_promise() {
         }
         let end = story.map_or_else(|why| why, |story| story.end());
         *ends.entry(end).or_default() += 1;
-        let replay = format!("STACKS_SEED={seed} STACKS_CASES=1 cargo test --test stacks");
+        let replay = format!(
+            "STACKS_SEED={seed} STACKS_CASES=1 cargo test --all-features --lib random_stacks"
+        );
         for (oracle, _) in found {
             if violations[oracle].1.is_empty() {
                 let tree = cases::plans().new_tree(&mut runner(seed)).unwrap();
