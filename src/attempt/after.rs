@@ -63,7 +63,7 @@ impl<S, C: Chain> Pilot<S, C> {
         match self.ask(&failure, &spent, attempt, verdict) {
             Ok(leave) => self.again(&failure, spent, attempt, leave),
             // The hook may have ended it, or somebody else meanwhile.
-            Err(_) if self.own.node().nearest_end().is_some() => {
+            Err(_) if self.own.node().is_over() => {
                 let error = spent.into_error();
                 Turned::Done(Err(self.over(error)))
             }

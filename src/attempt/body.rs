@@ -120,7 +120,7 @@ where
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        if this.own.node().nearest_end().is_some() {
+        if this.own.node().is_over() {
             // Nothing of what is held may pass any more.
             close(this.inner, this.held, this.owner, this.watched);
             return Poll::Ready(Some(Err(this.own.to_terminated().into())));

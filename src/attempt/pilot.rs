@@ -126,15 +126,15 @@ impl<S, C> Pilot<S, C> {
 
     /// The answer of a call whose node is over.
     pub(super) fn ended<B: Body>(&mut self) -> Option<Turned<B>> {
-        self.own.node().nearest_end()?;
-        Some(Turned::Done(Err(self.over(None))))
+        let over = self.own.node().is_over();
+        over.then(|| Turned::Done(Err(self.over(None))))
     }
 
     /// The same between two tries, where nothing is under way that could go on
     /// for a caller who is gone.
     pub(super) fn idle<B: Body>(&mut self) -> Option<Turned<B>> {
         let node = self.own.node();
-        if node.nearest_end().is_none() && !node.is_closing() {
+        if !node.is_over() && !node.is_closing() {
             return None;
         }
         Some(Turned::Done(Err(self.over(None))))
@@ -154,7 +154,7 @@ impl<S, C> Pilot<S, C> {
 
     /// The request cannot be sent to anybody.
     pub(super) fn refuse(&mut self, error: BoxError) -> BoxError {
-        if self.own.node().nearest_end().is_some() {
+        if self.own.node().is_over() {
             return self.over(Some(error));
         }
         let reason = judge::reason_of(&error, &self.own);

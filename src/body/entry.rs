@@ -42,7 +42,7 @@ impl Entry {
     /// The layer's node; the one who owns it says that a call begins.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
-        if owns && run.node().nearest_end().is_none() {
+        if owns && !run.node().is_over() {
             run.note(Step::new(StepKind::LlmCall));
         }
         Self { run, owns }

@@ -78,7 +78,7 @@ impl AbortOnDrop {
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
-        let reads_on = |run: &Run| run.node().is_draining() && run.node().nearest_end().is_none();
+        let reads_on = |run: &Run| run.node().is_draining() && !run.node().is_over();
         if !self.drains.as_ref().is_some_and(reads_on) {
             self.task.abort();
         }

@@ -115,7 +115,7 @@ where
         let entry = Entry::of(&mut request);
         let found = entry.run.clone();
         if let Err(end) = admit(&found, cap, &mut request) {
-            if found.node().nearest_end().is_none() {
+            if !found.node().is_over() {
                 // A run that is found as it is, and is closing, lives on.
                 return SupervisedFuture::refused(end.into());
             }

@@ -112,13 +112,18 @@ impl<P: Policy> Supervision<P> {
     /// an end there that has not spread yet.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.found.node().nearest_end().is_some()
+        self.found.node().is_over()
     }
 
     /// Whether the node was ended while what is inside was polled. A layer further in
     /// may have settled it with what it came to, which cuts nothing.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
+        self.is_over() && self.was_cut()
+    }
+
+    #[cold]
+    fn was_cut(&self) -> bool {
         let node = self.found.node();
         node.nearest_end().is_some_and(|end| {
             let class = end.reason.class();

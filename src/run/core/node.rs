@@ -204,10 +204,22 @@ impl<P: Hook> Node<P> {
         std::iter::successors(self.parent(), |node| node.parent()).map(|node| &**node)
     }
 
-    /// This node's end alone: one load, for every poll.
-    #[inline]
+    /// This node's end alone, which is what it was settled with.
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
+    }
+
+    /// Whether this node or one above it has ended: a load each, for every poll.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        let mut node = self;
+        while node.end.get().is_none() {
+            match &node.parent {
+                Some(parent) => node = &parent.node,
+                None => return false,
+            }
+        }
+        true
     }
 
     /// This node's end, or that of the nearest ended ancestor.

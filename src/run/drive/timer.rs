@@ -57,7 +57,7 @@ impl Drive {
             run.node().wait(engine.waiter, cx.waker(), true);
             // It, or a node below it, may have ended between the look at it and
             // the registration.
-            if run.node().heard() != turn.heard() || run.node().nearest_end().is_some() {
+            if run.node().heard() != turn.heard() || run.node().is_over() {
                 cx.waker().wake_by_ref();
             }
         }

@@ -47,7 +47,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, Terminated>> {
-    if run.node().nearest_end().is_some() {
+    if run.node().is_over() {
         return Poll::Ready(Err(run.to_terminated()));
     }
     let turn = Turn::enter(cx.waker(), run);

@@ -29,7 +29,7 @@ impl Grace {
 
     /// The tool is polled, unless it is over.
     pub(super) fn begin(&mut self, tool: &Run) {
-        self.begun |= tool.node().nearest_end().is_none();
+        self.begun |= !tool.node().is_over();
     }
 
     /// `tool` is over. Goes on with its future: ready once that is, or once the
