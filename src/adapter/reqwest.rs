@@ -7,6 +7,10 @@
 //! run. [`ReqwestService::new`] switches the first two off and puts the run on
 //! the answer again.
 //!
+//! How an HTTP/1.1 upstream framed its answer stays on its connection: a
+//! `transfer-encoding` is removed, and with it a `content-length` beside it, which
+//! the framing overrides.
+//!
 //! What stays is that the connection pool sends a request again of which it had
 //! not written a byte when a kept connection turned out to be closed; the
 //! upstream has not seen it then.
@@ -57,7 +61,7 @@ use pin_project_lite::pin_project;
 use reqwest::{Client, ClientBuilder};
 use tower_service::Service;
 
-use crate::{BoxError, run::Run, upstream::TransportError};
+use crate::{BoxError, body::unframe, run::Run, upstream::TransportError};
 
 /// A reqwest client as a service of `http` requests: see the [module](self).
 #[derive(Clone, Debug)]
@@ -161,6 +165,7 @@ impl Future for ReqwestFuture {
         Poll::Ready(answer.map_err(broken).map(|answer| {
             let answer = Response::<reqwest::Body>::from(answer);
             let mut answer = answer.map(|inner| ReqwestBody { inner });
+            unframe(answer.headers_mut());
             if let Some(run) = this.run.take() {
                 answer.extensions_mut().insert(run);
             }

@@ -41,7 +41,7 @@ pub use self::{
 
 pub(crate) use self::{
     buffering::Buffering,
-    complete::{Announced, has_body},
+    complete::{Announced, content_length, has_body, unframe},
     entry::Entry,
     judged::Shifted,
     judging::{Stream, is_plain, names_events, names_json},

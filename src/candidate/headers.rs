@@ -4,6 +4,7 @@ use super::{
     Candidate, Operation,
     credential::{ACCOUNT, SESSION_TOKEN, WITHIN_ACCOUNT},
 };
+use crate::body::unframe;
 
 const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
@@ -19,7 +20,8 @@ pub(crate) fn undress(headers: &mut HeaderMap) {
     headers.insert(header::ACCEPT_ENCODING, identity);
 }
 
-/// Removes what belongs to one connection, and what `connection` names.
+/// Removes what belongs to one connection, and what `connection` names; with the
+/// framing of a chunked message, a length beside it.
 pub(crate) fn strip_hop(headers: &mut HeaderMap) {
     // Mostly there is none, and to look once is cheaper than to remove nine.
     if !headers.keys().any(is_hop) {
@@ -37,6 +39,7 @@ pub(crate) fn strip_hop(headers: &mut HeaderMap) {
         .filter(|name| is_hop(name))
         .cloned()
         .collect();
+    unframe(headers);
     for name in named.iter().chain(&hops) {
         headers.remove(name);
     }

@@ -4,14 +4,14 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Response, header};
+use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{answer::Caller, stream::Events};
 use crate::{
     BoxError,
-    body::{Judged, Stream, has_body},
+    body::{Judged, Stream, content_length, has_body, unframe},
     run::Run,
 };
 
@@ -42,6 +42,7 @@ impl<B> TerminalResponseBody<B> {
         B: Body,
     {
         let (mut parts, body) = answer.into_parts();
+        check_length(&mut parts, &body.size_hint(), caller);
         let streams =
             has_body(caller.head, parts.status) && Stream::is_events(parts.status, &parts.headers);
         let events = streams.then(|| {
@@ -62,6 +63,21 @@ impl<B> TerminalResponseBody<B> {
             whole: None,
         };
         Response::from_parts(parts, body)
+    }
+}
+
+/// Removes a length that is not the body's: a server writes it as it stands, and
+/// whatever the body holds beyond it would be another answer to the caller.
+fn check_length(parts: &mut Parts, size: &SizeHint, caller: Caller) {
+    unframe(&mut parts.headers);
+    if !parts.headers.contains_key(header::CONTENT_LENGTH) {
+        return;
+    }
+    let said = content_length(&parts.headers);
+    // These two announce the length of a body that they do not have.
+    let announces = caller.head || parts.status == StatusCode::NOT_MODIFIED;
+    if said.is_none() || !announces && said != size.exact() {
+        parts.headers.remove(header::CONTENT_LENGTH);
     }
 }
 

@@ -24,6 +24,10 @@
 //!   that ends without `[DONE]`, is given it.
 //! - A body that is no stream of events and is cut ends with an error, never
 //!   cleanly.
+//! - A `transfer-encoding` is removed, and a `Content-Length` unless it is the
+//!   exact size of the body; answers to HEAD and a 304, which announce the length
+//!   of a body that they do not have, keep theirs. A server that wrote a length
+//!   and then more bytes would let an upstream answer the caller's next request.
 //!
 //! Everything else passes unchanged.
 //!

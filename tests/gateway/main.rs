@@ -20,6 +20,7 @@ mod drains;
 mod events;
 mod fallback;
 mod forwarding;
+mod framing;
 mod listening;
 mod loops;
 mod metrics;

@@ -123,6 +123,21 @@ async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
     }
 }
 
+/// It announces nothing beside a framing that overrides it.
+#[tokio::test(start_paused = true)]
+async fn a_length_beside_another_framing_is_not_the_answers() {
+    let script = Script::json().header("content-length", "2");
+    let script = script.header("transfer-encoding", "chunked");
+    let (upstream, probe) = script.data("ab").data("cd").upstream();
+    let answer = layer().layer(upstream).oneshot(plain()).await;
+    let mut body = answer.unwrap().into_body();
+    body.token().await;
+
+    drop(body);
+
+    assert_eq!(probe.run().terminal_reason(), gone());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_half_read_length_is_a_disconnect() {
     let (upstream, probe) = Script::json().size(4).data("ab").data("cd").upstream();

@@ -1,4 +1,4 @@
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
@@ -11,8 +11,8 @@ use tower_agent::{
 use crate::{
     reasons::all,
     support::{
-        DONE, FINISH, PING, ReadExt, STOP, Script, USAGE, chat, content_block, later, messages,
-        plain, request, request_of, secs,
+        DONE, FINISH, PING, ReadExt, STOP, Script, USAGE, UpstreamBody, chat, content_block, later,
+        messages, plain, request, request_of, secs,
     },
 };
 
@@ -30,6 +30,87 @@ where
     B::Error: Into<BoxError> + Send,
 {
     serde_json::from_str(&answer.into_body().read().await.whole()).unwrap()
+}
+
+/// Further bytes would be an answer to the caller's next request.
+#[tokio::test(start_paused = true)]
+async fn a_length_that_is_not_the_bodys_is_removed() {
+    let answered = async |script: Script, head: bool| {
+        let (upstream, _) = script.upstream();
+        let mut request = request();
+        if head {
+            *request.method_mut() = Method::HEAD;
+        }
+        layer().layer(upstream).oneshot(request).await.unwrap()
+    };
+    let length = async |script: Script, head| {
+        let answer = answered(script, head).await;
+        let length = answer.headers().get("content-length").cloned();
+        length.map(|length| length.to_str().unwrap().to_owned())
+    };
+    let said = |length| Script::json().header("content-length", length).data("{}");
+    assert_eq!(length(said("2").size(2), false).await.unwrap(), "2");
+    for wrong in [
+        "0",
+        "1",
+        "3",
+        "",
+        "+2",
+        "2,2",
+        "2, 2",
+        "0x2",
+        "two",
+        "99999999999999999999",
+    ] {
+        assert_eq!(length(said(wrong).size(2), false).await, None, "{wrong:?}");
+        // How long this one is nobody knows.
+        assert_eq!(length(said(wrong), false).await, None, "{wrong:?}");
+    }
+    assert_eq!(length(said("2"), false).await, None);
+    assert_eq!(
+        length(said("2").size(2).status(500), false).await.unwrap(),
+        "2"
+    );
+    assert_eq!(length(said("1").size(2).status(500), false).await, None);
+
+    // Without a body they say how long it would be.
+    for (head, status) in [(true, 200), (false, 304), (true, 404)] {
+        for (length_said, kept) in [("99", true), ("+2", false), ("2, 2", false)] {
+            let script = Script::json().header("content-length", length_said);
+            let kept_length = length(script.status(status).size(0), head).await;
+            assert_eq!(kept_length.is_some(), kept, "{status}, {length_said:?}");
+        }
+    }
+    let none = Script::json().header("content-length", "9").status(204);
+    assert_eq!(length(none.size(0), false).await, None);
+
+    let (upstream, _) = said("2").size(2).upstream();
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .map_response(|mut answer: Response<UpstreamBody>| {
+            let twice = "2".parse().unwrap();
+            answer.headers_mut().append("content-length", twice);
+            answer
+        })
+        .service(upstream);
+    let answer = service.oneshot(request()).await.unwrap();
+    assert!(!answer.headers().contains_key("content-length"));
+}
+
+/// It is of the upstream's connection, and overrides the length beside it.
+#[tokio::test(start_paused = true)]
+async fn the_framing_of_another_connection_is_removed() {
+    for coding in ["chunked", "gzip, chunked", "identity"] {
+        let script = Script::json().header("transfer-encoding", coding);
+        let script = script.header("content-length", "2").size(2).data("{}");
+        let (upstream, _) = script.upstream();
+
+        let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+
+        assert!(!answer.headers().contains_key("transfer-encoding"));
+        assert!(!answer.headers().contains_key("content-length"));
+        assert_eq!(answer.into_body().read().await.whole(), "{}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -13,6 +13,7 @@ mod delivered;
 mod disconnects;
 mod drops;
 mod frames;
+mod framing;
 mod half_closed;
 mod local_model;
 mod looping_agent;

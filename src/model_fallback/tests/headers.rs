@@ -201,6 +201,29 @@ fn no_body_has_no_length_but_nought() {
 }
 
 #[test]
+fn a_length_beside_another_framing_is_stripped_with_it() {
+    let stripped = |given: &[(&'static str, &'static str)]| {
+        let mut headers = HeaderMap::new();
+        for (name, value) in given {
+            headers.append(*name, HeaderValue::from_static(value));
+        }
+        strip_hop(&mut headers);
+        headers
+    };
+    let length = ("content-length", "2");
+    let chunked = ("transfer-encoding", "chunked");
+    for given in [
+        vec![length, chunked],
+        vec![chunked, length],
+        vec![length, length, chunked],
+        vec![chunked, ("connection", "transfer-encoding"), length],
+    ] {
+        assert!(stripped(&given).is_empty(), "{given:?}");
+    }
+    assert_eq!(stripped(&[length, ("connection", "close")]).len(), 1);
+}
+
+#[test]
 fn nothing_to_strip_costs_no_allocation() {
     let mut headers = HeaderMap::new();
     headers.insert("x-a", HeaderValue::from_static("1"));

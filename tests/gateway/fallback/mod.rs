@@ -14,9 +14,9 @@ mod sole;
 
 use serde_json::json;
 
-const CHAT: &str = "/v1/chat/completions";
+pub(crate) const CHAT: &str = "/v1/chat/completions";
 
 /// A chat request for a model.
-fn asks(model: &str, stream: bool) -> String {
+pub(crate) fn asks(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "messages": []}).to_string()
 }
