@@ -258,6 +258,7 @@ impl<S, C: Chain> Pilot<S, C> {
             mut parts,
             held,
             body,
+            document,
         } = answer;
         // A share of the time was a limit to the commit.
         attempt.node().clocks.lapse();
@@ -282,7 +283,8 @@ impl<S, C: Chain> Pilot<S, C> {
         });
         Response::from_parts(
             parts,
-            AttemptBody::new(held, body, self.own.clone(), ownership, watched),
+            AttemptBody::new(held, body, self.own.clone(), ownership, watched)
+                .of_document(document),
         )
     }
 }

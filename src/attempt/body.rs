@@ -12,6 +12,7 @@ use crate::{
     BoxError,
     body::SupervisedBody,
     run::{Run, TerminalReason},
+    upstream::{FailureClass, IncompleteJson, JsonEnds},
 };
 
 pin_project! {
@@ -29,6 +30,8 @@ pin_project! {
         own: Run,
         owner: Option<Ownership>,
         watched: Option<Box<Watched>>,
+        // The ends of a JSON document of which the last is not known yet.
+        document: Option<JsonEnds>,
     }
 
     impl<B> PinnedDrop for AttemptBody<B>
@@ -81,7 +84,14 @@ impl<B: Body> AttemptBody<B> {
             own,
             owner,
             watched,
+            document: None,
         }
+    }
+
+    /// What was held is the beginning of a JSON document.
+    pub(super) fn of_document(mut self, held: Option<JsonEnds>) -> Self {
+        self.document = held;
+        self
     }
 }
 
@@ -103,6 +113,36 @@ fn close<B: Body>(
     }
 }
 
+/// What a JSON document comes to that ends with `polled`, if it is none.
+///
+/// The error takes the place of the last frame: a server that has sent all that was
+/// announced asks for nothing more.
+fn cut<B>(
+    document: &Option<JsonEnds>,
+    held: &Held,
+    inner: Pin<&mut SupervisedBody<B, AttemptPolicy>>,
+    polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
+) -> Option<IncompleteJson>
+where
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    let ends = document.as_ref()?;
+    let is_last = match polled {
+        Poll::Pending | Poll::Ready(Some(Err(_))) => false,
+        Poll::Ready(None) => true,
+        Poll::Ready(Some(Ok(frame))) => {
+            let nothing_follows = inner.is_end_stream() || inner.size_hint().exact() == Some(0);
+            frame.is_trailers() || held.is_empty() && nothing_follows
+        }
+    };
+    if !is_last || ends.are_of_a_document() {
+        return None;
+    }
+    inner.fail(FailureClass::Transport);
+    Some(IncompleteJson::new(ends.bytes()))
+}
+
 impl<B> Body for AttemptBody<B>
 where
     B: Body<Data = Bytes>,
@@ -117,7 +157,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut this = self.project();
-        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+        let Some(mut inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
         if this.own.node().is_over() {
@@ -126,7 +166,16 @@ where
             return Poll::Ready(Some(Err(this.own.to_terminated().into())));
         }
         if this.held.is_empty() {
-            let polled = inner.poll_frame(cx);
+            let polled = inner.as_mut().poll_frame(cx);
+            if let (Some(ends), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
+                if let Some(data) = frame.data_ref() {
+                    ends.push(data);
+                }
+            }
+            if let Some(cut) = cut(this.document, this.held, inner, &polled) {
+                close(this.inner, this.held, this.owner, this.watched);
+                return Poll::Ready(Some(Err(cut.into())));
+            }
             if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
                 // A run that ends later changes nothing of how this ended.
                 close(this.inner, this.held, this.owner, this.watched);
@@ -137,12 +186,16 @@ where
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        let next = this.held.next();
-        if matches!(next, Some(Err(_))) {
+        let next = Poll::Ready(this.held.next());
+        if let Some(cut) = cut(this.document, this.held, inner, &next) {
+            close(this.inner, this.held, this.owner, this.watched);
+            return Poll::Ready(Some(Err(cut.into())));
+        }
+        if matches!(next, Poll::Ready(Some(Err(_)))) {
             *this.held = Held::default();
             close(this.inner, this.held, this.owner, this.watched);
         }
-        Poll::Ready(next)
+        next
     }
 
     fn is_end_stream(&self) -> bool {

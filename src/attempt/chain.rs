@@ -48,6 +48,10 @@ pub trait Chain {
     /// Whether the candidate's word about the run counts.
     fn trusts(&self) -> bool;
 
+    /// Whether the candidate has an upstream of its own: what comes from there is
+    /// an answer of a model, or a failure.
+    fn is_elsewhere(&self) -> bool;
+
     /// The model or candidate that was tried, for people and error keys.
     fn subject(&self) -> Option<&str>;
 

@@ -4,7 +4,7 @@ use http_body::Body;
 use super::{Committed, MAX_ERROR};
 use crate::{
     body::{Judged, Stream},
-    upstream::{Failure, Judgement},
+    upstream::{Failure, Judgement, Redirected},
 };
 
 /// How many events are held before an attempt counts as committed.
@@ -18,6 +18,8 @@ const MAX_HELD: usize = 256 * 1024;
 pub(super) enum Goal {
     /// Nothing: it is served.
     Nothing,
+    /// Nothing: its upstream is no place to get an answer from.
+    Elsewhere(Redirected),
     /// A layer further in has read and judged it.
     Judged(Box<Failure>),
     /// The first content of a stream of events.
@@ -43,15 +45,20 @@ pub(super) enum Progress {
 }
 
 impl Goal {
-    pub(super) fn of<B: Body>(answer: &Response<B>) -> Self {
+    /// `elsewhere` if the answer comes from a candidate's own upstream.
+    pub(super) fn of<B: Body>(answer: &Response<B>, elsewhere: bool) -> Self {
         let extensions = answer.extensions();
+        let status = answer.status();
+        // Before what a layer further in made of it: it may know of no candidate.
+        if elsewhere && (status.is_informational() || status.is_redirection()) {
+            return Self::Elsewhere(Redirected::new(status));
+        }
         if let Some(failure) = extensions.get::<Failure>() {
             return Self::Judged(Box::new(failure.clone()));
         }
         if extensions.get::<Committed>().is_some() {
             return Self::Nothing;
         }
-        let status = answer.status();
         if status.is_client_error() || status.is_server_error() {
             return Self::Failure;
         }
@@ -75,7 +82,7 @@ impl Goal {
         let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
         match self {
             Self::Nothing => Progress::Committed,
-            Self::Judged(_) => Progress::Failed,
+            Self::Judged(_) | Self::Elsewhere(_) => Progress::Failed,
             Self::Content(judged) if reached(judged.commit()) => Progress::Committed,
             Self::Content(judged) if reached(judged.error()) => Progress::Failed,
             Self::Content(judged) => {
@@ -102,6 +109,7 @@ impl Goal {
     pub(super) fn failure(&self, judgement: &Judgement) -> Option<Failure> {
         match self {
             Self::Judged(failure) => Some(Failure::clone(failure)),
+            Self::Elsewhere(redirected) => Some(Failure::of_error(redirected)),
             Self::Content(judged) => {
                 let told = judged.failure().map(|told| judgement.of_stream(told));
                 told.or_else(|| stopped(judged))

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
-use crate::BoxError;
+use crate::{BoxError, upstream::JsonEnds};
 
 /// The beginning of an answer, which is handed on only once its attempt is
 /// committed, or is the last.
@@ -72,6 +72,15 @@ impl Held {
             self.first = Some(whole.freeze());
         }
         self.first.clone().unwrap_or_default()
+    }
+
+    /// The ends of what is held.
+    pub(crate) fn ends(&self) -> JsonEnds {
+        let mut ends = JsonEnds::default();
+        for data in self.first.iter().chain(&self.rest) {
+            ends.push(data);
+        }
+        ends
     }
 
     /// Whether only the error is left, for the first time: a server sends what

@@ -7,7 +7,7 @@ use crate::{
     error::chain,
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     sse::Truncated,
-    upstream::{Failure, FailureClass, TransportError},
+    upstream::{Failure, FailureClass, IncompleteJson, Redirected, TransportError},
 };
 
 /// Whether the error is the end of that very node, or of one above it.
@@ -41,7 +41,9 @@ pub(super) fn is_upstreams(error: &BoxError, own: &Run) -> bool {
     let is_ours = |ended: &Terminated| ended.is_kin_of(own) && !is_of_tool(ended, own);
     ended.is_some_and(is_ours)
         || TransportError::is_in(&**error)
-        || chain(&**error).any(|error| error.is::<Truncated>())
+        || chain(&**error).any(|error| {
+            error.is::<Truncated>() || error.is::<IncompleteJson>() || error.is::<Redirected>()
+        })
 }
 
 /// Whether an attempt below `own` ended because nothing came of it for a window.

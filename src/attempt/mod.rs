@@ -24,6 +24,17 @@
 //! compressed one until its first byte; the answer of a failure until 64 KiB or
 //! one second, to judge it. What was held is handed on unchanged.
 //!
+//! # What is handed to nobody
+//!
+//! Two answers are errors in place of an answer, also if no other try follows. A
+//! 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
+//! [`Redirected`](crate::upstream::Redirected): a client that followed it would send
+//! the prompt, and maybe its key, to a host that the program did not choose. An
+//! answer under a good status that is announced as JSON, and does not begin and end
+//! as JSON, is an [`IncompleteJson`](crate::upstream::IncompleteJson). Of one that is
+//! too long to be held the beginning is out by then, and its body ends with that
+//! error.
+//!
 //! # Examples
 //!
 //! Who failed before the answer that was handed on in the end:

@@ -123,9 +123,7 @@ where
                 None => panic!("a response future was polled after it was ready"),
             },
             StageProj::Readying { admitted } => pilot.ready(admitted, turn.task(), cx),
-            StageProj::Trying { trial, attempt, .. } => match trial
-                .poll(pilot.chain.judgement(), cx)
-            {
+            StageProj::Trying { trial, attempt, .. } => match trial.poll(&pilot.chain, cx) {
                 Poll::Ready(outcome) => Poll::Ready(pilot.conclude(outcome, attempt, turn.task())),
                 Poll::Pending => Poll::Pending,
             },

@@ -12,7 +12,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{
-    AttemptPolicy,
+    AttemptPolicy, Chain,
     goal::{Goal, Progress, is_encoded},
     held::Held,
 };
@@ -20,7 +20,7 @@ use crate::{
     BoxError,
     body::{SupervisedBody, SupervisedFuture},
     sse::Usage,
-    upstream::{Failure, Judgement},
+    upstream::{Failure, IncompleteJson, JsonEnds, Judgement, is_broken_json, names_json},
 };
 
 /// How many frames are taken in one poll.
@@ -95,6 +95,8 @@ pub(super) struct Answer<B: Body> {
     pub(super) parts: Parts,
     pub(super) held: Held,
     pub(super) body: SupervisedBody<B, AttemptPolicy>,
+    /// The beginning of a JSON document that was not held to its end.
+    pub(super) document: Option<JsonEnds>,
 }
 
 impl<F, B: Body> Trial<F, B> {
@@ -128,13 +130,13 @@ where
 {
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
-        judgement: &Judgement,
+        chain: &impl Chain,
         cx: &mut Context<'_>,
     ) -> Poll<Outcome<B>> {
         if let TrialProj::Calling { call } = self.as_mut().project() {
             let reading = match ready!(call.poll(cx)) {
                 Ok(answer) => {
-                    let goal = Goal::of(&answer);
+                    let goal = Goal::of(&answer, chain.is_elsewhere());
                     let (parts, body) = answer.into_parts();
                     let held = Held::default();
                     Some(Reading {
@@ -167,7 +169,7 @@ where
             }
         };
         Poll::Ready(match slot.take() {
-            Some(reading) => reading.conclude(progress, judgement),
+            Some(reading) => reading.conclude(progress, chain.judgement()),
             None => panic!("a try was polled after it was over"),
         })
     }
@@ -216,24 +218,44 @@ where
     }
 
     fn conclude(mut self, progress: Progress, judgement: &Judgement) -> Outcome<B> {
+        let Parts {
+            status, headers, ..
+        } = &self.parts;
+        // What no caller may take for an answer, were it the last one.
+        let mut unusable: Option<BoxError> = None;
+        let mut document = None;
         let failure = match progress {
-            Progress::Failed => self.goal.failure(judgement),
+            Progress::Failed => {
+                if let Goal::Elsewhere(redirected) = self.goal {
+                    unusable = Some(redirected.into());
+                }
+                self.goal.failure(judgement)
+            }
             Progress::Judge => {
-                let Parts {
-                    status, headers, ..
-                } = &self.parts;
                 let whole = self.held.whole();
                 if status.is_success() && !is_encoded(headers) {
                     self.body.tell(Usage::of_answer(&whole));
+                    if is_broken_json(headers, &whole) {
+                        unusable = Some(IncompleteJson::new(whole.len() as u64).into());
+                    }
                 }
                 judgement.of_answer(*status, headers, &whole, wall_clock(headers))
             }
+            Progress::Committed if matches!(self.goal, Goal::End) && names_json(headers) => {
+                document = Some(self.held.ends());
+                None
+            }
             Progress::Going | Progress::Committed => None,
         };
+        if let (Some(failure), Some(error)) = (&failure, unusable) {
+            Pin::new(&mut self.body).fail(failure.class);
+            return Outcome::Failed(failure.clone(), Spent::Error(error));
+        }
         let answer = Answer {
             parts: self.parts,
             held: mem::take(&mut self.held),
             body: self.body,
+            document,
         };
         match failure {
             Some(failure) => Outcome::Failed(failure, Spent::Answer(Box::new(answer))),

@@ -75,18 +75,6 @@ pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     headers.get(header::CONTENT_ENCODING).is_none_or(plain)
 }
 
-/// Whether the content type is that of a JSON document.
-pub(crate) fn names_json(headers: &HeaderMap) -> bool {
-    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let value = content_type.as_bytes();
-    let essence = value.split(|byte| *byte == b';').next().unwrap_or(value);
-    let essence = essence.trim_ascii();
-    essence.eq_ignore_ascii_case(b"application/json")
-        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
-}
-
 /// Whether the content type is that of a stream of events, readable or not.
 pub(crate) fn names_events(headers: &HeaderMap) -> bool {
     let Some(content_type) = headers.get(header::CONTENT_TYPE) else {

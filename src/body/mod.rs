@@ -44,7 +44,7 @@ pub(crate) use self::{
     complete::{Announced, content_length, has_body, unframe},
     entry::Entry,
     judged::Shifted,
-    judging::{Stream, is_plain, names_events, names_json},
+    judging::{Stream, is_plain, names_events},
     policy::Policy,
     reading::{Reading, Reads},
     replay::MAX_BODY,

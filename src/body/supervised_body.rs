@@ -11,7 +11,7 @@ use super::{
     Policy, Tap,
     supervision::{Stop, Supervision},
 };
-use crate::{BoxError, run::Turn, sse::Usage};
+use crate::{BoxError, run::Turn, sse::Usage, upstream::FailureClass};
 
 pin_project! {
     /// The response body of a layer that acts on a node; `P` is the layer's.
@@ -71,6 +71,15 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
         if let Some(supervision) = &self.supervision {
             supervision.found.tell(usage, None);
         }
+    }
+
+    /// The answer failed so, and nothing more of it is handed on.
+    pub(crate) fn fail(self: Pin<&mut Self>, class: FailureClass) {
+        let mut this = self.project();
+        if let Some(supervision) = this.supervision {
+            supervision.fail(class);
+        }
+        this.inner.set(None);
     }
 
     pub(super) const fn inert(inner: B) -> Self {

@@ -95,6 +95,10 @@ impl Candidate {
     /// `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
     /// query is kept. By default the request's URL stays.
     ///
+    /// A redirect or an upgrade of this upstream is followed by nobody: it is a
+    /// failure, [`Redirect`](crate::upstream::FailureClass::Redirect), after which the
+    /// next candidate is asked, and the caller never sees it.
+    ///
     /// # Errors
     ///
     /// If the URL is not absolute, has credentials or a query, or is neither
@@ -245,6 +249,11 @@ impl Candidate {
 
     pub(crate) const fn own_limits(&self) -> Option<Limits> {
         self.limits
+    }
+
+    /// Whether its requests go to a URL of its own.
+    pub(crate) const fn is_elsewhere(&self) -> bool {
+        self.base_url.is_some()
     }
 
     pub(crate) const fn is_trusted(&self) -> bool {

@@ -2,9 +2,10 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    body::{Policy, Seen, Tap, is_plain, names_events, names_json},
+    body::{Policy, Seen, Tap, is_plain, names_events},
     conversation::Answer,
     run::Run,
+    upstream::names_json,
 };
 
 /// Measures nothing; reads the tool calls of an answer.

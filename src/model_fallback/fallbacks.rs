@@ -137,6 +137,11 @@ impl Chain for Fallbacks {
             .is_some_and(|candidate| candidate.is_trusted())
     }
 
+    fn is_elsewhere(&self) -> bool {
+        self.candidate(self.current)
+            .is_some_and(|candidate| candidate.is_elsewhere())
+    }
+
     fn subject(&self) -> Option<&str> {
         self.candidate(self.current)
             .map(|candidate| candidate.label())

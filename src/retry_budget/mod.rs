@@ -19,7 +19,9 @@
 //! is repeated once; one that does not stream, never. Nothing is repeated once
 //! the first content was handed on. An answer that is compressed can be judged
 //! by its status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer)
-//! outside, which asks for plain ones, set `accept-encoding: identity`.
+//! outside, which asks for plain ones, set `accept-encoding: identity`. A redirect
+//! is repeated never, and without a candidate that has a base URL it is an answer as
+//! any other: where the program's own service sends its requests is its own matter.
 //!
 //! `retry-after` is waited for exactly, or, if it is longer than
 //! [`max_retry_after`](RetryBudget::max_retry_after), not at all. Otherwise

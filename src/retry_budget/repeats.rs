@@ -147,6 +147,10 @@ impl Chain for Repeats {
         self.candidate().is_some_and(Candidate::is_trusted)
     }
 
+    fn is_elsewhere(&self) -> bool {
+        self.candidate().is_some_and(Candidate::is_elsewhere)
+    }
+
     fn subject(&self) -> Option<&str> {
         self.candidate().map(Candidate::label)
     }

@@ -10,7 +10,7 @@ use crate::{
     run_layer::CallFailed,
     sse::{Dialect, ErrorInfo, Truncated, error_body},
     upstream::{
-        NotAStream, TransportError,
+        IncompleteJson, NotAStream, Redirected, TransportError,
         cooling::{CoolingDown, seconds},
     },
 };
@@ -129,7 +129,14 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
             );
             return (StatusCode::BAD_GATEWAY, "upstream_failed", message);
         }
-        if cause.is::<Truncated>() {
+        if let Some(redirected) = cause.downcast_ref::<Redirected>() {
+            let message = format!(
+                "The upstream answered {}, which is no answer of a model and is not followed (upstream_failed).",
+                redirected.status
+            );
+            return (StatusCode::BAD_GATEWAY, "upstream_failed", message);
+        }
+        if cause.is::<Truncated>() || cause.is::<IncompleteJson>() {
             return (
                 StatusCode::BAD_GATEWAY,
                 "upstream_failed",

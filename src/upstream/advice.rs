@@ -65,6 +65,7 @@ impl FailureClass {
             | Self::ModelFault => Same::Yes,
             Self::Deadline
             | Self::Certificate
+            | Self::Redirect
             | Self::RequestLimit
             | Self::Quota
             | Self::Auth
@@ -86,6 +87,7 @@ impl FailureClass {
             | Self::Deadline
             | Self::Transport
             | Self::Certificate
+            | Self::Redirect
             | Self::RequestTimeout
             | Self::RateLimit
             | Self::RequestLimit
@@ -111,7 +113,9 @@ impl FailureClass {
             | Self::Overloaded
             | Self::NotReady
             | Self::Server => Cool::Short,
-            Self::Certificate | Self::Auth | Self::ModelGone | Self::Region => Cool::Long,
+            Self::Certificate | Self::Redirect | Self::Auth | Self::ModelGone | Self::Region => {
+                Cool::Long
+            }
             Self::Quota => Cool::Quota,
             Self::Deadline
             | Self::RequestTimeout

@@ -2,7 +2,7 @@ use std::error::Error;
 
 use http_body_util::LengthLimitError;
 
-use super::{FailureClass, NotAStream, TransportError};
+use super::{FailureClass, IncompleteJson, NotAStream, Redirected, TransportError};
 use crate::{
     error::{InvalidRequest, RequestCut, chain},
     sse::Truncated,
@@ -31,14 +31,18 @@ pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
     if let Some(late) = chain(error).find_map(|error| error.downcast_ref::<NotAStream>()) {
         return late.class;
     }
+    let is_cut =
+        |error: &(dyn Error + 'static)| error.is::<Truncated>() || error.is::<IncompleteJson>();
     if chain(error).any(callers) {
         FailureClass::Caller
+    } else if chain(error).any(|error| error.is::<Redirected>()) {
+        FailureClass::Redirect
     } else if TransportError::is_in(error) {
         match chain(error).any(is_untrusted) {
             true => FailureClass::Certificate,
             false => FailureClass::Transport,
         }
-    } else if chain(error).any(|error| error.is::<Truncated>()) {
+    } else if chain(error).any(is_cut) {
         FailureClass::Transport
     } else {
         FailureClass::Server

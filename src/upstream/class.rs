@@ -15,10 +15,14 @@ pub enum FailureClass {
     Silence,
     /// Another deadline of ours passed: a ceiling, a share of the time left.
     Deadline,
-    /// The connection could not be made, was reset, or the body was cut.
+    /// The connection could not be made, was reset, or the body was cut, as half a
+    /// JSON document under a good status is.
     Transport,
     /// The upstream's certificate could not be verified.
     Certificate,
+    /// A 1xx or 3xx of a candidate with a base URL: it is somewhere else, and a
+    /// person has to say where. Nothing is sent there.
+    Redirect,
     /// 408, `ModelTimeoutException`.
     RequestTimeout,
     /// 409.
@@ -60,7 +64,8 @@ pub enum FailureClass {
 
 impl FailureClass {
     /// The class of an answer of which nothing but the status is known; `None`
-    /// if it is no failure.
+    /// if it is no failure. A redirect is none by itself: whether it is
+    /// [`Redirect`](Self::Redirect) depends on whom it comes from.
     ///
     /// [`Failure::of_answer`](super::Failure::of_answer) sees more.
     #[must_use]
@@ -77,6 +82,7 @@ impl FailureClass {
             Self::Deadline => "deadline",
             Self::Transport => "transport",
             Self::Certificate => "certificate",
+            Self::Redirect => "redirect",
             Self::RequestTimeout => "request_timeout",
             Self::Conflict => "conflict",
             Self::RateLimit => "rate_limit",

@@ -5,7 +5,7 @@ use std::{
 
 use http::{HeaderMap, StatusCode};
 
-use super::{FailureClass, Judgement, Same, cause, cooling::CoolingDown, stop};
+use super::{FailureClass, Judgement, Redirected, Same, cause, cooling::CoolingDown, stop};
 use crate::{error::chain, sse::StreamFailure};
 
 /// One judged failure of an upstream.
@@ -93,7 +93,12 @@ impl Failure {
                 retry_after: Some(cooling.soonest()),
                 ..Self::new(cooling.class())
             },
-            None => Self::new(cause::class_of(error)),
+            None => Self {
+                status: chain(error)
+                    .find_map(|error| error.downcast_ref::<Redirected>())
+                    .map(|redirected| redirected.status),
+                ..Self::new(cause::class_of(error))
+            },
         }
     }
 

@@ -97,7 +97,7 @@ impl Judgement {
         let body = if unary::is_plain(headers) { body } else { b"" };
         let is_page = unary::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
-        let is_broken = unary::is_plain(headers) && unary::is_broken(headers, whole);
+        let is_broken = !is_failure && unary::is_broken_json(headers, whole);
         let is_error = is_failure || is_page || is_broken || unary::is_error(body);
         let error = match is_error && !is_page {
             true => StreamFailure::read(body),
@@ -109,8 +109,10 @@ impl Judgement {
             body,
             error: &error,
         });
+        // A page is none of its own documents, however it is announced.
+        let is_cut = is_broken && !is_page;
         let ruled = match is_error {
-            true => ruled,
+            true => ruled.or(is_cut.then_some(FailureClass::Transport)),
             false => Some(ruled.or_else(|| stop::of_answer(body))?),
         };
         let mut head = Head::read(headers, now);

@@ -15,8 +15,8 @@
 //! region, credential, model, context, size, filter. Then the few fields and
 //! sentences by which a provider tells what it has no code for, then the status,
 //! and at last names such as `invalid_request_error` that say only whose fault
-//! it is. What is announced as JSON and does not begin and end as JSON is a
-//! failure of the server, under any status. Text elsewhere in a body is never looked at: an answer that quotes an
+//! it is. What is announced as JSON under a good status and does not begin and end as
+//! JSON was cut. Text elsewhere in a body is never looked at: an answer that quotes an
 //! error is healthy.
 //!
 //! # Examples
@@ -69,7 +69,9 @@ mod stop;
 mod tests;
 mod transport;
 mod unary;
+mod unusable;
 
+pub(crate) use self::unary::{JsonEnds, is_broken_json, names_json};
 pub use self::{
     advice::{Cool, Other, Same},
     class::FailureClass,
@@ -77,4 +79,5 @@ pub use self::{
     judgement::{Answered, Judgement},
     not_a_stream::NotAStream,
     transport::TransportError,
+    unusable::{IncompleteJson, Redirected},
 };

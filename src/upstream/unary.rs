@@ -66,24 +66,73 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     may_fail && top.error.is_some_and(says_something)
 }
 
-/// Whether a body that is announced as JSON is none, or half of one.
-///
-/// Only its ends are looked at: what is cut has the wrong last byte, and to parse
-/// every answer would cost more than all else that is done with it.
-pub(super) fn is_broken(headers: &HeaderMap, body: &[u8]) -> bool {
-    let kind = headers.get(header::CONTENT_TYPE);
-    let kind = kind.map_or(&b""[..], |kind| kind.as_bytes());
-    let mut parts = kind.split(|byte| *byte == b';');
-    let kind = parts.next().unwrap_or_default().trim_ascii();
-    if !kind.eq_ignore_ascii_case(b"application/json") {
+/// Whether the content type is that of a JSON document.
+pub(crate) fn names_json(headers: &HeaderMap) -> bool {
+    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
+        return false;
+    };
+    let value = content_type.as_bytes();
+    let essence = value.split(|byte| *byte == b';').next().unwrap_or(value);
+    let essence = essence.trim_ascii();
+    essence.eq_ignore_ascii_case(b"application/json")
+        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
+}
+
+/// Whether a whole body that is announced as JSON, and can be read, is none, or half
+/// of one.
+pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
+    if !names_json(headers) || !is_plain(headers) {
         return false;
     }
-    let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
-    match body.trim_ascii() {
-        [b'{', rest @ ..] => rest.last() != Some(&b'}'),
-        [b'[', rest @ ..] => rest.last() != Some(&b']'),
-        [] | b"null" | b"true" | b"false" => false,
-        [first, ..] => !matches!(first, b'"' | b'-' | b'0'..=b'9'),
+    let mut ends = JsonEnds::default();
+    ends.push(body);
+    !ends.are_of_a_document()
+}
+
+/// The first and the last byte of a body that is announced as JSON, as it comes.
+///
+/// No more is looked at: what is cut has the wrong last byte, and to parse every
+/// answer would cost more than all else that is done with it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct JsonEnds {
+    first: Option<u8>,
+    last: Option<u8>,
+    bytes: u64,
+}
+
+impl JsonEnds {
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        // A byte order mark may come before it.
+        let is_blank = |byte: &u8| byte.is_ascii_whitespace() || b"\xEF\xBB\xBF".contains(byte);
+        if self.first.is_none() {
+            self.first = piece.iter().copied().find(|byte| !is_blank(byte));
+        }
+        let mut backwards = piece.iter().rev().copied();
+        let last = backwards.find(|byte| !byte.is_ascii_whitespace());
+        self.last = last.or(self.last);
+        self.bytes += piece.len() as u64;
+    }
+
+    /// How many bytes there were.
+    pub(crate) const fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether a document begins and ends so. Nothing at all is no half of one.
+    pub(crate) fn are_of_a_document(&self) -> bool {
+        let Some(first) = self.first else {
+            return true;
+        };
+        let closes = match first {
+            b'{' => b'}',
+            b'[' => b']',
+            b'"' => b'"',
+            // true, false, null
+            b't' | b'f' => b'e',
+            b'n' => b'l',
+            _ => return matches!(first, b'-' | b'0'..=b'9'),
+        };
+        self.last == Some(closes)
     }
 }
 

@@ -19,7 +19,9 @@ use http::{HeaderMap, StatusCode};
 use tower_agent::{
     BoxError,
     sse::{Dialect, Judge, Truncated},
-    upstream::{Answered, Failure, FailureClass, Judgement, TransportError},
+    upstream::{
+        Answered, Failure, FailureClass, IncompleteJson, Judgement, Redirected, TransportError,
+    },
 };
 
 use self::{
@@ -133,7 +135,7 @@ fn each_way_in_which_no_answer_comes_is_judged() {
     let dns = "failed to lookup address information: Name or service not known";
     let goaway = "http2 error: connection error received: not a result of an error";
     let tls = rustls::Error::from(rustls::CertificateError::UnknownIssuer);
-    let cases: [(&str, BoxError, FailureClass); 9] = [
+    let cases: [(&str, BoxError, FailureClass); 12] = [
         (
             "DNS",
             TransportError::new(io::Error::other(dns)).into(),
@@ -174,10 +176,25 @@ fn each_way_in_which_no_answer_comes_is_judged() {
             TransportError::new(tls).into(),
             FailureClass::Certificate,
         ),
+        (
+            "half a JSON document under 200",
+            IncompleteJson::new(7).into(),
+            FailureClass::Transport,
+        ),
+        (
+            "307",
+            Redirected::new(StatusCode::TEMPORARY_REDIRECT).into(),
+            FailureClass::Redirect,
+        ),
+        (
+            "101",
+            Redirected::new(StatusCode::SWITCHING_PROTOCOLS).into(),
+            FailureClass::Redirect,
+        ),
         ("unknown", "it broke".into(), FailureClass::Server),
     ];
     for (signal, error, class) in cases {
-        assert_eq!(Failure::of_error(&*error), Failure::new(class), "{signal}");
+        assert_eq!(Failure::of_error(&*error).class, class, "{signal}");
     }
 }
 

@@ -1,15 +1,13 @@
 //! Where an answer ends is the gateway's word alone, whatever its upstream says.
 
-use std::net::SocketAddr;
-
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 
 use super::{
     fallback::{CHAT, asks},
-    support::{Config, Gateway, run, within},
+    support::{Config, Gateway, Verbatim, run, within},
 };
 
 /// What the upstream hides behind the length that it announces.
@@ -26,29 +24,6 @@ const HEADS: [&str; 8] = [
     "transfer-encoding: chunked\r\ncontent-length: 2\r\ntrailer: content-length",
     "transfer-encoding: chunked\r\ncontent-length: 2\r\nconnection: upgrade\r\nupgrade: h2c",
 ];
-
-/// Answers each request with these bytes, on connections that it keeps.
-async fn upstream(answer: String) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move {
-        loop {
-            let (mut stream, _) = listener.accept().await.unwrap();
-            let answer = answer.clone();
-            tokio::spawn(async move {
-                let mut read = Vec::new();
-                while stream.read_buf(&mut read).await.unwrap_or(0) > 0 {
-                    // The body of a request is JSON, and nothing else ends so.
-                    if read.ends_with(b"}") {
-                        read.clear();
-                        stream.write_all(answer.as_bytes()).await.unwrap();
-                    }
-                }
-            });
-        }
-    });
-    addr
-}
 
 fn request(more: &str, body: &str) -> String {
     let length = body.len();
@@ -117,8 +92,8 @@ fn an_upstream_with_two_lengths_cannot_answer_twice() {
         for head in HEADS {
             for kind in ["application/json", "text/plain"] {
                 let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{head}\r\n\r\n");
-                let upstream = upstream(answer + &chunked).await;
-                let gateway = Gateway::with(&Config::of(upstream, ""), &[]).await;
+                let upstream = Verbatim::start(answer + &chunked).await;
+                let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
 
                 let read = ask_twice(&gateway, &asks("m", false)).await;
 

@@ -11,6 +11,7 @@ mod nested;
 mod operations;
 mod order;
 mod others;
+mod redirects;
 mod sticky;
 mod telemetry;
 mod terminal;

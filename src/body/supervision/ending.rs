@@ -8,7 +8,7 @@ use crate::{
     body::{Policy, Tap},
     error::{RequestCut, chain},
     run::{Step, StepKind, TaskId, TerminalReason, Terminated},
-    upstream::Failure,
+    upstream::{Failure, FailureClass},
 };
 
 impl<P: Policy> Supervision<P> {
@@ -68,6 +68,13 @@ impl<P: Policy> Supervision<P> {
         let error = self.found.to_terminated().into();
         self.finish();
         self.policy.error(&self.found, error)
+    }
+
+    /// The answer is a failure, though its body did not break.
+    pub(in crate::body) fn fail(&mut self, class: FailureClass) {
+        self.tell();
+        self.settle(TerminalReason::Failed(class));
+        self.finish();
     }
 
     /// The inner body ended, or was dropped complete.

@@ -8,17 +8,18 @@ use crate::upstream::{
     Cool, Failure, FailureClass,
     FailureClass::{
         Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline, ModelFault,
-        ModelGone, NotReady, Overloaded, Quota, RateLimit, Region, RequestLimit, RequestTimeout,
-        Server, Silence, TooLarge, Transport,
+        ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region, RequestLimit,
+        RequestTimeout, Server, Silence, TooLarge, Transport,
     },
     Other, Same,
 };
 
-const TABLE: [(FailureClass, Same, Other, Cool); 20] = [
+const TABLE: [(FailureClass, Same, Other, Cool); 21] = [
     (Silence, Same::Once, Other::Yes, Cool::Short),
     (Deadline, Same::No, Other::Yes, Cool::No),
     (Transport, Same::Yes, Other::Yes, Cool::Short),
     (Certificate, Same::No, Other::Yes, Cool::Long),
+    (Redirect, Same::No, Other::Yes, Cool::Long),
     (RequestTimeout, Same::Yes, Other::Yes, Cool::No),
     (Conflict, Same::Yes, Other::No, Cool::No),
     (RateLimit, Same::Yes, Other::Yes, Cool::Short),

@@ -3,6 +3,7 @@
 use std::io;
 
 use bytes::Bytes;
+use http::StatusCode;
 use http_body_util::{BodyExt, Full, Limited};
 
 use crate::{
@@ -11,8 +12,8 @@ use crate::{
     sse::Truncated,
     upstream::{
         Failure,
-        FailureClass::{Caller, Certificate, Server, Transport},
-        TransportError,
+        FailureClass::{Caller, Certificate, Redirect, Server, Transport},
+        IncompleteJson, Redirected, TransportError,
     },
 };
 
@@ -21,11 +22,12 @@ async fn errors_are_judged_by_what_is_in_their_chain() {
     let limited = Limited::new(Full::new(Bytes::from("12345")), 4);
     let too_long = || async { limited.clone().collect().await.unwrap_err() };
     let reset = || io::Error::from(io::ErrorKind::ConnectionReset);
-    let cases: [(BoxError, _); 10] = [
+    let cases: [(BoxError, _); 11] = [
         (TransportError::new("refused").into(), Transport),
         (reset().into(), Transport),
         (io::Error::other(Truncated::new(7)).into(), Transport),
         (Truncated::new(7).into(), Transport),
+        (IncompleteJson::new(7).into(), Transport),
         (RequestCut::new(reset()).into(), Caller),
         (too_long().await, Caller),
         (TransportError::new(too_long().await).into(), Caller),
@@ -36,6 +38,17 @@ async fn errors_are_judged_by_what_is_in_their_chain() {
     for (error, expected) in cases {
         let failure = Failure::of_error(&*error);
         assert_eq!(failure, Failure::new(expected), "{error}");
+    }
+}
+
+#[test]
+fn a_redirect_that_is_not_followed_keeps_its_status() {
+    for status in [
+        StatusCode::SWITCHING_PROTOCOLS,
+        StatusCode::TEMPORARY_REDIRECT,
+    ] {
+        let failure = Failure::of_error(&io::Error::other(Redirected::new(status)));
+        assert_eq!((failure.class, failure.status), (Redirect, Some(status)));
     }
 }
 

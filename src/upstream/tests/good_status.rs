@@ -1,7 +1,7 @@
 //! Errors under 200, and answers that only look like one.
 
 use super::{class, judge};
-use crate::upstream::FailureClass::{Auth, Overloaded, RateLimit, Server};
+use crate::upstream::FailureClass::{Auth, Overloaded, RateLimit, Server, Transport};
 
 #[test]
 fn an_error_under_a_good_status_is_a_failure() {
@@ -113,11 +113,14 @@ fn what_is_announced_as_json_and_is_none_is_a_failure() {
         "not JSON, with an \"error\" in it",
         "{",
         "data: {}\n\n",
+        "\"half",
+        "tru",
     ];
     for body in broken {
         let said = |kind| judge(200, &[("content-type", kind)], body).map(|it| it.class);
-        assert_eq!(class(200, body), Some(Server), "{body}");
-        assert_eq!(said("Application/JSON; charset=utf-8"), Some(Server));
+        assert_eq!(class(200, body), Some(Transport), "{body}");
+        assert_eq!(said("Application/JSON; charset=utf-8"), Some(Transport));
+        assert_eq!(said("application/problem+json"), Some(Transport));
         assert_eq!(said("text/plain"), None, "{body}");
         let encoded = [
             ("content-type", "application/json"),
@@ -126,7 +129,7 @@ fn what_is_announced_as_json_and_is_none_is_a_failure() {
         assert_eq!(judge(200, &encoded, body), None, "{body}");
     }
     let long = format!("{{{}", " ".repeat(100_000));
-    assert_eq!(class(200, &long), Some(Server));
+    assert_eq!(class(200, &long), Some(Transport));
     let json_seq = [("content-type", "application/json-seq")];
     assert_eq!(judge(200, &json_seq, "\u{1e}{}\n"), None);
     for body in [

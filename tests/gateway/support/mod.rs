@@ -4,12 +4,14 @@ mod client;
 mod play;
 mod process;
 mod upstream;
+mod verbatim;
 
 pub(crate) use self::{
     client::{DIALECTS, Dialect, client, error_event},
     play::{STREAM, WHOLE, refusal},
     process::{Config, Gateway, candidate, fails},
     upstream::{Nobody, Upstream, chat},
+    verbatim::Verbatim,
 };
 
 use std::{future::Future, sync::Once, time::Duration};

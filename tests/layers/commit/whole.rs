@@ -5,7 +5,8 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    upstream::{FailureClass, IncompleteJson, Judgement},
 };
 
 use crate::support::{
@@ -276,12 +277,106 @@ async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
             assert_eq!(upstream.calls(), 2);
         }
         for (upstream, service) in holding([Script::json().data(half)]) {
-            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", asked));
 
-            assert_eq!(answer.status(), 200, "the last one is handed on as it is");
-            assert_eq!(answer.into_body().read().await.whole(), half);
-            assert_eq!(upstream.calls(), 2);
+            let error = service.oneshot(request).await.unwrap_err();
+
+            assert!(error.is::<IncompleteJson>(), "{error}");
+            assert_eq!(upstream.calls(), 2, "it was tried again");
+            assert_eq!(upstream.reasons(), [cut(), cut()]);
+            assert_eq!(call.terminal_reason(), cut());
+            assert_eq!(run.in_flight(), 0);
         }
+    }
+}
+
+fn cut() -> Option<TerminalReason> {
+    Some(TerminalReason::Failed(FailureClass::Transport))
+}
+
+/// What the program's rules make of it decides on the next try, and not whether half
+/// an answer is handed on.
+#[tokio::test(start_paused = true)]
+async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
+    let judgement = Judgement::new().rule(|_| Some(FailureClass::Quota));
+    let upstream = Several::new([Script::json().data("{")]);
+    let service = RetryBudgetLayer::new(quick()).judgement(judgement);
+    let service = service.layer(upstream.clone());
+
+    let error = service.oneshot(prompt("m", false)).await.unwrap_err();
+
+    assert!(error.is::<IncompleteJson>(), "{error}");
+    assert_eq!(upstream.calls(), 1);
+    let quota = TerminalReason::Failed(FailureClass::Quota);
+    assert_eq!(upstream.reasons(), [Some(quota)]);
+}
+
+/// Its head is out by then: the end is an error, and comes before a server that
+/// counts bytes has them all.
+#[tokio::test(start_paused = true)]
+async fn broken_json_that_is_too_long_to_be_held_does_not_end_cleanly() {
+    let long = "x".repeat(KIB);
+    let script = || Script::json().data("{\"a\":\"").repeat(300, 0.0, &long);
+    let bytes = 6 + 300 * KIB as u64;
+    let whole = || script().data("\"}");
+    let half = || script().data("\",");
+    for (script, is_whole) in [
+        (half(), false),
+        (half().trailers(), false),
+        (half().size(bytes + 2), false),
+        (half().size(bytes + 2).knows_its_end(), false),
+        (whole(), true),
+        (whole().trailers(), true),
+        (whole().size(bytes + 2), true),
+        (whole().size(bytes + 2).knows_its_end(), true),
+    ] {
+        for (upstream, service) in holding([script.clone()]) {
+            let run = Run::open();
+            let (request, call) = attached(&run, prompt("m", false));
+
+            let answer = service.oneshot(request).await.unwrap();
+
+            assert_eq!(answer.status(), 200);
+            let announced = answer.body().size_hint().exact();
+            let read = answer.into_body().read().await;
+            assert_eq!(upstream.calls(), 1);
+            if is_whole {
+                assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+                assert_eq!(read.whole().len() as u64, bytes + 2);
+                continue;
+            }
+            let error = read.end.unwrap_err();
+            assert!(error.is::<IncompleteJson>(), "{error}");
+            assert!(announced.is_none_or(|all| (read.text.len() as u64) < all));
+            assert!(read.trailers.is_none());
+            assert_eq!(upstream.reasons(), [cut()]);
+            assert_eq!(call.terminal_reason(), cut());
+            assert_eq!(run.in_flight(), 0);
+        }
+    }
+}
+
+/// The same where time, and not its length, was the commit; also for what ends
+/// within that was held.
+#[tokio::test(start_paused = true)]
+async fn broken_json_behind_a_hold_does_not_end_cleanly() {
+    for script in [
+        Script::json().data("[1,").wait(30.0).data("2"),
+        Script::json().data("[1,").wait(30.0),
+        Script::json().wait(30.0).data("{"),
+    ] {
+        for (_, service) in holding_for([script.clone()], Some(secs(5))) {
+            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+
+            let error = answer.into_body().read().await.end.unwrap_err();
+            assert!(error.is::<IncompleteJson>(), "{error}");
+        }
+    }
+    let script = Script::json().data("[1,").wait(30.0).data("2]\n");
+    for (_, service) in holding_for([script], Some(secs(5))) {
+        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        assert_eq!(answer.into_body().read().await.whole(), "[1,2]\n");
     }
 }
 
