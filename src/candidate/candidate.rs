@@ -161,7 +161,8 @@ impl Candidate {
     }
 
     /// Whether the upstream is another supervisor of ours: it is told the run's
-    /// id, and its terminal reasons are believed. By default it is not.
+    /// id, its terminal reasons are believed, and its answers keep what they say for
+    /// their server, such as `set-cookie`. By default it is not.
     #[must_use]
     pub const fn trusted(mut self, trusted: bool) -> Self {
         self.trusted = trusted;

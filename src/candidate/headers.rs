@@ -68,7 +68,38 @@ fn says(said: &HeaderValue, length: usize) -> bool {
     plain && digits.parse() == Ok(length)
 }
 
+/// What an answer says for the server that it comes from, to browsers or to
+/// another tower-agent: an upstream does not speak for the program.
+fn speaks_for_its_server(name: &HeaderName) -> bool {
+    matches!(
+        name.as_str(),
+        "x-terminal-reason"
+            | "x-run-id"
+            | "x-attempt"
+            | "set-cookie"
+            | "set-cookie2"
+            | "alt-svc"
+            | "strict-transport-security"
+            | "clear-site-data"
+            | "nel"
+            | "report-to"
+            | "reporting-endpoints"
+    )
+}
+
 impl Candidate {
+    /// Makes the headers of its answer those that a caller may see.
+    pub(crate) fn strip_answer(&self, headers: &mut HeaderMap) {
+        strip_hop(headers);
+        if self.trusted || !headers.keys().any(speaks_for_its_server) {
+            return;
+        }
+        let spoken = headers.keys().filter(|name| speaks_for_its_server(name));
+        for name in spoken.cloned().collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+    }
+
     /// Makes the caller's headers those of an attempt with a body of `length`.
     pub(crate) fn dress(
         &self,

@@ -233,15 +233,20 @@ impl Chain for Fallbacks {
     }
 
     fn answered(&self, answer: &mut Parts) {
-        strip_hop(&mut answer.headers);
-        let served = self.route.at(self.current);
-        let Some(served) = served.and_then(|at| self.choices.served.get(at)) else {
-            return;
+        let Some(candidate) = self.candidate(self.current) else {
+            // There is none: what the inner service says is the program's own.
+            return strip_hop(&mut answer.headers);
         };
+        candidate.strip_answer(&mut answer.headers);
         // A layer further in chose last.
-        let is_told = answer.extensions.insert(Served).is_some();
-        if let Some(model) = served.as_ref().filter(|_| !is_told) {
-            answer.headers.insert(X_SERVED_MODEL, model.clone());
+        if answer.extensions.insert(Served).is_some() {
+            return;
+        }
+        let at = self.route.at(self.current);
+        match at.and_then(|at| self.choices.served.get(at)) {
+            Some(Some(model)) => drop(answer.headers.insert(X_SERVED_MODEL, model.clone())),
+            // Its name is none that a header can hold.
+            _ => drop(answer.headers.remove(X_SERVED_MODEL)),
         }
     }
 

@@ -54,6 +54,18 @@
 //! An answer is held until its first content; after that nothing else is tried,
 //! and a failure is told to the caller: see [`attempt`](crate::attempt).
 //!
+//! # What the caller is sent
+//!
+//! The answer of the candidate that served, without the headers of the upstream's
+//! connection, and with `x-served-model` and `x-attempt`. What an answer says for the
+//! server that it comes from is removed unless the candidate is
+//! [trusted](Candidate::trusted): `x-terminal-reason`, `x-run-id`, `set-cookie`,
+//! `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
+//! `reporting-endpoints`. A server further out would take the first two for the word
+//! of this one, and a browser the others for that of the program's origin. Redirects
+//! of a candidate's own upstream and half JSON documents are [handed to
+//! nobody](crate::attempt#what-is-handed-to-nobody).
+//!
 //! # When the clock runs
 //!
 //! If the call has a ceiling, an attempt gets the time that is left divided by

@@ -6,7 +6,7 @@ use tokio::{
 };
 
 use super::support::{
-    Config, DIALECTS, Gateway, Nobody, STREAM, Upstream, WHOLE, chat, run, within,
+    Config, DIALECTS, Gateway, Nobody, STREAM, Upstream, Verbatim, WHOLE, chat, run, within,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -123,6 +123,57 @@ fn query_and_body_are_sent_as_they_came() {
         let seen = &upstream.seen()[0];
         assert_eq!(seen.uri, "/v1/chat/completions?api-version=2&x=%2F");
         assert_eq!(seen.body, body);
+    });
+}
+
+/// They would speak for the gateway, to browsers and to other gateways.
+#[test]
+fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
+    const SPOKEN: [&str; 10] = [
+        "x-terminal-reason",
+        "x-run-id",
+        "x-served-model",
+        "set-cookie",
+        "set-cookie",
+        "alt-svc",
+        "strict-transport-security",
+        "clear-site-data",
+        "nel",
+        "report-to",
+    ];
+    let spoken: String = SPOKEN.map(|name| format!("{name}: theirs\r\n")).concat();
+    run(async {
+        for (status, trusted) in [(200, false), (429, false), (200, true)] {
+            let upstream = Verbatim::start(format!(
+                "HTTP/1.1 {status} Said\r\n{spoken}x-attempt: 7\r\nx-request-id: req_1\r\n\
+                 content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
+            ))
+            .await;
+            let config = Config::new(&format!(
+                "[retry]\nmax_attempts_per_candidate = 1\n[[candidates]]\nmodel = \"m\"\n\
+                 base_url = \"http://{}/v1\"\ntrusted = {trusted}\n",
+                upstream.addr
+            ));
+            let gateway = Gateway::with(&config, &[]).await;
+            let answer = ask(&gateway, CHAT, &[("x-run-id", "r-1")]).await;
+            assert_eq!(answer.status(), status);
+            let headers = answer.headers();
+            let ours = [
+                ("x-run-id", "r-1"),
+                ("x-served-model", "m"),
+                ("x-attempt", "1"),
+            ];
+            for (name, ours) in ours {
+                let told: Vec<_> = headers.get_all(name).iter().collect();
+                assert_eq!(told, [ours], "{name}");
+            }
+            for name in SPOKEN {
+                let is_theirs = headers.get_all(name).iter().any(|it| it == "theirs");
+                let is_ours = ours.iter().any(|(known, _)| *known == name);
+                assert_eq!(is_theirs, trusted && !is_ours, "{name} under {status}");
+            }
+            assert_eq!(headers["x-request-id"], "req_1");
+        }
     });
 }
 

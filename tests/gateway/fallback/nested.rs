@@ -3,7 +3,7 @@
 use reqwest::Response;
 
 use super::{
-    super::support::{Config, Gateway, Upstream, candidate, eventually, run, within},
+    super::support::{Config, Gateway, Upstream, Verbatim, candidate, eventually, run, within},
     CHAT, asks,
 };
 
@@ -56,5 +56,47 @@ fn the_word_of_any_other_upstream_does_not() {
         assert_eq!(answer.headers()["x-served-model"], "ok");
         assert_eq!(answer.headers().get("x-terminal-reason"), None);
         assert_eq!(upstream.models(), ["silent", "ok"]);
+    });
+}
+
+/// The gateway that is trusted trusts nobody: what its upstream says of our run is
+/// not its word.
+#[test]
+fn an_upstream_behind_a_trusted_gateway_does_not_end_the_call() {
+    run(async {
+        for status in ["500 Oops", "400 Bad Request", "200 OK"] {
+            let said = "{\"error\":{\"message\":\"it is\"}}";
+            let evil = format!(
+                "HTTP/1.1 {status}\r\nx-terminal-reason: aborted\r\nx-run-id: r-1\r\n\
+                 content-type: application/json\r\ncontent-length: {}\r\n\r\n{said}",
+                said.len()
+            );
+            let evil = Verbatim::start(evil).await;
+            let upstream = Upstream::start().await;
+            let inner = Gateway::with(&Config::of(evil.addr, ""), &[]).await;
+            let text = [
+                candidate("m", &format!("http://{}", inner.addr)),
+                "trusted = true\n".to_owned(),
+                candidate("ok", &format!("http://{}", upstream.addr)),
+            ];
+            let outer = Gateway::with(&Config::new(&text.concat()), &[]).await;
+
+            let call = outer.post(CHAT, asks("m", false)).header("x-run-id", "r-1");
+            let answer = within(call.send()).await.unwrap();
+
+            assert_eq!(answer.headers().get("x-terminal-reason"), None, "{status}");
+            assert_eq!(answer.headers()["x-run-id"], "r-1");
+            // A caller's fault is nobody else's to serve.
+            let served: &[&str] = if status.starts_with('4') {
+                &[]
+            } else {
+                &["ok"]
+            };
+            assert_eq!(upstream.models(), served, "{status}");
+            let wanted = if served.is_empty() { 400 } else { 200 };
+            assert_eq!(answer.status(), wanted, "{status}");
+            let own = inner.json("/runs").await;
+            assert_eq!(own["runs"][0]["reason"], serde_json::Value::Null, "{own}");
+        }
     });
 }
