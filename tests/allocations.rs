@@ -16,7 +16,9 @@ use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
 use http_body_util::{Empty, Full};
-use tower::{Layer, Service, ServiceBuilder, layer::util::Identity, service_fn};
+use tower::{
+    Layer, Service, ServiceBuilder, layer::util::Identity, service_fn, util::BoxCloneSyncService,
+};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
     ModelFallbackLayer, ProgressLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
@@ -302,6 +304,109 @@ fn a_frame_past_a_guard_allocates_nothing() {
     for pending in [false, true] {
         for [_, frames] in per_guard(pending) {
             assert_eq!(frames, 0, "pending: {pending}");
+        }
+    }
+}
+
+/// A body of frames of one byte each, allocated as they come.
+struct Crumbs {
+    text: &'static [u8],
+    left: usize,
+}
+
+impl Body for Crumbs {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        let byte = self.text[(self.text.len() - self.left % self.text.len()) % self.text.len()];
+        self.left -= 1;
+        let byte = Bytes::copy_from_slice(&[byte]);
+        Poll::Ready(Some(Ok(Frame::data(byte))))
+    }
+}
+
+/// The bytes that are allocated at most while a layer holds `length` bytes of an answer
+/// that repeats `text`, and what it then hands on.
+fn per_held<L, B>(layer: L, content_type: &'static str, text: &'static [u8], length: usize) -> u64
+where
+    L: Layer<BoxCloneCrumbs>,
+    L::Service: Service<Request<ReplayBody>, Response = Response<B>>,
+    B: Body<Data = Bytes>,
+{
+    let rt = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let _entered = rt.enter();
+    let upstream: BoxCloneCrumbs =
+        BoxCloneSyncService::new(service_fn(move |_: Request<ReplayBody>| async move {
+            let mut answer = Response::new(Crumbs { text, left: length });
+            let content_type = HeaderValue::from_static(content_type);
+            answer
+                .headers_mut()
+                .insert(header::CONTENT_TYPE, content_type);
+            Ok::<_, Infallible>(answer)
+        }));
+    let mut service = layer.layer(upstream);
+    let body = ReplayBody::from(r#"{"model":"large","messages":[]}"#);
+    let request = Request::post("/v1/chat/completions").body(body).unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut answer = None;
+    let held = measure(|| {
+        let mut future = pin!(service.call(request));
+        while answer.is_none() {
+            if let Poll::Ready(ready) = future.as_mut().poll(&mut cx) {
+                answer = ready.ok();
+            }
+        }
+    });
+    let mut body = pin!(answer.unwrap().into_body());
+    let mut read = 0;
+    while let Poll::Ready(Some(frame)) = body.as_mut().poll_frame(&mut cx) {
+        // A stream that ends there was cut.
+        let Ok(frame) = frame else { break };
+        let data = frame.into_data().ok().unwrap();
+        for byte in data {
+            let at = (text.len() - (length - read) % text.len()) % text.len();
+            assert_eq!(byte, text[at], "byte {read}");
+            read += 1;
+        }
+    }
+    assert_eq!(read, length);
+    held.bytes_max
+}
+
+type BoxCloneCrumbs = BoxCloneSyncService<Request<ReplayBody>, Response<Crumbs>, Infallible>;
+
+#[test]
+fn a_held_byte_costs_a_few_bytes_though_it_comes_alone() {
+    const KIB: usize = 1024;
+    // Few events, so that it is their bytes that are too many to be held on.
+    let prelude = format!(
+        ": {}\n\ndata: {{\"choices\":[{{\"delta\":{{\"role\":\"assistant\"}}}}]}}\n\n",
+        "x".repeat(2000)
+    );
+    let prelude = prelude.leak().as_bytes();
+    for (content_type, text, length, held) in [
+        // Held to its end, and judged in one piece.
+        ("text/plain", &b"a crumb, "[..], 200 * KIB, 200 * KIB),
+        // Held until it is too much.
+        ("text/event-stream", prelude, 300 * KIB, 256 * KIB),
+    ] {
+        let fallback = ModelFallbackLayer::new([Candidate::new("large")]);
+        let fallback = per_held(fallback, content_type, text, length);
+        let repeats = RetryBudgetLayer::new(RetryBudget::new());
+        let repeats = per_held(repeats, content_type, text, length);
+        for bytes in [fallback, repeats] {
+            let most = 4 * held as u64;
+            assert!(bytes <= most, "{content_type}: {bytes} for {held}");
         }
     }
 }

@@ -22,7 +22,8 @@
 //! A stream is held until its first content event, its end, 256 events or
 //! 256 KiB; an answer that is no stream until its end, 256 KiB at most; a
 //! compressed one until its first byte; the answer of a failure until 64 KiB or
-//! one second, to judge it. What was held is handed on unchanged.
+//! one second, to judge it. What was held is handed on unchanged; beyond a few frames,
+//! small ones of it are handed on joined.
 //!
 //! # What is handed to nobody
 //!

@@ -320,7 +320,10 @@ where
             None => return trace.push(Event::Over(Over::Whole)),
             Some(Ok(frame)) => {
                 let data = frame.into_data().unwrap();
-                trace.push(Event::Got(String::from_utf8(data.to_vec()).unwrap()));
+                let text = String::from_utf8(data.to_vec()).unwrap();
+                for piece in script::pieces(&text) {
+                    trace.push(Event::Got(piece));
+                }
             }
             Some(Err(error)) => {
                 trace.push(Event::Over(over(&error)));
@@ -346,9 +349,12 @@ where
             _ => None,
         };
         let text = data.map(|data| String::from_utf8(data.to_vec()).unwrap());
-        match text.filter(|text| script::is_inserted(text)) {
-            Some(text) => trace.push(Event::Got(text)),
-            None => return frame,
+        let pieces = text.map(|text| script::pieces(&text)).unwrap_or_default();
+        if pieces.is_empty() || pieces.iter().any(|piece| !script::is_inserted(piece)) {
+            return frame;
+        }
+        for piece in pieces {
+            trace.push(Event::Got(piece));
         }
     }
 }

@@ -30,6 +30,19 @@ pub(crate) fn is_inserted(text: &str) -> bool {
     INSERTED.iter().any(|inserted| text.starts_with(inserted))
 }
 
+/// What a frame holds: what was inserted, each by itself, and what stood between. What
+/// was held for long is handed on joined.
+pub(crate) fn pieces(frame: &str) -> Vec<String> {
+    let mut pieces: Vec<String> = Vec::new();
+    for event in frame.split_inclusive("\n\n") {
+        match pieces.last_mut() {
+            Some(last) if !is_inserted(last) && !is_inserted(event) => last.push_str(event),
+            _ => pieces.push(event.to_owned()),
+        }
+    }
+    pieces
+}
+
 /// The request's body.
 pub(crate) fn ask(plan: &Plan, model: &str) -> String {
     let stream = plan.sse;
