@@ -25,7 +25,17 @@ struct Message<'a> {
 struct Delta<'a> {
     kind: Option<Text<'a>>,
     stop: Option<Text<'a>>,
+    /// It is an object that carries nothing.
+    empty: bool,
 }
+
+// What a delta carries, a bit each, so that the last of two equal keys wins.
+const TEXT: u32 = 1;
+const THINKING: u32 = 1 << 1;
+const SIGNATURE: u32 = 1 << 2;
+const PARTIAL_JSON: u32 = 1 << 3;
+const CITATION: u32 = 1 << 4;
+const UNKNOWN: u32 = 1 << 5;
 
 #[derive(Default)]
 struct Tokens {
@@ -78,6 +88,8 @@ impl<'a> Message<'a> {
     #[inline]
     fn report(self, event: &Event<'_>, stream: &mut StreamState) -> Verdict {
         let kind = match &*self.kind.map_or(Cow::Borrowed(event.name), Text::decoded) {
+            // An upstream may send these for ever, as it may send pings.
+            b"content_block_delta" if self.delta.empty => EventKind::Prelude,
             b"content_block_delta" => {
                 return Verdict::content(self.delta.kind.is_some_and(|kind| {
                     kind.is(b"thinking_delta") || kind.is(b"signature_delta")
@@ -115,14 +127,33 @@ impl<'a> Delta<'a> {
     #[inline]
     fn read(json: &mut Scanner<'a>) -> Read<Self> {
         let mut delta = Self::default();
-        json.object(|json, key| {
-            match key {
-                b"type" => delta.kind = json.text()?,
-                b"stop_reason" => delta.stop = json.text()?,
-                _ => json.skip()?,
+        let mut carried = 0;
+        let is_delta = json.object(|json, key| {
+            let bit = match key {
+                b"type" => {
+                    delta.kind = json.text()?;
+                    return Ok(());
+                }
+                b"stop_reason" => {
+                    delta.stop = json.text()?;
+                    return Ok(());
+                }
+                b"text" => TEXT,
+                b"thinking" => THINKING,
+                b"signature" => SIGNATURE,
+                b"partial_json" => PARTIAL_JSON,
+                b"citation" => CITATION,
+                _ => UNKNOWN,
+            };
+            if bit != UNKNOWN {
+                carried &= !bit;
+            }
+            if json.filled()? {
+                carried |= bit;
             }
             Ok(())
         })?;
+        delta.empty = is_delta && carried == 0;
         Ok(delta)
     }
 }

@@ -39,7 +39,8 @@ pub enum EventKind {
     Content,
     /// A sign of work that does not commit. Events of an unknown type are progress too.
     Progress,
-    /// Comes before the answer; neither commits nor is progress.
+    /// Comes before the answer, or carries nothing of it, as an empty delta; neither commits
+    /// nor is progress.
     Prelude,
     /// A sign of life alone, such as a ping.
     Life,

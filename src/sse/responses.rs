@@ -21,12 +21,14 @@ impl Grammar for OpenAiResponses {
         let mut sequence = None;
         let mut response = None;
         let mut is_error = false;
+        let mut empty = false;
         let read = Scanner::document(event.data, |json, key| {
             match key {
                 b"type" => kind = json.text()?,
                 b"sequence_number" => sequence = json.integer()?,
                 b"response" => response = Some(json.span()?),
                 b"error" => is_error = json.is_error()?,
+                b"delta" => empty = !json.filled()?,
                 _ => json.skip()?,
             }
             Ok(())
@@ -40,6 +42,7 @@ impl Grammar for OpenAiResponses {
         let verdict = classify(
             &kind.map_or(Cow::Borrowed(event.name), Text::decoded),
             is_error,
+            empty,
         );
         // One that is no object has nothing to report.
         let _ = match (verdict.kind, response) {
@@ -70,13 +73,15 @@ fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> Verdict {
     } else if event.name.is_empty() && !event.oversized {
         EventKind::Life.into()
     } else {
-        classify(event.name, false)
+        classify(event.name, false, false)
     }
 }
 
 #[inline]
-fn classify(kind: &[u8], is_error: bool) -> Verdict {
+fn classify(kind: &[u8], is_error: bool, empty: bool) -> Verdict {
     let kind = match kind {
+        // An upstream may send these for ever, as it may send pings.
+        _ if empty && kind.ends_with(b".delta") => EventKind::Prelude,
         _ if kind.ends_with(b".delta") => {
             return Verdict::content(kind.starts_with(b"response.reasoning"));
         }

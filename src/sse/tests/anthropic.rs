@@ -36,6 +36,41 @@ fn deltas_are_content() {
 }
 
 #[test]
+fn a_delta_that_says_nothing_is_no_content() {
+    for delta in [
+        r#"{"type":"text_delta","text":""}"#,
+        r#"{"text":"","type":"text_delta"}"#,
+        r#"{"type":"thinking_delta","thinking":""}"#,
+        r#"{"type":"signature_delta","signature":""}"#,
+        r#"{"type":"input_json_delta","partial_json":""}"#,
+        r#"{"type":"text_delta","text":"x","text":""}"#,
+        r#"{"type":"text_delta","text":null}"#,
+        r#"{"type":"text_delta"}"#,
+        "{}",
+    ] {
+        let data = format!(r#"{{"type":"content_block_delta","index":0,"delta":{delta}}}"#);
+        assert_eq!(kind(&data), Prelude, "{delta}");
+    }
+    for delta in [
+        r#"{"type":"text_delta","text":" "}"#,
+        r#"{"type":"input_json_delta","partial_json":"{"}"#,
+        r#"{"type":"citations_delta","citation":{"type":"page_location"}}"#,
+        r#"{"type":"of_the_future","what":"x"}"#,
+    ] {
+        let data = format!(r#"{{"type":"content_block_delta","index":0,"delta":{delta}}}"#);
+        assert_eq!(kind(&data), Content, "{delta}");
+    }
+}
+
+#[test]
+fn a_delta_that_is_too_long_to_be_read_is_content() {
+    let mut judge = judged(Dialect::Anthropic, &[]);
+    judge.push(b"event: content_block_delta\ndata: {\"delta\":{\"partial_json\":\"");
+    judge.push(&vec![b'x'; 2 << 20]);
+    assert!(judge.push(b"\"}}\n\n").content);
+}
+
+#[test]
 fn starts_of_blocks() {
     assert_eq!(
         block(r#"{"type":"tool_use","id":"t","name":"n","input":{}}"#),

@@ -236,6 +236,11 @@ fn event() -> BoxedStrategy<Json> {
             texts(&["text_delta", "thinking_delta", "signature_delta"]),
         ),
         ("stop_reason", texts(&["end_turn", "refusal"])),
+        ("text", scalar().boxed()),
+        ("thinking", scalar().boxed()),
+        ("signature", scalar().boxed()),
+        ("partial_json", scalar().boxed()),
+        ("citation", anything()),
     ]));
     let block = or_any(object(vec![
         (
@@ -304,6 +309,7 @@ fn event() -> BoxedStrategy<Json> {
         ("content_block", block.clone()),
         ("message", block.clone()),
         ("delta", anthropic_delta.clone()),
+        ("delta", scalar().boxed()),
         ("usage", usage.clone()),
     ]);
     let mixed = object(vec![

@@ -97,6 +97,9 @@ fn responses(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
     }
     let kind = match event.get("type").and_then(Value::as_str).unwrap_or(name) {
         kind if kind.ends_with(".delta") => {
+            if event.get("delta").is_some_and(|delta| !filled(delta)) {
+                return EventKind::Prelude;
+            }
             outcome.reasoning = kind.starts_with("response.reasoning");
             return EventKind::Content;
         }
@@ -125,6 +128,13 @@ fn anthropic(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
     let delta = event.get("delta");
     match event.get("type").and_then(Value::as_str).unwrap_or(name) {
         "content_block_delta" => {
+            let members = delta.and_then(Value::as_object);
+            let says = |(key, value): (&String, &Value)| {
+                key != "type" && key != "stop_reason" && filled(value)
+            };
+            if members.is_some_and(|members| !members.iter().any(says)) {
+                return EventKind::Prelude;
+            }
             let kind = delta.and_then(|delta| delta.get("type")?.as_str());
             outcome.reasoning = matches!(kind, Some("thinking_delta" | "signature_delta"));
             EventKind::Content

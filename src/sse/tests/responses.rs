@@ -47,6 +47,33 @@ fn each_row_of_the_table() {
 }
 
 #[test]
+fn a_delta_that_says_nothing_is_no_content() {
+    for name in [
+        "response.output_text.delta",
+        "response.refusal.delta",
+        "response.function_call_arguments.delta",
+        "response.reasoning_summary_text.delta",
+        "response.output_audio.delta",
+    ] {
+        // What pads an event to a length that tells nothing is no part of the answer.
+        for (delta, expected) in [
+            (r#""""#, Prelude),
+            ("null", Prelude),
+            ("{}", Prelude),
+            (r#"" ""#, Content),
+            (r#"{"text":"x"}"#, Content),
+        ] {
+            let data = format!(r#"{{"type":"{name}","delta":{delta},"obfuscation":"Zx8"}}"#);
+            assert_eq!(
+                super::kind(Dialect::OpenAiResponses, "", &data),
+                expected,
+                "{data}"
+            );
+        }
+    }
+}
+
+#[test]
 fn reasoning_is_told_apart() {
     let reasoning = |name| verdict(Dialect::OpenAiResponses, name, "{}").reasoning;
     assert!(reasoning("response.reasoning_summary_text.delta"));

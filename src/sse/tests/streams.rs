@@ -89,9 +89,11 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
             r#"data: {"choices":[],"usage":{"prompt_tokens":1,"completion_tokens":2}}"#,
             r#"data: {"error":{"message":"m","code":"c"}}"#,
             r#"data: {"type":"response.output_text.delta","sequence_number":3}"#,
+            r#"data: {"type":"response.output_text.delta","delta":""}"#,
             r#"data: {"type":"response.completed","sequence_number":4,"response":{}}"#,
             r#"data: {"type":"message_start","message":{"usage":{"input_tokens":1}}}"#,
             r#"data: {"type":"content_block_delta","delta":{"type":"text_delta"}}"#,
+            r#"data: {"type":"content_block_delta","delta":{"type":"text_delta","text":"x"}}"#,
             r#"data: {"type":"message_stop"}"#,
         ][..],
     );
@@ -150,6 +152,46 @@ fn reference(stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
         }
     }
     events
+}
+
+#[test]
+fn empty_deltas_neither_commit_nor_are_progress_at_any_chunking() {
+    for (dialect, empty, filled) in [
+        (
+            Dialect::OpenAiChat,
+            r#"{"choices":[{"index":0,"delta":{"content":""}}]}"#,
+            r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#,
+        ),
+        (
+            Dialect::OpenAiResponses,
+            r#"{"type":"response.output_text.delta","sequence_number":1,"delta":""}"#,
+            r#"{"type":"response.output_text.delta","sequence_number":1,"delta":"x"}"#,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":""}}"#,
+            r#"{"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":"x"}}"#,
+        ),
+    ] {
+        let empties = format!("data: {empty}\n\n").repeat(5);
+        let whole = format!("{empties}data: {filled}\n\n{empties}");
+        let content = (empties.len() + format!("data: {filled}\n\n").len()) as u64;
+        for size in [1, 2, 3, 7, 16, 61, 256, whole.len()] {
+            let mut judge = Judge::new(dialect);
+            for chunk in chunks(empties.as_bytes(), &[size]) {
+                let seen = judge.push(chunk);
+                assert!(!seen.content && !seen.progress, "{empty} by {size}");
+            }
+            assert_eq!((judge.commit(), judge.progressed()), (None, 0));
+
+            let mut judge = Judge::new(dialect);
+            for chunk in chunks(whole.as_bytes(), &[size]) {
+                judge.push(chunk);
+            }
+            let marks = (judge.commit(), judge.progressed());
+            assert_eq!(marks, (Some(content), content), "{empty} by {size}");
+        }
+    }
 }
 
 proptest! {

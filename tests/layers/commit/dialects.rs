@@ -3,13 +3,15 @@
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
-use tower::{Layer, ServiceExt};
+use tokio::time::Instant;
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, Run,
+    Candidate, ModelFallbackLayer, Run, StepTimeoutLayer,
+    TerminalReason::{Completed, StepTimeout},
     upstream::{Failure, FailureClass},
 };
 
-use crate::support::{ReadExt, Script, Several, attached};
+use crate::support::{ReadExt, Script, Several, attached, secs};
 
 /// What a stream amounts to, as far as the first candidate is concerned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,6 +34,8 @@ struct Dialect {
     content: &'static str,
     /// Content that quotes an error, in words and as JSON.
     quote: &'static str,
+    /// Parts of an answer that say nothing.
+    empty: &'static [&'static str],
     end: &'static str,
     /// What may come instead of content, and what it amounts to then.
     instead: &'static [(&'static str, Then)],
@@ -43,6 +47,7 @@ const CHAT: Dialect = Dialect {
     content: "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\u{20ac}\"}}]}\n\n",
     quote: "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"it said 429 rate_limit_exceeded: \
             {\\\"error\\\":{\\\"code\\\":\\\"insufficient_quota\\\"}}\"}}]}\n\n",
+    empty: &["data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"}}]}\n\n"],
     end: "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\ndata: [DONE]\n\n",
     instead: &[
         (
@@ -81,6 +86,10 @@ const RESPONSES: Dialect = Dialect {
     content: "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":1,\"delta\":\"\u{20ac}\"}\n\n",
     quote: "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":1,\
             \"delta\":\"event: error {\\\"type\\\":\\\"response.failed\\\"}\"}\n\n",
+    empty: &[
+        "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"sequence_number\":1,\"delta\":\"\",\"obfuscation\":\"x\"}\n\n",
+        "event: response.function_call_arguments.delta\ndata: {\"type\":\"response.function_call_arguments.delta\",\"sequence_number\":1,\"delta\":\"\"}\n\n",
+    ],
     end: "event: response.completed\ndata: {\"type\":\"response.completed\",\"sequence_number\":9,\"response\":{\"id\":\"r\",\"status\":\"completed\"}}\n\n",
     instead: &[
         (
@@ -117,6 +126,12 @@ const ANTHROPIC: Dialect = Dialect {
     content: "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"\u{20ac}\"}}\n\n",
     quote: "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\
             \"text\":\"{\\\"type\\\":\\\"error\\\",\\\"error\\\":{\\\"type\\\":\\\"overloaded_error\\\"}}, stop_reason: refusal\"}}\n\n",
+    empty: &[
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"\"}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"thinking_delta\",\"thinking\":\"\"}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"signature_delta\",\"signature\":\"\"}}\n\n",
+        "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"\"}}\n\n",
+    ],
     end: "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":2}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     instead: &[
         (
@@ -262,6 +277,61 @@ async fn an_answer_that_quotes_an_error_is_healthy() {
             let (got, asked, judged) = dialect.play(script).await;
             assert_eq!(got, text);
             assert_eq!((asked.len(), judged), (1, None));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_deltas_are_silence_before_the_commit_and_after_it() {
+    for dialect in DIALECTS {
+        for empty in dialect.empty {
+            for (content, asked, served, reasons) in [
+                (
+                    "",
+                    &["a", "b"][..],
+                    dialect.healthy(),
+                    [Some(StepTimeout), Some(Completed)],
+                ),
+                // Then the answer is the caller's, and ends where it fell silent.
+                (
+                    dialect.content,
+                    &["a"],
+                    String::new(),
+                    [Some(StepTimeout), None],
+                ),
+            ] {
+                let begun = [dialect.prelude, content].concat();
+                let silent = Script::sse().data(begun).repeat(100, 3.0, empty);
+                let upstream = Several::new([silent, Script::sse().data(dialect.healthy())]);
+                let service = ServiceBuilder::new()
+                    .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
+                    .layer(StepTimeoutLayer::new(secs(10)))
+                    .service(upstream.clone());
+                let start = Instant::now();
+                let (request, _call) = attached(&Run::open(), dialect.asks());
+
+                let read = service
+                    .oneshot(request)
+                    .await
+                    .unwrap()
+                    .into_body()
+                    .read()
+                    .await;
+
+                let told: Vec<_> = reasons.into_iter().flatten().collect();
+                let what = format!("{content:?} {empty}");
+                assert_eq!(start.elapsed(), secs(10), "{what}");
+                assert_eq!(upstream.models(), asked, "{what}");
+                assert_eq!(
+                    upstream.reasons(),
+                    told.iter().cloned().map(Some).collect::<Vec<_>>()
+                );
+                if served.is_empty() {
+                    assert_eq!(read.reason(), Some(StepTimeout), "{what}");
+                } else {
+                    assert_eq!(read.whole(), served, "{what}");
+                }
+            }
         }
     }
 }
