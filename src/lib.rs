@@ -74,12 +74,12 @@
 //! |---|---|
 //! | [`TerminalResponseLayer`] | reasons become HTTP answers and error events |
 //! | [`RunLayer`] | run id and session, registry, a call per request |
-//! | [`TurnCapLayer`] | ends a run that has used up its turns |
 //! | [`PumpLayer`] | servers: deadlines hold whatever the reader does |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
-//! | [`StopPhraseLayer`] | ends the runs of a session when its user says so |
+//! | [`StopPhraseLayer`] | ends the runs of a session when its user says so; outside of all caps |
+//! | [`TurnCapLayer`] | ends a run that has used up its turns |
 //! | [`LoopGuardLayer`] | ends a run whose tool calls go in circles |
 //! | [`ProgressLayer`] | says that a call takes long, keeps a silent stream alive |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |

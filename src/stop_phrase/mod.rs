@@ -19,7 +19,10 @@
 //!
 //! # Order
 //!
-//! Inside of [`RunLayer`](crate::RunLayer), outside of all that counts or calls. Of an
+//! Inside of [`RunLayer`](crate::RunLayer) and of the layers that limit the call, whose
+//! clocks then bound the reading of the request; outside of all that counts or calls,
+//! such as [`TurnCapLayer`](crate::TurnCapLayer): inside of that, a run at its cap is
+//! answered 422 and the other runs go on. Of an
 //! owner at its cap it hears no word, unless
 //! [`RunLayer::hears_stop`](crate::RunLayer::hears_stop) is set. The
 //! inner service must be `Clone`, and takes a [`ReplayBody`](crate::ReplayBody).

@@ -45,8 +45,10 @@
 //!
 //! # Order
 //!
-//! Inside of [`RunLayer`](crate::RunLayer), outside of all that tries again, so that
-//! nothing is begun for a call that will be refused. Further in it counts the same.
+//! Inside of [`RunLayer`](crate::RunLayer) and of
+//! [`StopPhraseLayer`](crate::StopPhraseLayer), whose words a run at its cap can then
+//! still say; outside of all that tries again, so that nothing is begun for a call that
+//! will be refused. Further in it counts the same.
 //!
 //! # Cancel safety
 //!

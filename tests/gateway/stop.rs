@@ -122,6 +122,31 @@ fn a_word_to_stop_is_no_turn() {
     });
 }
 
+/// A run that has no turn left still speaks for its session.
+#[test]
+fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
+    run(async {
+        let (upstream, gateway) = start("[run]\nmax_turns = 1\n").await;
+        let _running = open(&gateway, "one", "r-other", "s-1").await;
+        let of_run = |word| {
+            let request = says(&gateway, &DIALECTS[0], word, false);
+            let request = request.header("x-run-id", "r-1");
+            request.header("x-session-id", "s-1").send()
+        };
+        assert_eq!(within(of_run("hi")).await.unwrap().status(), 200);
+
+        let answer = within(of_run("/stop")).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        let said = within(answer.text()).await.unwrap();
+        assert!(said.contains("Stopped."), "{said}");
+        assert_eq!(reason(&gateway, "r-other").await, "aborted");
+        assert_eq!(reason(&gateway, "r-1").await, Value::Null);
+        assert_eq!(within(of_run("hi")).await.unwrap().status(), 422);
+        assert_eq!(upstream.count(), 2);
+    });
+}
+
 /// The layer that reads a request is inside of the ceilings.
 #[test]
 fn an_upload_that_stalls_is_not_waited_for_for_ever() {

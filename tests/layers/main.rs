@@ -18,6 +18,7 @@ mod health_gate;
 mod local;
 mod loop_guard;
 mod model_fallback;
+mod order;
 mod owner_caps;
 mod partial;
 mod paused;

@@ -1,0 +1,186 @@
+//! The one order of the layers: what the documents show, and that it works.
+
+use std::{
+    convert::Infallible,
+    fs,
+    future::ready,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use http::Request;
+use http_body_util::Full;
+use tower::{ServiceBuilder, ServiceExt, service_fn};
+use tower_agent::{
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
+    ModelFallbackLayer, ProgressLayer, PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry,
+    StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
+};
+
+use crate::support::{ReadExt, Several, quick, saying, secs};
+
+/// From the outside in.
+const ORDER: [&str; 15] = [
+    "TerminalResponseLayer",
+    "RunLayer",
+    "PumpLayer",
+    "ClientDisconnectLayer",
+    "HardCeilingLayer",
+    "StepTimeoutLayer",
+    "StopPhraseLayer",
+    "TurnCapLayer",
+    "LoopGuardLayer",
+    "ProgressLayer",
+    "ModelFallbackLayer",
+    "RetryBudgetLayer",
+    "HardCeilingLayer",
+    "StepTimeoutLayer",
+    "HealthGateLayer",
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(path: impl AsRef<Path>) -> String {
+    fs::read_to_string(root().join(path)).unwrap()
+}
+
+/// The names of this crate's layers in a line, in order.
+fn names(line: &str) -> impl Iterator<Item = &str> {
+    let words = line.split(|letter: char| !letter.is_ascii_alphanumeric());
+    words.filter(|word| ORDER.contains(word))
+}
+
+/// The names in the first column of a document's table of layers.
+fn table(text: &str) -> Vec<&str> {
+    let lines = text
+        .lines()
+        .map(|line| line.trim_start_matches("//!").trim());
+    let rows = lines
+        .skip_while(|line| *line != "| layer | what it does |")
+        .take_while(|line| line.starts_with('|'));
+    let columns = rows.filter_map(|row| row.split('|').nth(1));
+    columns.flat_map(names).collect()
+}
+
+/// The layers of each stack that a text builds, as far as they stand there by name.
+fn stacks(text: &str) -> Vec<Vec<&str>> {
+    let mut stacks: Vec<Vec<&str>> = Vec::new();
+    let mut building = false;
+    for line in text.lines() {
+        let line = line.trim_start_matches(['/', '!', ' ']);
+        if line.contains("ServiceBuilder::new()") {
+            building = true;
+            stacks.push(Vec::new());
+        } else if line.starts_with(".service(") || line.is_empty() || line.starts_with("```") {
+            building = false;
+        }
+        if let (true, true, Some(stack)) =
+            (building, line.starts_with(".layer("), stacks.last_mut())
+        {
+            stack.extend(names(line).take(1));
+        }
+    }
+    stacks
+}
+
+/// Whether these stand one after the other in the order, with others between them.
+fn is_in_order(stack: &[&str]) -> bool {
+    let mut order = ORDER.iter();
+    stack.iter().all(|name| order.any(|known| known == name))
+}
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|it| it == "rs" || it == "md") {
+            found.push(path);
+        }
+    }
+}
+
+#[test]
+fn the_tables_of_layers_show_the_one_order() {
+    for path in ["README.md", "src/lib.rs"] {
+        assert_eq!(table(&text(path)), ORDER, "{path}");
+    }
+}
+
+#[test]
+fn every_stack_that_the_documents_and_examples_build_is_in_the_one_order() {
+    let mut paths = vec![root().join("README.md")];
+    for folder in ["src", "examples", "docs"] {
+        sources(&root().join(folder), &mut paths);
+    }
+    let mut seen = 0;
+    for path in paths {
+        for stack in stacks(&text(&path)) {
+            assert!(is_in_order(&stack), "{}: {stack:?}", path.display());
+            seen += usize::from(stack.len() > 1);
+        }
+    }
+    assert!(seen > 10, "only {seen} stacks were found");
+    // The stack of the test below is all of it.
+    let tested = stacks(include_str!("order.rs"));
+    assert!(tested.iter().any(|stack| *stack == ORDER));
+}
+
+fn says(text: &str, run: &str) -> Request<Full<Bytes>> {
+    let body = format!(r#"{{"model":"a","messages":[{{"role":"user","content":"{text}"}}]}}"#);
+    Request::post("/v1/chat/completions")
+        .header("x-session-id", "chat-7")
+        .header("x-run-id", run)
+        .body(Full::from(body))
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
+    let registry = RunRegistry::new();
+    let upstream = Several::new([saying(200, r#"{"choices":[]}"#)]);
+    let candidates = ["a", "b"].map(Candidate::new);
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(registry.clone()))
+        .layer(PumpLayer::new(8))
+        .layer(ClientDisconnectLayer::new())
+        .layer(HardCeilingLayer::new(secs(1800)))
+        .layer(StepTimeoutLayer::new(secs(300)))
+        .layer(StopPhraseLayer::new(registry.clone(), ["/stop"]))
+        .layer(TurnCapLayer::new(1))
+        .layer(LoopGuardLayer::new())
+        .layer(ProgressLayer::new())
+        .layer(ModelFallbackLayer::new(candidates))
+        .layer(RetryBudgetLayer::new(quick()))
+        .layer(HardCeilingLayer::new(secs(600)))
+        .layer(StepTimeoutLayer::new(secs(120)))
+        .layer(HealthGateLayer::new(service_fn(|()| {
+            ready(Ok::<_, Infallible>(true))
+        })))
+        .service(upstream.clone());
+    let ask = async |text: &str, run: &str| {
+        let answer = service.clone().oneshot(says(text, run)).await.unwrap();
+        let status = answer.status().as_u16();
+        (status, answer.into_body().read().await.whole())
+    };
+    let run = |id: &str| -> Run { registry.find(&id.parse().unwrap())[0].clone() };
+    assert_eq!(ask("go", "other").await.0, 200);
+    assert_eq!(ask("go", "mine").await.0, 200);
+
+    let (status, said) = ask("/stop", "mine").await;
+
+    assert_eq!(status, 200, "{said}");
+    assert!(said.contains("Stopped."), "{said}");
+    assert_eq!(
+        run("other").terminal_reason(),
+        Some(TerminalReason::Aborted)
+    );
+    assert_eq!(run("mine").terminal_reason(), None);
+    // It was at its cap.
+    assert_eq!(ask("go", "mine").await.0, 422);
+    assert_eq!(run("mine").terminal_reason(), Some(TerminalReason::TurnCap));
+    assert_eq!(upstream.calls(), 2);
+}
