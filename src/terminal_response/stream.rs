@@ -142,9 +142,8 @@ impl Events {
             self.held.clear();
             self.mend();
             self.out.push_back(Frame::data(Bytes::from_static(DONE)));
-        } else {
+        } else if !self.translate() {
             self.flush();
-            self.translate();
         }
     }
 
@@ -172,25 +171,29 @@ impl Events {
         let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
         if is_sent(judged.error()) || is_sent(judged.terminator()) {
             // The caller has the upstream's own word, or all there is.
-            return self.translate();
+            self.translate();
+            return;
         }
         let told = Told::of(error, Statuses::DEFAULT);
         self.add(&told.code, &told.message, told.run);
     }
 
     /// Says once more what the upstream said in words that the caller's SDK does
-    /// not hear: it would take half an answer for the whole.
-    fn translate(&mut self) {
+    /// not hear: it would take half an answer for the whole. Answers whether there was
+    /// such a word; then what is held is dropped, which would swallow ours.
+    fn translate(&mut self) -> bool {
         let (judged, dialect) = (self.judged(), self.dialect());
         let failure = judged.failure().filter(|it| !it.is_heard(dialect));
         let is_sent = judged.error().is_some_and(|at| at <= self.sent);
-        if let Some(failure) = failure.filter(|_| is_sent) {
-            let message = match &*failure.message {
-                "" => "The upstream failed (upstream_failed).".to_owned(),
-                message => format!("{message} (upstream_failed)"),
-            };
-            self.add("upstream_failed", &message, None);
-        }
+        let Some(failure) = failure.filter(|_| is_sent) else {
+            return false;
+        };
+        let message = match &*failure.message {
+            "" => "The upstream failed (upstream_failed).".to_owned(),
+            message => format!("{message} (upstream_failed)"),
+        };
+        self.add("upstream_failed", &message, None);
+        true
     }
 
     /// Adds our own error event.

@@ -5,7 +5,9 @@ use serde_json::{Value, json};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, HardCeilingLayer, InvalidRunId, Run, RunId, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, sse::Dialect, terminal_response::InvalidRequest,
+    TerminalResponseLayer,
+    sse::{Dialect, Splitter},
+    terminal_response::InvalidRequest,
 };
 
 use crate::{
@@ -936,6 +938,53 @@ async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
                     "{rest}"
                 );
                 assert_eq!(rest.matches("event: error").count(), 1);
+            }
+        }
+    }
+}
+
+/// The tail of an upstream that ends in the middle of an event would swallow what follows it.
+#[tokio::test(start_paused = true)]
+async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_said_again() {
+    let nested = "data: {\"type\":\"error\",\"error\":{\"type\":\"x\",\"message\":\"no\"}}\n\n";
+    let flat = "event: error\ndata: {\"type\":\"error\",\"code\":\"x\",\"message\":\"no\"}\n\n";
+    for (path, content, event, is_heard) in [
+        ("/v1/messages", content_block("a"), nested, false),
+        ("/v1/chat/completions", chat("a"), flat, false),
+        ("/v1/chat/completions", chat("a"), nested, true),
+    ] {
+        for tail in ["data: [DONE]", "data: [DONE]\n", "event: x\ndata: y\n", "d"] {
+            let whole = [&*content, event, tail].concat();
+            for size in [1, 7, whole.len()] {
+                for judged in [false, true] {
+                    let pieces = whole.as_bytes().chunks(size);
+                    let script = pieces.fold(Script::sse(), |script, piece| script.data(piece));
+                    let (upstream, _) = script.upstream();
+                    let ceiling = judged.then_some(secs(60));
+                    let service = ServiceBuilder::new()
+                        .layer(TerminalResponseLayer::new())
+                        .layer(HardCeilingLayer::optional(ceiling))
+                        .service(upstream);
+                    let request = Request::post(path).body(()).unwrap();
+
+                    let answer = service.oneshot(request).await.unwrap();
+                    let text = answer.into_body().read().await.whole();
+
+                    let rest = text.strip_prefix(&[&*content, event].concat()).unwrap();
+                    if is_heard {
+                        assert_eq!(rest, tail, "nothing is said again");
+                        continue;
+                    }
+                    assert!(rest.starts_with("event: error\ndata: {"), "{rest:?}");
+                    let mut events = Vec::new();
+                    Splitter::new().push(text.as_bytes(), |event| {
+                        events.push((event.name.to_vec(), event.data.to_vec()));
+                    });
+                    let (name, data) = events.last().unwrap();
+                    let said: Value = serde_json::from_slice(data).unwrap();
+                    assert_eq!((&**name, events.len()), (&b"error"[..], 3));
+                    assert_eq!(said["message"], "no (upstream_failed)");
+                }
             }
         }
     }
