@@ -157,9 +157,9 @@ pub use self::{
     pump::PumpLayer,
     retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
     run::{
-        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, Notice, Owner,
-        OwnerCaps, ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot, Scope,
-        Step, StepKind, TerminalReason, Terminated, ToolError, Trajectory,
+        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted, Notice,
+        Owner, OwnerCaps, ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot,
+        Scope, Step, StepKind, TerminalReason, Terminated, ToolError, Trajectory,
     },
     run_layer::RunLayer,
     step_timeout::StepTimeoutLayer,

@@ -65,6 +65,7 @@ mod kept;
 mod owner;
 mod pilot;
 mod policy;
+pub(crate) mod presence;
 mod stage;
 mod starting;
 mod trial;

@@ -69,7 +69,8 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
     /// The answer, which somebody holds whole, said this of itself.
     pub(crate) fn tell(&self, usage: Option<Usage>) {
         if let Some(supervision) = &self.supervision {
-            supervision.found.tell(usage, None);
+            let counts = supervision.tap().is_none_or(Tap::counts);
+            supervision.found.tell(usage.filter(|_| counts), None);
         }
     }
 

@@ -4,7 +4,7 @@ use http_body::Body;
 
 use super::{Announced, Judged, Stream, complete::has_body};
 use crate::{
-    run::{ResetOn, Run, TerminalReason},
+    run::{NotCounted, ResetOn, Run, TerminalReason},
     sse::{Dialect, Truncated},
     upstream::{Failure, FailureClass},
 };
@@ -87,6 +87,8 @@ pub struct Tap {
     heartbeats: u64,
     /// The node knows what the answer said of itself.
     told: bool,
+    /// What it says of its usage counts.
+    counts: bool,
 }
 
 #[derive(Debug)]
@@ -161,6 +163,7 @@ impl Tap {
             unnoted: None,
             heartbeats: 0,
             told: false,
+            counts: answer.extensions().get::<NotCounted>().is_none(),
         }
     }
 
@@ -229,13 +232,19 @@ impl Tap {
         if let Mode::Judging(stream) = &self.mode {
             if !std::mem::replace(&mut self.told, true) {
                 let judged = stream.judged();
-                run.tell(judged.usage(), judged.stop_reason().as_ref());
+                let usage = judged.usage().filter(|_| self.counts);
+                run.tell(usage, judged.stop_reason().as_ref());
                 if let Some(partial) = stream.kept_text() {
                     run.end_partial(partial);
                 }
                 self.note_heartbeats(run);
             }
         }
+    }
+
+    /// Whether what the answer says of its usage counts.
+    pub(crate) const fn counts(&self) -> bool {
+        self.counts
     }
 
     /// The marks of the stream of events that this is, if it is one.

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::{fallbacks::Fallbacks, layer::Choices};
 use crate::{
     BoxError,
-    attempt::{AttemptBody, Attempts},
+    attempt::{AttemptBody, Attempts, presence},
     body::ReplayBody,
 };
 
@@ -53,6 +53,7 @@ where
     type Future = ModelFallbackFuture<S, Q, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        presence::note();
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 

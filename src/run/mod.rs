@@ -81,6 +81,7 @@ pub use self::{
     step::{Step, StepKind},
     summary::CallSummary,
     terminated::Terminated,
+    told::NotCounted,
     tool::{Call, CallResult, Tool, ToolError, Watch},
     trajectory::Trajectory,
     verdict::{Answer, Status, Verdict},

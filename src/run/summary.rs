@@ -37,7 +37,8 @@ pub struct CallSummary {
     /// The tokens of all its attempts, as far as the upstream said; of a stream
     /// that was cut, those it had reported by then. Of an answer that is no stream
     /// they are read where a layer that may try again holds it whole, up to
-    /// 256 KiB; of a compressed one never.
+    /// 256 KiB; of a compressed one never. An answer that no attempt made may be
+    /// [not counted](super::NotCounted).
     pub usage: Option<Usage>,
     /// Why the model stopped, as the upstream put it.
     pub stop_reason: Option<Arc<str>>,

@@ -16,6 +16,33 @@ pub(super) struct Told {
     pub(super) partial: Option<Arc<str>>,
 }
 
+/// A mark on an answer, in its extensions: what it says of its usage is not counted.
+///
+/// For an answer that a layer of the program's own makes, such as a cache: what it
+/// repeats was paid for before. Neither [`Run::usage`] nor
+/// [`CallSummary::usage`](super::CallSummary::usage) has it then, wherever the layer
+/// stands.
+///
+/// Usage is counted from attempts. Where a [`RunLayer`](crate::RunLayer) stands outside
+/// of a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
+/// [`RetryBudgetLayer`](crate::RetryBudgetLayer), an answer that comes from between the
+/// two is not counted, marked or not. The `RunLayer` learns of them when it is asked
+/// whether it is ready: a service between them that does not ask the next one, as a
+/// router or a buffer, hides them. Then, and in a stack without such layers, each answer
+/// is taken for the upstream's and counts unless it is marked.
+///
+/// ```
+/// use tower_agent::NotCounted;
+///
+/// fn from_the_cache<B>(mut answer: http::Response<B>) -> http::Response<B> {
+///     answer.extensions_mut().insert(NotCounted);
+///     answer
+/// }
+/// # from_the_cache(http::Response::new(()));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotCounted;
+
 impl Run {
     /// The tokens that upstreams said were used at or below this node, so far:
     /// of a call those of all its attempts, also of those that failed; of a run
@@ -24,7 +51,8 @@ impl Run {
     /// An answer is counted when its body ended or was dropped, and once: by
     /// the layer that judges it. A layer of your own that makes another answer
     /// of a stream should keep its [`Judged`](crate::body::Judged) extension,
-    /// else what it made is judged, and counted, as a stream of its own.
+    /// else what it made is judged, and counted, as a stream of its own. One that
+    /// costs nothing is marked as [`NotCounted`].
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.node().payload.told().usage
@@ -32,6 +60,7 @@ impl Run {
 
     /// An answer of this node is over, and said this of itself.
     pub(crate) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+        let usage = usage.filter(|_| !self.call_info().is_short_of_attempts());
         if usage.is_none() && stop_reason.is_none() {
             return;
         }
@@ -44,6 +73,19 @@ impl Run {
                 stop_reason = None;
             }
         }
+    }
+}
+
+impl Run {
+    /// The service that this call is made of has a layer further in that opens attempts,
+    /// which was not reached yet.
+    pub(crate) fn expect_attempts(&self) {
+        self.call_info().set_short_of_attempts(true);
+    }
+
+    /// The layer that opens attempts was reached: it opens one, or passes the call on.
+    pub(crate) fn reach_attempts(&self) {
+        self.call_info().set_short_of_attempts(false);
     }
 }
 

@@ -1,5 +1,7 @@
 //! What a call came to: told once, when nothing of it is left.
 
+mod not_counted;
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},

@@ -52,6 +52,8 @@ pub(crate) struct Info {
     effects: AtomicBool,
     /// A silent attempt was repeated.
     repeated_silence: AtomicBool,
+    /// A layer that opens attempts is there, and the call has not reached it.
+    short_of_attempts: AtomicBool,
     pub(super) hooks: OnceLock<Box<Hooks>>,
     errors: OnceLock<Box<ErrorCounts>>,
     failing: Mutex<Option<Box<Failing>>>,
@@ -98,6 +100,7 @@ impl Info {
             followed: AtomicBool::new(false),
             effects: AtomicBool::new(false),
             repeated_silence: AtomicBool::new(false),
+            short_of_attempts: AtomicBool::new(false),
             silent: AtomicU32::new(0),
             asked: Mutex::new(None),
             told: Mutex::default(),
@@ -169,6 +172,14 @@ impl Info {
 
     pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
         &self.repeated_silence
+    }
+
+    pub(super) fn set_short_of_attempts(&self, is_short: bool) {
+        self.short_of_attempts.store(is_short, Ordering::Release);
+    }
+
+    pub(super) fn is_short_of_attempts(&self) -> bool {
+        self.short_of_attempts.load(Ordering::Acquire)
     }
 
     pub(crate) const fn silent(&self) -> &AtomicU32 {

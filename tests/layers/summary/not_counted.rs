@@ -1,0 +1,158 @@
+//! Answers of a layer of the program's own, which cost nothing.
+
+use std::{
+    future::{Ready, ready},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use futures_util::future::{Either, FutureExt};
+use http::{HeaderValue, Request, Response};
+use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower_agent::{
+    BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, NotCounted, ReplayBody,
+    RetryBudgetLayer,
+};
+
+use super::counted;
+use crate::support::{
+    DONE, FINISH, PRELUDE, ReadExt, Script, Several, Told, USAGE, chat, prompt, quick, saying, secs,
+};
+
+type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
+type Asked = BoxCloneService<Request<ReplayBody>, Answer, BoxError>;
+
+fn boxed<S, B>(service: S) -> Asked
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error = BoxError>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send + 'static,
+    B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
+{
+    let boxed = |answer: Response<B>| answer.map(BodyExt::boxed_unsync);
+    service.map_response(boxed).boxed_clone()
+}
+
+/// Answers what it has, if it has something; else it asks on.
+#[derive(Clone)]
+struct Cache {
+    inner: Asked,
+    has: Option<Script>,
+    marks: bool,
+}
+
+impl Service<Request<ReplayBody>> for Cache {
+    type Response = Answer;
+    type Error = BoxError;
+    type Future =
+        Either<Ready<Result<Answer, BoxError>>, <Asked as Service<Request<ReplayBody>>>::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReplayBody>) -> Self::Future {
+        let Some(script) = self.has.clone() else {
+            return self.inner.call(request).right_future();
+        };
+        let mut answer = Response::new(script.body().boxed_unsync());
+        let events = HeaderValue::from_static("text/event-stream");
+        answer.headers_mut().insert("content-type", events);
+        if self.marks {
+            answer.extensions_mut().insert(NotCounted);
+        }
+        ready(Ok(answer)).left_future()
+    }
+}
+
+/// The tokens of a call, twice, that meets a cache around what is asked else.
+async fn cost(cache: Cache) -> [Option<(u64, u64)>; 2] {
+    let told = Told::default();
+    let service = ServiceBuilder::new()
+        .layer(told.layer())
+        .layer(HardCeilingLayer::new(secs(60)))
+        .service(cache);
+    for _ in 0..2 {
+        let request = prompt("a", true).map(|_| ReplayBody::from("{\"model\":\"a\"}"));
+        let answer = service.clone().oneshot(request).await.unwrap();
+        answer.into_body().read().await.whole();
+    }
+    let tokens = told.all().into_iter().map(|call| {
+        let usage = call.usage?;
+        Some((usage.input_tokens, usage.output_tokens))
+    });
+    tokens.collect::<Vec<_>>().try_into().unwrap()
+}
+
+fn full(inner: Asked, marks: bool) -> Cache {
+    let cached = Script::before_head().data(PRELUDE).data(chat("a"));
+    let has = Some(cached.data(FINISH).data(USAGE).data(DONE));
+    Cache { inner, has, marks }
+}
+
+fn empty(inner: Asked) -> Cache {
+    let (has, marks) = (None, false);
+    Cache { inner, has, marks }
+}
+
+fn transport() -> Several {
+    Several::new([counted()])
+}
+
+/// Around the transport a layer that opens attempts.
+fn with_attempts() -> [Asked; 2] {
+    let fallback = ModelFallbackLayer::new(["a", "b"].map(Candidate::new));
+    let repeats = RetryBudgetLayer::new(quick());
+    [
+        boxed(fallback.layer(transport())),
+        boxed(repeats.layer(transport())),
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_are_attempts_an_answer_without_one_costs_nothing() {
+    for asked in with_attempts() {
+        for marks in [false, true] {
+            assert_eq!(cost(full(asked.clone(), marks)).await, [None; 2]);
+        }
+        assert_eq!(cost(empty(asked)).await, [Some((7, 2)); 2]);
+    }
+    // What such a layer passes on as it is came from the upstream all the same.
+    let passes = ModelFallbackLayer::new(Vec::<Candidate>::new()).layer(transport());
+    assert_eq!(cost(empty(boxed(passes))).await, [Some((7, 2)); 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_there_are_none_an_answer_costs_what_it_says_unless_it_is_marked() {
+    let asked = boxed(transport());
+    assert_eq!(cost(empty(asked.clone())).await, [Some((7, 2)); 2]);
+    assert_eq!(cost(full(asked.clone(), false)).await, [Some((7, 2)); 2]);
+    assert_eq!(cost(full(asked, true)).await, [None; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_marked_costs_nothing_below_an_attempt_either() {
+    for streams in [false, true] {
+        let told = Told::default();
+        let answer = match streams {
+            true => counted(),
+            false => saying(200, r#"{"usage":{"input_tokens":3,"output_tokens":4}}"#),
+        };
+        let marked = Several::new([answer]).map_response(|mut answer: Response<_>| {
+            answer.extensions_mut().insert(NotCounted);
+            answer
+        });
+        let service = ServiceBuilder::new()
+            .layer(told.layer())
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(marked);
+
+        let got = service.oneshot(prompt("a", streams)).await.unwrap();
+        got.into_body().read().await.whole();
+
+        assert_eq!((told.one().attempts, told.tokens()), (1, None));
+    }
+}
