@@ -91,6 +91,33 @@
 //! same layer means another thing further in: below a layer that opens an
 //! attempt it ends the attempt. [`Scope::Run`] makes it act on the whole run.
 //!
+//! # In the log
+//!
+//! Each call that is over is one event of [`tracing`], `call ended`, once nothing of it is
+//! left; so is each run that is more than its call, `run ended`. The target of these and of
+//! all other events is `tower_agent`.
+//!
+//! | level | of an end that was | for example |
+//! |---|---|---|
+//! | `DEBUG` | [`Completed`](TerminalReason::Completed) | |
+//! | `INFO` | a cut: a clock, a caller who left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
+//! | `WARN` | a limit of the run | `turn_cap_reached`, `retry_budget_exceeded`, `loop_detected` |
+//!
+//! | field | |
+//! |---|---|
+//! | `reason` | why, by the wire name |
+//! | `ended` | what was ended: the `call`, or the `run` that it belongs to |
+//! | `run`, `session` | their ids; no `session` if there is none |
+//! | `candidate`, `attempts` | of a call: which candidate served it, or was asked last, and how many tries there were |
+//! | `turns` | of a run: how many it has used up |
+//! | `elapsed` | from the opening to the end |
+//! | `input_tokens`, `output_tokens` | the usage, as far as an upstream said |
+//!
+//! A run that was opened for one call has the line of that call, and so has a run that ends
+//! with the only call it ever had. A line is written after all that wait for the end have
+//! been woken; a subscriber that panics disturbs nothing, and without one that wants the
+//! line nothing is read for it.
+//!
 //! # Features
 //!
 //! All layers are always there. `axum` adds an extractor for [`Run`], `reqwest`

@@ -22,7 +22,7 @@ use tower::{
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
     ModelFallbackLayer, ProgressLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
-    StepTimeoutLayer, TurnCapLayer,
+    StepTimeoutLayer, TerminalReason, TurnCapLayer,
 };
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -208,6 +208,34 @@ fn per_stack() -> u64 {
     };
     call();
     call()
+}
+
+/// Allocations of the end of a call of many, in the middle of its stream, and then of its
+/// run: without a subscriber, nothing is logged.
+fn per_end() -> [u64; 2] {
+    let rt = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let _entered = rt.enter();
+    let mut service = StepTimeoutLayer::new(LIMIT).layer(Streaming { pending: false });
+    let run = Run::open();
+    let mut ended = || {
+        let body = ReplayBody::from("{}");
+        let request = Request::post("/v1/chat/completions").body(body).unwrap();
+        let answer = rt.block_on(service.call(run.attach(request))).unwrap();
+        measure(|| drop(answer)).count_total
+    };
+    // The first call makes the run's own tables.
+    ended();
+    let call = ended();
+    let run = measure(|| assert!(run.end(TerminalReason::TurnCap)));
+    [call, run.count_total]
+}
+
+#[test]
+fn an_end_allocates_nothing_while_nobody_listens() {
+    assert_eq!(per_end(), [0, 0]);
 }
 
 #[test]

@@ -18,7 +18,7 @@ use tower::{
 use tower_agent::{
     BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, OwnerCaps,
     PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, adapter::reqwest::ReqwestService,
+    TerminalReason, TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
 
 use self::{calls::Calls, guards::Guards};
@@ -175,16 +175,21 @@ fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
     (caps != OwnerCaps::new()).then_some(caps)
 }
 
-/// One line a call, for whoever pays.
+/// One line for each call that completed, for whoever pays; the library logs those that
+/// were cut.
 fn log(call: &CallSummary) {
+    if call.reason != TerminalReason::Completed {
+        return;
+    }
     tracing::info!(
+        reason = call.reason.as_str(),
         run = %call.run,
-        reason = %call.reason,
+        session = call.session.as_deref(),
         candidate = call.candidate.as_deref(),
         attempts = call.attempts,
+        elapsed = ?call.elapsed,
         input_tokens = call.usage.map(|usage| usage.input_tokens),
         output_tokens = call.usage.map(|usage| usage.output_tokens),
-        elapsed = ?call.elapsed,
         "call ended"
     );
 }

@@ -211,7 +211,7 @@ impl<S, C: Chain> Pilot<S, C> {
                     denied = denied.as_str(),
                     class = failure.class.as_str(),
                     attempts = own.tries(),
-                    ?tries,
+                    tried = %tries.listed(),
                     "chain_stopped"
                 )
             };

@@ -1,4 +1,4 @@
-use std::{sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::StatusCode;
 
@@ -67,8 +67,33 @@ impl Tries {
         self.tried.extend_from_slice(&inner.tried);
     }
 
+    /// All that failed for a log, as `"large" server 503, "small" transport`.
+    pub(super) const fn listed(&self) -> Listed<'_> {
+        Listed(self)
+    }
+
     /// Who failed last.
     pub(super) fn last(&self) -> Option<&str> {
         self.tried.last()?.candidate.as_deref()
+    }
+}
+
+/// The tries of a call as a line of a log has them.
+pub(super) struct Listed<'a>(&'a Tries);
+
+impl fmt::Display for Listed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, tried) in self.0.tried.iter().enumerate() {
+            f.write_str(if at > 0 { ", " } else { "" })?;
+            if let Some(candidate) = &tried.candidate {
+                // Quoted, so that no name can look like another field.
+                write!(f, "{candidate:?} ")?;
+            }
+            f.write_str(tried.class.as_str())?;
+            if let Some(status) = tried.status {
+                write!(f, " {}", status.as_u16())?;
+            }
+        }
+        Ok(())
     }
 }

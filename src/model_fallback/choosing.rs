@@ -7,7 +7,7 @@ use super::{
     cooldown::{Keys, State},
     fallbacks::Fallbacks,
 };
-use crate::{attempt::Denial, run::Run};
+use crate::{attempt::Denial, run::RunId};
 
 /// How many characters of a model's name are logged.
 const LONGEST: usize = 256;
@@ -152,8 +152,10 @@ impl Fallbacks {
         );
     }
 
-    fn run_id(&self) -> Option<String> {
-        self.own.as_ref().map(|own| Run::id(own).to_string())
+    fn run_id(&self) -> Option<tracing::field::DisplayValue<RunId>> {
+        self.own
+            .as_ref()
+            .map(|own| tracing::field::display(own.id()))
     }
 
     /// Whether the request can be made out to another model.

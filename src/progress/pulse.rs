@@ -130,7 +130,7 @@ impl Pulse {
         match &self.call {
             Some(call) => call.notify(notice),
             // Whose it is will be known with the head.
-            None => tracing::debug!(target: "tower_agent", ?notice, "notice"),
+            None => tracing::debug!(target: "tower_agent", notice = notice.name(), "notice"),
         }
     }
 

@@ -125,6 +125,24 @@ pub enum Notice {
     },
 }
 
+impl Notice {
+    /// The name in logs; in JSON it is the `kind`.
+    pub(crate) const fn name(&self) -> &'static str {
+        match self {
+            Self::Opened => "opened",
+            Self::LooksStuck { .. } => "looks_stuck",
+            Self::WouldHaveEnded { .. } => "would_have_ended",
+            Self::FalsePositive { .. } => "false_positive",
+            Self::Loop { .. } => "loop",
+            Self::Working { .. } => "working",
+            Self::Checked { .. } => "checked",
+            Self::Asked => "asked",
+            Self::WouldHaveAsked => "would_have_asked",
+            Self::Answered { .. } => "answered",
+        }
+    }
+}
+
 impl RunEvent {
     pub(super) fn notice(node: &Node<Info>, notice: &Notice, sequence: u64) -> Self {
         let identity = node.nearest_run().payload.identity();

@@ -10,15 +10,6 @@ use super::{
 impl Hook for Info {
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later<Self>) {
         node.judge_shadows(end);
-        if node.kind() == NodeKind::Run {
-            tracing::debug!(
-                target: "tower_agent",
-                run = %node.run_id(),
-                reason = end.reason.as_str(),
-                elapsed = ?end.lasted,
-                "run ended"
-            );
-        }
         // A run of one call that was cut is over with it, though a reader that
         // does not read keeps the call from being settled.
         // Nor is there anybody to settle one that drains.
@@ -44,6 +35,7 @@ impl Hook for Info {
             if let Some(act) = node.record_end(end) {
                 later.act(act);
             }
+            node.log_run(end, later);
             node.publish_end();
             node.let_go(end.at);
             node.ask_below(end, later);
@@ -54,5 +46,9 @@ impl Hook for Info {
         if let Some(hooks) = self.hooks.get() {
             CallSummary::tell(node, hooks);
         }
+    }
+
+    fn left(&self, node: &Node<Self>) {
+        node.log_call();
     }
 }

@@ -15,6 +15,18 @@ pub enum NodeKind {
     Tool,
 }
 
+impl NodeKind {
+    /// The name in logs.
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Run => "run",
+            Self::Call => "call",
+            Self::Attempt => "attempt",
+            Self::Tool => "tool",
+        }
+    }
+}
+
 /// Which node a layer acts on.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -51,6 +51,7 @@ mod hook;
 mod id;
 mod info;
 mod kind;
+mod log;
 mod reason;
 mod registry;
 mod settle;

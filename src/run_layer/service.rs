@@ -115,7 +115,7 @@ impl RunLayer {
             self.count_turn(named, &call);
         }
         match outer {
-            Some(outer) => call.node().follow(outer.node()),
+            Some(outer) => call.end_with(outer),
             None if named.id.is_none() => call.node().payload.set_sole(),
             None => {}
         }
@@ -133,7 +133,7 @@ impl RunLayer {
             Some(held) => {
                 call.hold(held);
                 if let Some(found) = found {
-                    call.node().follow(found.node());
+                    call.end_with(found);
                 }
             }
             None => {

@@ -1,3 +1,5 @@
+use std::{error::Error, fmt};
+
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::LengthLimitError;
 
@@ -64,7 +66,13 @@ impl Told {
         }
         let (status, code, message) = describe(error);
         // Whom it concerns is the operator; the caller need not know our hosts.
-        tracing::warn!(target: "tower_agent", error = &**error as &dyn std::error::Error, code, "call failed");
+        tracing::warn!(
+            target: "tower_agent",
+            run = run.map(|failed| tracing::field::display(&failed.run)),
+            code,
+            error = %Causes(&**error),
+            "call failed"
+        );
         Self {
             code: code.to_owned(),
             message,
@@ -73,6 +81,28 @@ impl Told {
             reason: None,
             retry_after: cooling(error).map(|cooling| seconds(cooling.soonest())),
         }
+    }
+}
+
+/// An error and its sources for a log, each once: some repeat their source, and the id of
+/// the run has a field of its own.
+struct Causes<'a>(&'a (dyn Error + 'static));
+
+impl fmt::Display for Causes<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = String::new();
+        for error in chain(self.0).filter(|error| !error.is::<CallFailed>()) {
+            let text = error.to_string();
+            if !last.is_empty() {
+                if last.ends_with(&text) {
+                    continue;
+                }
+                f.write_str(": ")?;
+            }
+            f.write_str(&text)?;
+            last = text;
+        }
+        Ok(())
     }
 }
 

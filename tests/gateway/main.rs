@@ -22,6 +22,7 @@ mod fallback;
 mod forwarding;
 mod framing;
 mod listening;
+mod log;
 mod loops;
 mod metrics;
 mod progress;

@@ -16,6 +16,7 @@ mod full_stack;
 mod hard_ceiling;
 mod health_gate;
 mod local;
+mod log;
 mod loop_guard;
 mod model_fallback;
 mod order;

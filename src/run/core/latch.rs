@@ -34,6 +34,11 @@ pub(crate) trait Hook: Sized {
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }
+
+    /// The same once everybody has been woken.
+    fn left(&self, node: &Node<Self>) {
+        let _ = node;
+    }
 }
 
 impl<P: Hook> Node<P> {

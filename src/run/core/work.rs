@@ -37,6 +37,11 @@ impl<P: Hook> Node<P> {
         for waker in wakers {
             waker.wake();
         }
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            if node.end.get().is_some() && node.is_idle() {
+                node.payload.left(node);
+            }
+        }
     }
 
     /// A task of its own works on this node as well, as part of what was

@@ -17,12 +17,14 @@ impl Run {
     }
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
+        self.node().payload.count_opened(kind);
         let info = self.node().payload.for_child();
         Self::of(self.node().child(kind, fastrand::u64(..), info, self.now()))
     }
 
     /// Opens the call that may start though this run is closing.
     pub(in crate::run) fn open_last(&self, now: Duration) -> Self {
+        self.node().payload.count_opened(NodeKind::Call);
         let info = self.node().payload.for_child();
         let call = Self::of(self.node().last_call(fastrand::u64(..), info, now));
         call.node().enter();
@@ -40,6 +42,7 @@ impl Run {
         if self.node().is_closing() {
             return None;
         }
+        self.node().payload.count_opened(kind);
         let info = self.node().payload.for_child();
         let child = Self::of(self.node().child(kind, fastrand::u64(..), info, now));
         child.node().enter();
@@ -53,6 +56,13 @@ impl Run {
         let call = self.open_below(NodeKind::Call);
         call.node().enter();
         call
+    }
+
+    /// Makes this call of another run end with `outer`, whose call it is.
+    pub(crate) fn end_with(&self, outer: &Self) {
+        self.node().follow(outer.node());
+        // This call is logged for both.
+        outer.node().payload.begin_log();
     }
 
     /// Whether this is a run that may have many calls, and none of them.

@@ -194,7 +194,7 @@ impl Node<Info> {
     /// notice is that of whoever ends the run, before the end is told.
     pub(super) fn publish(&self, notice: &Notice, last: bool) {
         // A subscriber of the program's is not called under a lock.
-        tracing::debug!(target: "tower_agent", run = %self.run_id(), ?notice, "notice");
+        tracing::debug!(target: "tower_agent", run = %self.run_id(), notice = notice.name(), "notice");
         let mut observed = self.payload.harness_if_any().map(Harness::lock);
         if !last && self.nearest_end().is_some() {
             return;

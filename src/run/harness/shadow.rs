@@ -97,9 +97,9 @@ impl Run {
         tracing::info!(
             target: "tower_agent",
             run = %node.run_id(),
-            kind = ?node.kind(),
+            kind = node.kind().as_str(),
             reason = reason.as_str(),
-            ?limit,
+            limit = limit.map(tracing::field::debug),
             "would have ended"
         );
         self.notify(&Notice::WouldHaveEnded {
@@ -143,9 +143,9 @@ impl Node<Info> {
             tracing::warn!(
                 target: "tower_agent",
                 run = %self.run_id(),
-                kind = ?self.kind(),
+                kind = self.kind().as_str(),
                 reason = reason.as_str(),
-                ?limit,
+                limit = limit.map(tracing::field::debug),
                 ?after,
                 ?took,
                 "false positive: it would have been ended, and completed"

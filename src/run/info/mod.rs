@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -25,6 +25,11 @@ pub(crate) use self::{
     failing::Failing,
     identity::{Identity, Registration},
 };
+
+// What was opened below a run.
+const NOTHING: u8 = 0;
+const ONE_CALL: u8 = 1;
+const MORE: u8 = 2;
 
 /// What a run hangs on each node of its tree.
 // In this order: what an end reads stands first, as in the node.
@@ -50,6 +55,10 @@ pub(crate) struct Info {
     followed: AtomicBool,
     /// What it did must not be done twice.
     effects: AtomicBool,
+    /// A line of the log stands for its end.
+    logged: AtomicBool,
+    /// What was opened below a run, but for attempts: nothing, one call, or more.
+    opened: AtomicU8,
     /// A silent attempt was repeated.
     repeated_silence: AtomicBool,
     /// A layer that opens attempts is there, and the call has not reached it.
@@ -99,6 +108,8 @@ impl Info {
             server: OnceLock::new(),
             followed: AtomicBool::new(false),
             effects: AtomicBool::new(false),
+            logged: AtomicBool::new(false),
+            opened: AtomicU8::new(NOTHING),
             repeated_silence: AtomicBool::new(false),
             short_of_attempts: AtomicBool::new(false),
             silent: AtomicU32::new(0),
@@ -172,6 +183,31 @@ impl Info {
 
     pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
         &self.repeated_silence
+    }
+
+    /// Whether the caller is the first to ask, and so logs the end of the node.
+    pub(super) fn begin_log(&self) -> bool {
+        !self.logged.swap(true, Ordering::AcqRel)
+    }
+
+    /// A node of this kind is opened right below.
+    pub(super) fn count_opened(&self, kind: NodeKind) {
+        let opened = match kind {
+            NodeKind::Attempt => return,
+            NodeKind::Call => ONE_CALL,
+            NodeKind::Run | NodeKind::Tool => MORE,
+        };
+        let first =
+            self.opened
+                .compare_exchange(NOTHING, opened, Ordering::AcqRel, Ordering::Acquire);
+        if first.is_err() {
+            self.opened.store(MORE, Ordering::Release);
+        }
+    }
+
+    /// Whether one call, and no tool or sub-agent, was ever opened right below.
+    pub(super) fn is_one_call(&self) -> bool {
+        self.opened.load(Ordering::Acquire) == ONE_CALL
     }
 
     pub(super) fn set_short_of_attempts(&self, is_short: bool) {

@@ -9,11 +9,12 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tower_agent::{Owner, RunEvent, RunRegistry, TerminalReason};
+use tower::{Layer as _, ServiceExt};
+use tower_agent::{HardCeilingLayer, Owner, RunEvent, RunRegistry, Scope, TerminalReason};
 use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
 use super::{id, opened, us};
-use crate::support::Heard;
+use crate::support::{DONE, Heard, ReadExt, Script, request, secs};
 
 const LIMIT: std::time::Duration = RunRegistry::WAIT;
 
@@ -31,13 +32,14 @@ impl Wake for Looking {
     }
 }
 
-/// Opens the id anew while its end is logged, so before that is told.
+/// Opens the id anew while a limit of its run is logged as too short, so before the end is
+/// told.
 struct Reopening(Mutex<Option<RunRegistry>>);
 
 impl<S: tracing::Subscriber> Layer<S> for Reopening {
     fn on_event(&self, event: &tracing::Event<'_>, _: Spans<'_, S>) {
         let fields = event.metadata().fields();
-        if ["run", "reason", "elapsed"].map(|name| fields.field(name).is_some()) == [true; 3] {
+        if fields.field("took").is_some() {
             let registry = self.0.lock().unwrap().take();
             registry.unwrap().reopen(us(), &id("r")).unwrap();
         }
@@ -48,6 +50,10 @@ impl<S: tracing::Subscriber> Layer<S> for Reopening {
 async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
     let registry = RunRegistry::new();
     let first = opened(&registry, us(), "r", "s").await;
+    let (slow, _) = Script::sse().wait(2.0).data(DONE).upstream();
+    let ceiling = HardCeilingLayer::new(secs(1)).observe().scope(Scope::Run);
+    let call = ceiling.layer(slow).oneshot(first.attach(request()));
+    call.await.unwrap().into_body().read().await.whole();
     let mut events = registry.subscribe();
     // Others may listen meanwhile, who keep tracing from taking this for the only one.
     let _heard = Heard::listen();
@@ -55,11 +61,14 @@ async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
     let listening = tracing_subscriber::registry().with(reopening);
     let listening = tracing::subscriber::set_default(listening);
 
-    first.end(TerminalReason::TurnCap);
+    first.end(TerminalReason::Completed);
 
     drop(listening);
 
-    assert!(matches!(events.next().await, Some(RunEvent::Notice { .. })));
+    // Of the new run, and of the limit.
+    for _ in 0..2 {
+        assert!(matches!(events.next().await, Some(RunEvent::Notice { .. })));
+    }
     let Some(RunEvent::Ended { snapshot, .. }) = events.next().await else {
         panic!("the first one's end is lost")
     };

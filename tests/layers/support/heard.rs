@@ -62,6 +62,8 @@ impl<S: tracing::Subscriber> Layer<S> for Ear {
                 let mut fields = Fields(Event::from([("message", String::new())]));
                 event.record(&mut fields);
                 fields.0.insert("level", level);
+                let target = event.metadata().target().to_owned();
+                fields.0.insert("target", target);
                 heard.push(fields.0);
             }
         });

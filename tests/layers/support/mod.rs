@@ -15,7 +15,7 @@ pub(crate) use self::{
         supervised, tries,
     },
     events::{DONE, FINISH, PING, PRELUDE, STOP, USAGE, chat, content_block},
-    heard::Heard,
+    heard::{Event as LogEvent, Heard},
     probe::Probe,
     read::{Read, ReadExt, poll_body, poll_once, reason_of, secs},
     script::{Script, Upstream, UpstreamBody, UpstreamFuture},

@@ -1,0 +1,157 @@
+//! One line in the log for each call that is over, and for each run that is more than
+//! its call.
+//!
+//! Logging is the last thing that is done about an end: no lock is held, and the tasks
+//! that wait for the end have been woken. Nothing is read or copied for a line that no
+//! subscriber wants.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use tracing::Level;
+
+use super::{
+    NodeKind, ReasonClass, RunId, TerminalReason,
+    core::{End, Later, Node},
+    info::Info,
+};
+use crate::sse::Usage;
+
+/// What is logged of an end.
+struct Line {
+    message: &'static str,
+    level: Level,
+    reason: TerminalReason,
+    /// Which node was ended: a call inherits the end of its run.
+    ended: NodeKind,
+    run: RunId,
+    session: Option<Arc<str>>,
+    candidate: Option<Arc<str>>,
+    attempts: Option<u32>,
+    turns: Option<u32>,
+    elapsed: Duration,
+    usage: Option<Usage>,
+}
+
+impl Node<Info> {
+    /// A node is over, and nothing works at or below it any more: logs it if it is a
+    /// call, and nothing else did.
+    pub(super) fn log_call(&self) {
+        let is_run = self.kind() == NodeKind::Run;
+        if !(self.kind() == NodeKind::Call || is_run && self.payload.is_single()) {
+            return;
+        }
+        let Some(end) = self.nearest_end().filter(|_| self.payload.begin_log()) else {
+            return;
+        };
+        if let (true, Some(run)) = (self.payload.is_sole(), self.parent()) {
+            // A run of one call is logged as that.
+            run.payload.begin_log();
+        }
+        let level = level(&end.reason);
+        guarded(|| {
+            if is_wanted(level) {
+                let line = Line {
+                    candidate: self.payload.last_asked(),
+                    attempts: Some(self.payload.tried()),
+                    ..Line::of(self, end, level, "call ended")
+                };
+                line.log();
+            }
+        });
+    }
+
+    /// A run has ended: logs it once everybody has been woken, unless its one call is
+    /// still to be logged, which says the same.
+    pub(super) fn log_run(&self, end: &End, later: &mut Later<Info>) {
+        let has_one_call = self.payload.is_one_call() && !self.is_idle();
+        if self.payload.is_single() || has_one_call {
+            return;
+        }
+        let level = level(&end.reason);
+        let mut line = None;
+        guarded(|| {
+            line = is_wanted(level).then(|| Line {
+                turns: Some(self.turns()),
+                ..Line::of(self, end, level, "run ended")
+            });
+        });
+        if let Some(line) = line {
+            later.act(Box::new(move || guarded(|| line.log())));
+        }
+    }
+}
+
+impl Line {
+    fn of(node: &Node<Info>, end: &End, level: Level, message: &'static str) -> Self {
+        let identity = node.nearest_run().payload.identity();
+        Self {
+            message,
+            level,
+            reason: end.reason.clone(),
+            ended: end.kind,
+            run: node.run_id(),
+            session: identity.and_then(|known| known.session.clone()),
+            candidate: None,
+            attempts: None,
+            turns: None,
+            elapsed: end.at.saturating_sub(node.opened()),
+            usage: node.usage(),
+        }
+    }
+
+    fn log(&self) {
+        macro_rules! log {
+            ($level:ident) => {
+                tracing::$level!(
+                    target: "tower_agent",
+                    reason = self.reason.as_str(),
+                    ended = self.ended.as_str(),
+                    run = %self.run,
+                    session = self.session.as_deref(),
+                    candidate = self.candidate.as_deref(),
+                    attempts = self.attempts,
+                    turns = self.turns,
+                    elapsed = ?self.elapsed,
+                    input_tokens = self.usage.map(|usage| usage.input_tokens),
+                    output_tokens = self.usage.map(|usage| usage.output_tokens),
+                    "{}",
+                    self.message
+                )
+            };
+        }
+        match self.level {
+            Level::WARN => log!(warn),
+            Level::INFO => log!(info),
+            _ => log!(debug),
+        }
+    }
+}
+
+/// A cut is of interest where nobody debugs; a limit is one that was set for the run, and
+/// either the run or the limit is wrong.
+fn level(reason: &TerminalReason) -> Level {
+    match reason.class() {
+        ReasonClass::Success => Level::DEBUG,
+        ReasonClass::Limit => Level::WARN,
+        ReasonClass::Failure | ReasonClass::Timeout | ReasonClass::Cancelled => Level::INFO,
+    }
+}
+
+fn is_wanted(level: Level) -> bool {
+    match level {
+        Level::WARN => tracing::enabled!(target: "tower_agent", Level::WARN),
+        Level::INFO => tracing::enabled!(target: "tower_agent", Level::INFO),
+        _ => tracing::enabled!(target: "tower_agent", Level::DEBUG),
+    }
+}
+
+/// Calls end where bodies are dropped: a subscriber that panics there would take down
+/// what has nothing to do with it.
+fn guarded(log: impl FnOnce()) {
+    // The log is what is broken.
+    let _panicked = catch_unwind(AssertUnwindSafe(log));
+}

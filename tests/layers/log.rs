@@ -1,0 +1,375 @@
+//! What the log says of calls and runs that are over.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Wake, Waker},
+};
+
+use http::HeaderValue;
+use tokio::task::yield_now;
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer, TurnCapLayer, run::ReasonClass,
+};
+use tracing_subscriber::layer::{Context, SubscriberExt};
+
+use crate::{
+    reasons::all,
+    support::{
+        DONE, FINISH, Heard, LogEvent, PRELUDE, ReadExt, Script, Several, USAGE, call_of, chat,
+        failing, prompt, quick, request, secs,
+    },
+};
+
+fn calls(heard: &Heard) -> Vec<LogEvent> {
+    heard.events("call ended")
+}
+
+fn runs(heard: &Heard) -> Vec<LogEvent> {
+    heard.events("run ended")
+}
+
+/// The one line there is of a call, and none of a run.
+fn one_call(heard: &Heard) -> LogEvent {
+    let (calls, runs) = (calls(heard), runs(heard));
+    assert_eq!((calls.len(), runs.len()), (1, 0), "{calls:?} {runs:?}");
+    calls[0].clone()
+}
+
+fn counted() -> Script {
+    let begun = Script::sse().data(PRELUDE).data(chat("a"));
+    begun.wait(1.0).data(FINISH).data(USAGE).data(DONE)
+}
+
+fn named<B>(mut request: http::Request<B>, id: &'static str) -> http::Request<B> {
+    let id = HeaderValue::from_static(id);
+    request.headers_mut().insert("x-run-id", id);
+    request
+}
+
+const fn level(class: ReasonClass) -> &'static str {
+    match class {
+        ReasonClass::Success => "DEBUG",
+        ReasonClass::Limit => "WARN",
+        _ => "INFO",
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_reason_is_one_line_of_its_level() {
+    for (reason, name, _, class) in all() {
+        let run = Run::open();
+        let (request, call) = call_of(&run);
+        let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+        let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
+        let mut body = service.oneshot(request).await.unwrap().into_body();
+        body.token().await;
+        let heard = Heard::listen();
+
+        call.end(reason.clone());
+        assert!(calls(&heard).is_empty(), "something of it is left");
+        drop(body);
+
+        let line = one_call(&heard);
+        assert_eq!(line["level"], level(class), "{name}");
+        assert_eq!(line["target"], "tower_agent");
+        assert_eq!(line["reason"], name);
+        assert_eq!(line["ended"], "call");
+        assert_eq!(line["run"], run.id().to_string());
+        assert_eq!(line["attempts"], "0");
+        assert_eq!(line["elapsed"], "0ns");
+        for unknown in ["candidate", "session", "input_tokens", "turns"] {
+            assert!(!line.contains_key(unknown), "{unknown}");
+        }
+
+        run.end(reason);
+        let [line] = &runs(&heard)[..] else {
+            panic!("{:?}", runs(&heard));
+        };
+        assert_eq!((&*line["level"], &*line["reason"]), (level(class), name));
+        assert_eq!(line["ended"], "run");
+        assert_eq!(calls(&heard).len(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
+    for id in [None, Some("r-1")] {
+        let upstream = Several::new([failing(500), failing(500), counted()]);
+        let service = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new())
+            .layer(RunLayer::new(RunRegistry::new()))
+            .layer(PumpLayer::new(8))
+            .layer(ClientDisconnectLayer::new())
+            .layer(HardCeilingLayer::new(secs(1800)))
+            .layer(StepTimeoutLayer::new(secs(300)))
+            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(quick()))
+            .layer(RetryBudgetLayer::new(quick()))
+            .layer(HardCeilingLayer::new(secs(600)))
+            .layer(StepTimeoutLayer::new(secs(120)))
+            .service(upstream.clone());
+        let mut request = prompt("a", true);
+        let session = HeaderValue::from_static("s-1");
+        request.headers_mut().insert("x-session-id", session);
+        let request = match id {
+            Some(id) => named(request, id),
+            None => request,
+        };
+        let heard = Heard::listen();
+
+        let answer = service.oneshot(request).await.unwrap();
+        let run = answer.headers()["x-run-id"].clone();
+        answer.into_body().read().await.whole();
+        yield_now().await;
+
+        // A run that was given an id lives on.
+        let line = one_call(&heard);
+        let text = |field: &str| line[field].as_str();
+        assert_eq!((text("level"), text("reason")), ("DEBUG", "completed"));
+        assert_eq!(text("run"), run.to_str().unwrap());
+        assert_eq!((text("session"), text("candidate")), ("s-1", "b"));
+        assert_eq!((text("attempts"), text("elapsed")), ("3", "1s"));
+        assert_eq!((text("input_tokens"), text("output_tokens")), ("7", "2"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_who_leaves_is_one_line() {
+    for drains in [false, true] {
+        let pump = PumpLayer::new(1);
+        let service = ServiceBuilder::new()
+            .layer(RunLayer::new(RunRegistry::new()))
+            .layer(if drains {
+                pump.drain(Some(secs(60)))
+            } else {
+                pump
+            })
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(Several::new([counted()]));
+        let heard = Heard::listen();
+        let mut body = service
+            .oneshot(prompt("a", true))
+            .await
+            .unwrap()
+            .into_body();
+        body.token().await;
+
+        drop(body);
+        tokio::time::sleep(secs(5)).await;
+
+        let line = one_call(&heard);
+        assert_eq!(line["level"], "INFO");
+        assert_eq!(line["reason"], "client_disconnect");
+        // Reading on is for this.
+        assert_eq!(line.contains_key("input_tokens"), drains);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
+    // The run is made for the call.
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = HardCeilingLayer::new(secs(9)).layer(upstream);
+    let heard = Heard::listen();
+    let cut = service.oneshot(request()).await.unwrap().into_body();
+    cut.read().await.end.unwrap_err();
+    let line = one_call(&heard);
+    assert_eq!(
+        (&*line["reason"], &*line["ended"]),
+        ("max_turn_time", "run")
+    );
+    assert_eq!(line["elapsed"], "9s");
+
+    // A limit of the run, in its only call; then in its second.
+    for done in [0, 1] {
+        let upstream =
+            Several::new(std::iter::repeat_n(counted(), done).chain([Script::sse().never()]));
+        let service = ServiceBuilder::new()
+            .layer(RunLayer::new(RunRegistry::new()))
+            .layer(StepTimeoutLayer::new(secs(9)).scope(Scope::Run))
+            .layer(RetryBudgetLayer::new(quick()))
+            .service(upstream);
+        let heard = Heard::listen();
+        for _ in 0..=done {
+            let request = named(prompt("a", true), "r-1");
+            if let Ok(answer) = service.clone().oneshot(request).await {
+                let _cut = answer.into_body().read().await;
+            }
+        }
+        let (calls, runs) = (calls(&heard), runs(&heard));
+        assert_eq!(
+            (calls.len(), runs.len()),
+            (done + 1, done),
+            "{calls:?} {runs:?}"
+        );
+        let last = calls.last().unwrap();
+        assert_eq!((&*last["reason"], &*last["ended"]), ("step_timeout", "run"));
+        if let Some(run) = runs.first() {
+            assert_eq!((&*run["level"], &*run["reason"]), ("INFO", "step_timeout"));
+            assert_eq!((&*run["run"], &*run["turns"]), ("r-1", "0"));
+            assert_eq!((&*run["elapsed"], &*run["input_tokens"]), ("10s", "7"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_run_that_is_over_refuses_is_a_line_each() {
+    let upstream = Several::new([counted()]);
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(TurnCapLayer::new(1))
+        .service(upstream);
+    let heard = Heard::listen();
+    for _ in 0..3 {
+        let request = prompt("a", true).map(|_| tower_agent::ReplayBody::from("{}"));
+        if let Ok(answer) = service.clone().oneshot(named(request, "r-1")).await {
+            answer.into_body().read().await.whole();
+        }
+    }
+
+    let told: Vec<_> = calls(&heard)
+        .iter()
+        .map(|line| format!("{} {}", line["level"], line["reason"]))
+        .collect();
+    let capped = "WARN turn_cap_reached";
+    assert_eq!(told, ["DEBUG completed", capped, capped]);
+    let runs = runs(&heard);
+    assert_eq!(runs.len(), 1, "{runs:?}");
+    assert_eq!(runs[0]["level"], "WARN");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_further_out_whose_call_belongs_to_another_run_is_logged_as_that_call() {
+    let registry = RunRegistry::new();
+    let (upstream, _) = Script::sse().never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(9)))
+        .layer(RunLayer::new(registry.clone()))
+        .service(upstream);
+    let taken = RunLayer::new(registry).layer(Script::sse().data(DONE).upstream().0);
+    let answer = taken.oneshot(named(request(), "r-1")).await.unwrap();
+    answer.into_body().read().await.whole();
+    let heard = Heard::listen();
+
+    let body = service.oneshot(named(request(), "r-1")).await.unwrap();
+    body.into_body().read().await.end.unwrap_err();
+
+    let line = one_call(&heard);
+    assert_eq!((&*line["reason"], &*line["run"]), ("max_turn_time", "r-1"));
+}
+
+/// A subscriber that does something with each line of a call or a run.
+struct Doing<F>(F);
+
+impl<S: tracing::Subscriber, F: Fn() + 'static> tracing_subscriber::Layer<S> for Doing<F> {
+    fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+        if event.metadata().target() == "tower_agent"
+            && event.fields().any(|it| it.name() == "ended")
+        {
+            (self.0)();
+        }
+    }
+}
+
+#[derive(Default)]
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Ends a call and its run while this subscriber listens.
+async fn ends_before(subscriber: impl Fn(&Run, &Woken) + Send + Sync + 'static) -> (Run, Run) {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
+    let mut body = service.oneshot(request).await.unwrap().into_body();
+    body.token().await;
+    let woken = Arc::new(Woken::default());
+    let waker = Waker::from(Arc::clone(&woken));
+    let mut cx = std::task::Context::from_waker(&waker);
+    let mut settled = Box::pin(call.settled());
+    assert!(settled.as_mut().poll(&mut cx).is_pending());
+
+    let of_run = run.clone();
+    let doing = Doing(move || subscriber(&of_run, &woken));
+    let subscriber = tracing_subscriber::registry().with(doing);
+    tracing::subscriber::with_default(subscriber, || {
+        call.end(TerminalReason::Aborted);
+        drop(body);
+        run.end(TerminalReason::TurnCap);
+    });
+    assert!(settled.as_mut().poll(&mut cx).is_ready());
+    (run, call)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_line_comes_after_those_who_wait_were_woken_and_may_look_at_everything() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let list = Arc::clone(&seen);
+    let _ended = ends_before(move |run, woken| {
+        let snapshot = run.snapshot();
+        let woken = woken.0.load(Ordering::SeqCst);
+        list.lock().unwrap().push((woken, snapshot.in_flight));
+        // Nothing is locked.
+        run.child().end(TerminalReason::Shutdown);
+    })
+    .await;
+
+    assert_eq!(*seen.lock().unwrap(), [(true, 0), (true, 0)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_subscriber_that_panics_disturbs_nothing() {
+    let times = Arc::new(Mutex::new(0));
+    let count = Arc::clone(&times);
+    let ended = ends_before(move |_, _| {
+        *count.lock().unwrap() += 1;
+        panic!("as the test says");
+    });
+    let (run, call) = ended.await;
+
+    assert_eq!(*times.lock().unwrap(), 2);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::TurnCap));
+    assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(RetryBudgetLayer::new(quick()))
+        .service(Several::new([Script::before_head().fail("peer reset")]));
+    let heard = Heard::listen();
+
+    let request = named(prompt("a", true), "r-1");
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), 502);
+    let [failed] = &heard.events("call failed")[..] else {
+        panic!("{:?}", heard.events("call failed"));
+    };
+    assert_eq!(failed["run"], "r-1");
+    assert_eq!(
+        failed["error"].matches("peer reset").count(),
+        1,
+        "{failed:?}"
+    );
+    assert!(!failed["error"].contains("r-1"), "{failed:?}");
+    let [stopped] = &heard.events("chain_stopped")[..] else {
+        panic!("{:?}", heard.events("chain_stopped"));
+    };
+    assert_eq!(stopped["tried"], "transport, transport");
+    assert_eq!(one_call(&heard)["reason"], "upstream_failed");
+}
