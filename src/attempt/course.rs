@@ -76,7 +76,6 @@ where
         S: Clone,
     {
         let entry = Entry::of_call(&mut request);
-        entry.run.reach_attempts();
         // The clone that stays has not been asked.
         let next = service.clone();
         let pilot = Pilot::new(mem::replace(service, next), chain, entry);

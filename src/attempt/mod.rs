@@ -65,7 +65,6 @@ mod kept;
 mod owner;
 mod pilot;
 mod policy;
-pub(crate) mod presence;
 mod stage;
 mod starting;
 mod trial;

@@ -11,7 +11,7 @@ use tower_service::Service;
 use super::{fallbacks::Fallbacks, layer::Choices};
 use crate::{
     BoxError,
-    attempt::{AttemptBody, Attempts, presence},
+    attempt::{AttemptBody, Attempts},
     body::ReplayBody,
 };
 
@@ -53,7 +53,6 @@ where
     type Future = ModelFallbackFuture<S, Q, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        presence::note();
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 

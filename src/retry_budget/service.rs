@@ -8,7 +8,7 @@ use tower_service::Service;
 use super::{RetryBudgetLayer, repeats::Repeats};
 use crate::{
     BoxError,
-    attempt::{AttemptBody, Attempts, presence},
+    attempt::{AttemptBody, Attempts},
     body::ReplayBody,
 };
 
@@ -45,7 +45,6 @@ where
     type Future = RetryFuture<S, Q, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        presence::note();
         self.inner.poll_ready(cx).map_err(Into::into)
     }
 

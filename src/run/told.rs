@@ -23,13 +23,9 @@ pub(super) struct Told {
 /// [`CallSummary::usage`](super::CallSummary::usage) has it then, wherever the layer
 /// stands.
 ///
-/// Usage is counted from attempts. Where a [`RunLayer`](crate::RunLayer) stands outside
-/// of a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
-/// [`RetryBudgetLayer`](crate::RetryBudgetLayer), an answer that comes from between the
-/// two is not counted, marked or not. The `RunLayer` learns of them when it is asked
-/// whether it is ready: a service between them that does not ask the next one, as a
-/// router or a buffer, hides them. Then, and in a stack without such layers, each answer
-/// is taken for the upstream's and counts unless it is marked.
+/// An answer that no attempt made cannot be told from that of a service that is asked
+/// without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
+/// [`RetryBudgetLayer`](crate::RetryBudgetLayer): it counts unless it is marked.
 ///
 /// ```
 /// use tower_agent::NotCounted;
@@ -60,7 +56,6 @@ impl Run {
 
     /// An answer of this node is over, and said this of itself.
     pub(crate) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
-        let usage = usage.filter(|_| !self.call_info().is_short_of_attempts());
         if usage.is_none() && stop_reason.is_none() {
             return;
         }
@@ -73,19 +68,6 @@ impl Run {
                 stop_reason = None;
             }
         }
-    }
-}
-
-impl Run {
-    /// The service that this call is made of has a layer further in that opens attempts,
-    /// which was not reached yet.
-    pub(crate) fn expect_attempts(&self) {
-        self.call_info().set_short_of_attempts(true);
-    }
-
-    /// The layer that opens attempts was reached: it opens one, or passes the call on.
-    pub(crate) fn reach_attempts(&self) {
-        self.call_info().set_short_of_attempts(false);
     }
 }
 

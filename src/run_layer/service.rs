@@ -11,7 +11,6 @@ use tower_service::Service;
 use super::{RunLayer, policy::RunPolicy};
 use crate::{
     BoxError,
-    attempt::presence,
     body::{Entry, SupervisedBody, SupervisedFuture},
     candidate::generates,
     run::{
@@ -26,8 +25,6 @@ pub struct RunService<S> {
     inner: S,
     // Shared, so that a service that is cloned per request clones cheaply.
     layer: Arc<RunLayer>,
-    /// A layer further in opens attempts.
-    has_attempts: bool,
 }
 
 /// The response future of [`RunService`].
@@ -41,7 +38,6 @@ impl<S> RunService<S> {
         Self {
             inner,
             layer: Arc::new(layer),
-            has_attempts: false,
         }
     }
 }
@@ -278,10 +274,7 @@ where
     type Future = RunFuture<S::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        let (ready, has_attempts) = presence::watch(|| self.inner.poll_ready(cx));
-        // A service that is ready already need not ask the next one again.
-        self.has_attempts |= has_attempts;
-        ready.map_err(Into::into)
+        self.inner.poll_ready(cx).map_err(Into::into)
     }
 
     #[inline]
@@ -297,9 +290,6 @@ where
         }
         if self.layer.keep_partial > 0 {
             call.keep_partial(self.layer.keep_partial);
-        }
-        if self.has_attempts {
-            call.expect_attempts();
         }
         request.extensions_mut().insert(call.clone());
         let entry = Entry::new(call, owns);

@@ -61,8 +61,6 @@ pub(crate) struct Info {
     opened: AtomicU8,
     /// A silent attempt was repeated.
     repeated_silence: AtomicBool,
-    /// A layer that opens attempts is there, and the call has not reached it.
-    short_of_attempts: AtomicBool,
     pub(super) hooks: OnceLock<Box<Hooks>>,
     errors: OnceLock<Box<ErrorCounts>>,
     failing: Mutex<Option<Box<Failing>>>,
@@ -111,7 +109,6 @@ impl Info {
             logged: AtomicBool::new(false),
             opened: AtomicU8::new(NOTHING),
             repeated_silence: AtomicBool::new(false),
-            short_of_attempts: AtomicBool::new(false),
             silent: AtomicU32::new(0),
             asked: Mutex::new(None),
             told: Mutex::default(),
@@ -208,14 +205,6 @@ impl Info {
     /// Whether one call, and no tool or sub-agent, was ever opened right below.
     pub(super) fn is_one_call(&self) -> bool {
         self.opened.load(Ordering::Acquire) == ONE_CALL
-    }
-
-    pub(super) fn set_short_of_attempts(&self, is_short: bool) {
-        self.short_of_attempts.store(is_short, Ordering::Release);
-    }
-
-    pub(super) fn is_short_of_attempts(&self) -> bool {
-        self.short_of_attempts.load(Ordering::Acquire)
     }
 
     pub(crate) const fn silent(&self) -> &AtomicU32 {

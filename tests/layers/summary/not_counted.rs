@@ -113,24 +113,13 @@ fn with_attempts() -> [Asked; 2] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn where_there_are_attempts_an_answer_without_one_costs_nothing() {
-    for asked in with_attempts() {
-        for marks in [false, true] {
-            assert_eq!(cost(full(asked.clone(), marks)).await, [None; 2]);
-        }
-        assert_eq!(cost(empty(asked)).await, [Some((7, 2)); 2]);
+async fn an_answer_of_a_layer_outside_counts_unless_it_is_marked() {
+    let [fallback, repeats] = with_attempts();
+    for asked in [boxed(transport()), fallback, repeats] {
+        assert_eq!(cost(empty(asked.clone())).await, [Some((7, 2)); 2]);
+        assert_eq!(cost(full(asked.clone(), false)).await, [Some((7, 2)); 2]);
+        assert_eq!(cost(full(asked, true)).await, [None; 2]);
     }
-    // What such a layer passes on as it is came from the upstream all the same.
-    let passes = ModelFallbackLayer::new(Vec::<Candidate>::new()).layer(transport());
-    assert_eq!(cost(empty(boxed(passes))).await, [Some((7, 2)); 2]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn where_there_are_none_an_answer_costs_what_it_says_unless_it_is_marked() {
-    let asked = boxed(transport());
-    assert_eq!(cost(empty(asked.clone())).await, [Some((7, 2)); 2]);
-    assert_eq!(cost(full(asked.clone(), false)).await, [Some((7, 2)); 2]);
-    assert_eq!(cost(full(asked, true)).await, [None; 2]);
 }
 
 #[tokio::test(start_paused = true)]
