@@ -77,7 +77,7 @@ pub use self::{
     id::{InvalidRunId, RunId},
     kind::{Limits, NodeKind, ResetOn, Scope},
     reason::{CustomReason, ReasonClass, TerminalReason},
-    registry::{Owner, OwnerCaps, RunDrain, RunRegistry},
+    registry::{InvalidRunCursor, Owner, OwnerCaps, RunCursor, RunDrain, RunPage, RunRegistry},
     snapshot::{Deadlines, Progress, RunSnapshot},
     step::{Step, StepKind},
     summary::CallSummary,

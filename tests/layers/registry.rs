@@ -2,6 +2,7 @@ mod anew;
 mod asked;
 mod drain;
 mod expiry;
+mod pages;
 mod scale;
 mod sessions;
 mod sub_agents;

@@ -1,4 +1,4 @@
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use tokio::time::Instant;
 
@@ -27,6 +27,8 @@ pub(super) struct Entries {
     /// Ended runs whose id was opened anew before they could be told of, by their
     /// serial numbers, and whether somebody chose their id.
     replaced: Map<u64, bool>,
+    /// How many live, those included that were replaced and have yet to end.
+    live: usize,
     /// How many more are remembered than when this was last asked.
     remembered: isize,
     /// What left, to be dropped without the lock.
@@ -57,6 +59,7 @@ impl Entries {
             }
             self.left.push(old.run);
         }
+        self.live += 1;
         let place = self.table.insert(Entry {
             run,
             serial,
@@ -149,6 +152,24 @@ impl Entries {
         self.table.iter().map(|entry| entry.run.clone())
     }
 
+    pub(super) const fn count_live(&self) -> usize {
+        self.live
+    }
+
+    /// The newest `most` runs that were opened before the run of that serial number,
+    /// with their own, in no order.
+    pub(super) fn newest(&self, before: u64, most: usize) -> impl Iterator<Item = (u64, Run)> {
+        let older = |entry: &&Entry| entry.serial < before;
+        let mut older: Vec<_> = self.table.iter().filter(older).collect();
+        if older.len() > most {
+            older.select_nth_unstable_by_key(most, |entry| Reverse(entry.serial));
+            older.truncate(most);
+        }
+        older
+            .into_iter()
+            .map(|entry| (entry.serial, entry.run.clone()))
+    }
+
     pub(super) fn live(&self) -> impl Iterator<Item = Run> {
         let live = self.table.iter().filter(|entry| entry.expires.is_none());
         live.map(|entry| entry.run.clone())
@@ -158,7 +179,9 @@ impl Entries {
     /// it was told of before.
     pub(super) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.table.at(place) else {
-            return self.replaced.remove(&place.serial);
+            let named = self.replaced.remove(&place.serial)?;
+            self.live -= 1;
+            return Some(named);
         };
         if entry.expires.is_some() {
             return None;
@@ -166,6 +189,7 @@ impl Entries {
         let expires = now.checked_add(RunRegistry::REMEMBERED)?;
         entry.expires = Some(expires);
         let named = entry.named;
+        self.live -= 1;
         self.remembered += 1;
         self.look_at(place, expires, REMEMBERED);
         Some(named)

@@ -57,6 +57,7 @@ mod memories;
 mod opening;
 mod owner;
 mod owners;
+mod page;
 mod refusals;
 mod sessions;
 mod shared;
@@ -67,7 +68,12 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-pub use self::{drain::RunDrain, owner::Owner, owners::OwnerCaps};
+pub use self::{
+    drain::RunDrain,
+    owner::Owner,
+    owners::OwnerCaps,
+    page::{InvalidRunCursor, RunCursor, RunPage},
+};
 
 pub(crate) use self::{
     held::Held, owners::OpenRun, refusals::OwnerRefused, table::Listed, weak::WeakRegistry,
@@ -162,7 +168,9 @@ impl RunRegistry {
         runs
     }
 
-    /// All that live or are remembered, in no order.
+    /// All that live or are remembered, in no order. A snapshot of each: where there may
+    /// be many, [`page`](Self::page) shows a part, and [`open_runs`](Self::open_runs)
+    /// counts them.
     #[must_use]
     pub fn list(&self) -> Vec<RunSnapshot> {
         let runs = self.looked_at(|registry| {

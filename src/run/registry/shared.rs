@@ -1,4 +1,5 @@
 use std::{
+    cmp::Reverse,
     collections::hash_map::RandomState,
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
@@ -101,6 +102,26 @@ impl Shared {
         for shard in 0..SHARDS {
             self.with_shard(shard, |entries| runs.extend(f(entries)));
         }
+        runs
+    }
+
+    /// How many live.
+    pub(super) fn count_live(&self) -> usize {
+        let shards = 0..SHARDS;
+        shards
+            .map(|shard| self.with_shard(shard, |entries| entries.count_live()))
+            .sum()
+    }
+
+    /// The newest `most` runs that were opened before the run of that serial number,
+    /// with their own, newest first.
+    pub(super) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Run)> {
+        let mut runs = Vec::new();
+        for shard in 0..SHARDS {
+            self.with_shard(shard, |entries| runs.extend(entries.newest(before, most)));
+        }
+        runs.sort_unstable_by_key(|(serial, _)| Reverse(*serial));
+        runs.truncate(most);
         runs
     }
 
