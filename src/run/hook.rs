@@ -48,7 +48,15 @@ impl Hook for Info {
         }
     }
 
-    fn left(&self, node: &Node<Self>) {
+    fn woken(&self, node: &Node<Self>) {
         node.log_call();
+    }
+
+    fn idle(&self, node: &Node<Self>) {
+        if self.is_unused() {
+            if let Some(registration) = self.registration() {
+                registration.refused(node);
+            }
+        }
     }
 }

@@ -12,6 +12,14 @@ impl Run {
     /// else was, and taken over by a run that was opened for this one call. A
     /// run that was given a name since it was opened goes on.
     pub(crate) fn settle(&self, reason: TerminalReason) {
+        // Before it leaves: an unused run completes when the last has left it.
+        self.nearest().payload.set_used();
+        self.settle_refused(reason);
+    }
+
+    /// The same for a call that was refused for its caller's fault, if nothing was
+    /// answered: no work of its run.
+    pub(crate) fn settle_refused(&self, reason: TerminalReason) {
         let now = self.now();
         let shared = self.kind() == NodeKind::Run && !self.node().payload.is_single();
         // The caller is gone, and who works on goes on: the last one ends it. A

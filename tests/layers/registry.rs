@@ -3,6 +3,7 @@ mod asked;
 mod drain;
 mod expiry;
 mod pages;
+mod refused;
 mod scale;
 mod sessions;
 mod sub_agents;

@@ -3,10 +3,12 @@
 use std::task::Poll;
 
 use super::{Reading, Stop, Supervision};
+use http_body_util::LengthLimitError;
+
 use crate::{
     BoxError,
     body::{Policy, Tap},
-    error::{RequestCut, chain},
+    error::{InvalidRequest, RequestCut, chain},
     run::{Step, StepKind, TaskId, TerminalReason, Terminated},
     upstream::{Failure, FailureClass},
 };
@@ -36,6 +38,7 @@ impl<P: Policy> Supervision<P> {
     /// The error to hand on for one that came from below, and for the node.
     pub(in crate::body) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         self.tell();
+        self.refused = self.tap().is_none() && is_refusal(&error);
         let now = self.found.now();
         if !self.is_over() {
             // Clocks that passed at the same time come before the inner error.
@@ -140,9 +143,20 @@ impl<P: Policy> Supervision<P> {
     #[inline]
     fn settle(&mut self, reason: TerminalReason) {
         if std::mem::take(&mut self.owns) {
-            self.found.settle(reason);
+            if self.refused {
+                self.found.settle_refused(reason);
+            } else {
+                self.found.settle(reason);
+            }
         }
     }
+}
+
+/// Whether the request could not be read, or could be sent to no upstream as it is.
+fn is_refusal(error: &BoxError) -> bool {
+    chain(&**error).any(|cause| {
+        cause.is::<InvalidRequest>() || cause.is::<LengthLimitError>() || cause.is::<RequestCut>()
+    })
 }
 
 /// What an error that is no end amounts to.

@@ -31,6 +31,8 @@ pub(crate) struct Supervision<P> {
     owns: bool,
     /// The body came to its end, and the node is settled later.
     ended: bool,
+    /// The request was refused for its caller's fault, before there was an answer.
+    refused: bool,
     ready: u8,
     drive: Drive,
 }
@@ -72,6 +74,7 @@ impl<P: Policy> Supervision<P> {
             reading,
             owns: entry.owns,
             ended: false,
+            refused: false,
             ready: 0,
             drive: Drive::default(),
         }

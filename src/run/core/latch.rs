@@ -35,8 +35,14 @@ pub(crate) trait Hook: Sized {
         let _ = node;
     }
 
-    /// The same once everybody has been woken.
-    fn left(&self, node: &Node<Self>) {
+    /// The same once those that wait for it were woken.
+    fn woken(&self, node: &Node<Self>) {
+        let _ = node;
+    }
+
+    /// The last piece of work at or below the node was done, and the node lives. Called
+    /// without a lock; another piece may have begun since.
+    fn idle(&self, node: &Node<Self>) {
         let _ = node;
     }
 }

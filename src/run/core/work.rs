@@ -30,8 +30,10 @@ impl<P: Hook> Node<P> {
             }
         }
         for node in std::iter::once(self).chain(self.ancestors()) {
-            if node.end.get().is_some() && node.is_idle() {
-                node.payload.settled(node);
+            match node.is_idle() {
+                true if node.end.get().is_some() => node.payload.settled(node),
+                true => node.payload.idle(node),
+                false => {}
             }
         }
         for waker in wakers {
@@ -39,7 +41,7 @@ impl<P: Hook> Node<P> {
         }
         for node in std::iter::once(self).chain(self.ancestors()) {
             if node.end.get().is_some() && node.is_idle() {
-                node.payload.left(node);
+                node.payload.woken(node);
             }
         }
     }

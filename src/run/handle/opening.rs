@@ -18,6 +18,10 @@ impl Run {
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
         self.node().payload.count_opened(kind);
+        // Whether a request's call is work, its end tells.
+        if kind != NodeKind::Call {
+            self.nearest().payload.set_used();
+        }
         let info = self.node().payload.for_child();
         Self::of(self.node().child(kind, fastrand::u64(..), info, self.now()))
     }
@@ -43,6 +47,7 @@ impl Run {
             return None;
         }
         self.node().payload.count_opened(kind);
+        self.nearest().payload.set_used();
         let info = self.node().payload.for_child();
         let child = Self::of(self.node().child(kind, fastrand::u64(..), info, now));
         child.node().enter();
@@ -53,6 +58,7 @@ impl Run {
     pub(crate) fn open_call(&self) -> Self {
         // A deadline that has come is stored here; the call inherits it.
         drop(self.check());
+        self.nearest().payload.set_used();
         let call = self.open_below(NodeKind::Call);
         call.node().enter();
         call

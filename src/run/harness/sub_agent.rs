@@ -51,6 +51,7 @@ impl Run {
 
     fn open_beside(&self, grace: Option<Duration>) -> Self {
         let parent = self.run();
+        parent.node().payload.set_used();
         let child = Self::open();
         let above = Above {
             id: parent.id(),

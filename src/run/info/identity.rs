@@ -49,6 +49,10 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// can have been, if being idle ever ends it.
     fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant>;
 
+    /// Completes the run if nothing is in flight and all that it ever had were calls
+    /// that were refused.
+    fn refused(&self, node: &Node<Info>);
+
     /// Enrols a run that is no part of the tree of `node`, as its owner's and of its
     /// session: what is ended from outside, with or without it, ends as well.
     fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run);

@@ -49,6 +49,9 @@ pub(crate) struct Info {
     sole: AtomicBool,
     /// A layer opened the run, and settles it itself.
     owned: AtomicBool,
+    /// A request opened the run, and each call of it so far was refused before an
+    /// upstream was asked.
+    unused: AtomicBool,
     /// A stream of this node has shown a heartbeat.
     pings: AtomicBool,
     /// Whether there is another to go to than whom an attempt goes to.
@@ -94,6 +97,7 @@ impl Info {
             single: AtomicBool::new(false),
             sole: AtomicBool::new(false),
             owned: AtomicBool::new(false),
+            unused: AtomicBool::new(false),
             heartbeats: AtomicU64::new(0),
             changes: AtomicU64::new(0),
             tries: AtomicU32::new(0),
@@ -156,6 +160,24 @@ impl Info {
 
     pub(crate) fn is_owned(&self) -> bool {
         self.owned.load(Ordering::Acquire)
+    }
+
+    /// For the request that opens the run, before another can find it.
+    pub(crate) fn set_unused(&self) {
+        self.unused.store(true, Ordering::Release);
+    }
+
+    /// Work was admitted, or the program has the run: it stays open for its id.
+    #[inline]
+    pub(crate) fn set_used(&self) {
+        // Mostly it is: a load leaves the cache line shared.
+        if self.unused.load(Ordering::Acquire) {
+            self.unused.store(false, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.unused.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_sole(&self) -> bool {

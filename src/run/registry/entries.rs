@@ -137,6 +137,21 @@ impl Entries {
         Some(Retirement::Now)
     }
 
+    /// Retires the run of this place if it is unused and nothing is in flight. Requests
+    /// enter a run under the same lock: one that comes later opens another.
+    pub(super) fn retire_unused(&mut self, place: Place) -> bool {
+        let Some(entry) = self.table.at(place) else {
+            return false;
+        };
+        let node = entry.run.node();
+        let is_first = !entry.retired && entry.expires.is_none();
+        if !is_first || !node.is_idle() || !node.payload.is_unused() {
+            return false;
+        }
+        entry.retired = true;
+        true
+    }
+
     /// How long the run of this place may be idle.
     pub(super) fn idle(&mut self, place: Place) -> Option<Duration> {
         self.table.at(place)?.idle

@@ -17,6 +17,14 @@
 //! forgetting happen lazily, when the registry is used or somebody
 //! [waits](RunRegistry::wait); no task runs for them.
 //!
+//! # Runs that were never used
+//!
+//! A run that a request opened, by an id of its own, is completed at once if the request
+//! is refused for its caller's fault before an upstream was asked (its body cannot be
+//! read, is too large or not usable, no candidate can serve it) and no other work of the
+//! run was ever admitted: ids that come with refused requests are not kept. The next
+//! request with the id opens it anew. A call that an upstream refused counts as work.
+//!
 //! # Generations
 //!
 //! An id that is opened anew is another run: after it completed, or because the

@@ -29,6 +29,15 @@ struct Enrolment {
     idle: Option<Duration>,
 }
 
+/// What looks for a run by its id.
+#[derive(Clone, Copy)]
+enum Finder {
+    /// The program, which may do with the run what it likes.
+    Program,
+    /// A request, whose call the run is entered for.
+    Request,
+}
+
 impl RunRegistry {
     /// The owner's run of this id: the live one, else the tombstone, else a
     /// new one. Check [`Run::terminal_reason`] before you work for it: of a
@@ -36,7 +45,7 @@ impl RunRegistry {
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
         let uncounted = || Ok::<_, Infallible>(None);
-        let Ok((run, _)) = self.find_with(owner, id, None, Self::IDLE, |_| {}, uncounted);
+        let Ok((run, _)) = self.find_with(owner, id, None, Self::IDLE, Finder::Program, uncounted);
         drop(run.check());
         run
     }
@@ -115,7 +124,7 @@ impl RunRegistry {
         idle: Duration,
         count: impl FnOnce() -> Result<Option<OpenRun>, Passed>,
     ) -> Result<(Run, bool), Passed> {
-        self.find_with(owner, id, session, idle, |run| run.node().enter(), count)
+        self.find_with(owner, id, session, idle, Finder::Request, count)
     }
 
     fn find_with<E>(
@@ -124,7 +133,7 @@ impl RunRegistry {
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
-        found: impl Fn(&Run),
+        finder: Finder,
         count: impl FnOnce() -> Result<Option<OpenRun>, E>,
     ) -> Result<(Run, bool), E> {
         self.shared.tidy();
@@ -140,8 +149,11 @@ impl RunRegistry {
             if let Some(run) = entries.reusable(&key, now) {
                 // Found by its name, it is no longer the run of one call.
                 entries.share(&key, idle, now);
-                // Under the lock, where idle ones are retired.
-                found(&run);
+                // Under the lock, where idle and unused ones are retired.
+                match finder {
+                    Finder::Program => run.node().payload.set_used(),
+                    Finder::Request => run.node().enter(),
+                }
                 return Ok((run, None, None));
             }
             // The one before is over, though whoever ends it may still be at it.
@@ -150,7 +162,10 @@ impl RunRegistry {
             }
             let counted = count()?;
             let run = Run::open();
-            found(&run);
+            if let Finder::Request = finder {
+                run.node().payload.set_unused();
+                run.node().enter();
+            }
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             let enrolled = self.enrol(entries, &run, enrolment, now);
             Ok((run, counted, Some(enrolled)))
@@ -196,6 +211,10 @@ impl RunRegistry {
             }
             if given {
                 run.node().take_many();
+                // Not one that the program opened: it may go on with it.
+                if run.node().payload.is_owned() {
+                    run.node().payload.set_unused();
+                }
             }
             enrolment.idle = (!run.node().payload.is_single()).then_some(idle);
             self.enrol(entries, run, enrolment, now)

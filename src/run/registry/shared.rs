@@ -314,6 +314,19 @@ impl Registration for Shared {
         None
     }
 
+    fn refused(&self, node: &Node<Info>) {
+        let listed = node.payload.identity().and_then(|known| self.listed(known));
+        let Some(listed) = listed else {
+            return;
+        };
+        let retired = self.with_shard(part(listed.hash, SHARDS), |entries| {
+            entries.retire_unused(listed.place)
+        });
+        if retired {
+            drop(node.settle(TerminalReason::Completed, node.payload.now()));
+        }
+    }
+
     fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run) {
         let Some(identity) = node.payload.identity() else {
             return;

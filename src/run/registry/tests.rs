@@ -13,10 +13,13 @@ use super::{
 };
 use crate::run::{Run, RunId, TerminalReason};
 
+/// As a request does that is served.
 fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
     let uncounted = || Ok(None);
     let found = registry.enter_with(Owner::default(), id, session, idle, uncounted);
-    found.unwrap().0
+    let run = found.unwrap().0;
+    run.node().payload.set_used();
+    run
 }
 
 #[tokio::test(start_paused = true)]

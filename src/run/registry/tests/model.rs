@@ -26,6 +26,8 @@ struct Known {
     idle: Duration,
     /// How many work on it.
     active: usize,
+    /// Something was done that no refused request is.
+    used: bool,
     last: Instant,
     ceiling: Option<Instant>,
     reason: Option<TerminalReason>,
@@ -96,6 +98,7 @@ impl Model {
             generation: before.unwrap_or(0) + 1,
             idle,
             active: 0,
+            used: true,
             last: self.now,
             ceiling: None,
             reason: None,
@@ -168,6 +171,8 @@ impl Model {
                 (id.to_string(), *generation, format!("{reason:?}"))
             });
         }
+        let live = known.iter().filter(|(_, _, reason)| reason.is_none());
+        assert_eq!(self.registry.open_runs(), live.count());
         assert_eq!(listed, known);
         let number = |run: &Run| run.node().number();
         for (session, name) in SESSIONS.iter().enumerate() {

@@ -23,7 +23,13 @@ impl Model {
             false => self.registry.open(owner, id),
         };
         run.heartbeat();
+        // A request that is refused, or one that is served; or it is the program.
+        let uses = !enters || self.random.u8(..4) > 0;
+        if uses {
+            run.node().payload.set_used();
+        }
         let found = self.hit(&name).filter(|n| !self.is_completed(*n));
+        let is_new = found.is_none();
         let n = match found {
             Some(n) => n,
             None => {
@@ -33,19 +39,28 @@ impl Model {
         };
         let known = &mut self.all[n];
         assert_eq!(known.run.node().number(), run.node().number());
+        known.used = uses || (!is_new && known.used);
         known.idle = known.idle.min(limit);
         known.last = self.now;
         known.active += usize::from(enters);
     }
 
     pub(super) fn leave(&mut self) {
-        let working = |known: &&mut Known| known.active > 0;
-        let working: Vec<_> = self.all.iter_mut().filter(working).collect();
-        if let Some(known) = self.random.choice(working) {
-            known.run.heartbeat();
-            known.run.node().leave(known.run.now());
-            known.last = self.now;
-            known.active -= 1;
+        let working = |known: &Known| known.active > 0;
+        let working = self
+            .all
+            .iter_mut()
+            .enumerate()
+            .filter(|(_, it)| working(it));
+        let Some((n, known)) = self.random.choice(working.collect::<Vec<_>>()) else {
+            return;
+        };
+        known.run.heartbeat();
+        known.run.node().leave(known.run.now());
+        known.last = self.now;
+        known.active -= 1;
+        if known.active == 0 && !known.used && known.reason.is_none() {
+            self.ended(n, TerminalReason::Completed);
         }
     }
 
@@ -91,6 +106,7 @@ impl Model {
     /// Under an id that is made up.
     pub(super) fn detach(&mut self) {
         if let Some(n) = self.any_live() {
+            self.all[n].used = true;
             let known = &self.all[n];
             let child = known.run.child_detached();
             let (name, session) = ((known.name.0, child.id()), known.session);
