@@ -1,6 +1,7 @@
 //! What the operator sees and does, across owners.
 
 mod limit;
+mod page;
 
 use axum::{
     Json,
@@ -14,8 +15,15 @@ use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
 
 type Answer = Result<Response, (StatusCode, String)>;
 
-pub(crate) async fn list(State(registry): State<RunRegistry>) -> Response {
-    Json(json!({ "runs": registry.list() })).into_response()
+/// A page of all runs, newest first; `next` is there if there are more.
+pub(crate) async fn list(State(registry): State<RunRegistry>, RawQuery(query): RawQuery) -> Answer {
+    let page = page::read(query.as_deref()).map_err(bad)?;
+    let page = registry.page(page.after, page.limit);
+    let mut list = json!({ "runs": page.runs });
+    if let Some(next) = page.next {
+        list["next"] = json!(next.to_string());
+    }
+    Ok(Json(list).into_response())
 }
 
 pub(crate) async fn show(State(registry): State<RunRegistry>, Path(id): Path<String>) -> Answer {

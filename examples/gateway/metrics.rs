@@ -89,6 +89,10 @@ impl Metrics {
         });
     }
 
+    fn scrape(&self, registry: &RunRegistry) -> String {
+        self.text(registry.open_runs())
+    }
+
     fn text(&self, open: usize) -> String {
         let mut out = Exposition::default();
         self.with(|counts| {
@@ -154,10 +158,9 @@ impl Counts {
 }
 
 pub(crate) async fn metrics(State((metrics, registry)): State<(Metrics, RunRegistry)>) -> Response {
-    let runs = registry.list();
-    let open = runs.iter().filter(|run| run.reason.is_none()).count();
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([("content-type", kind)], metrics.text(open)).into_response()
+    let text = metrics.scrape(&registry);
+    ([("content-type", kind)], text).into_response()
 }
 
 /// The name of a reason. A trusted upstream may send others than are known.

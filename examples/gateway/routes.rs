@@ -1,6 +1,6 @@
 use axum::{
     Json, Router,
-    middleware::{from_fn_with_state, map_request},
+    middleware::{from_fn, from_fn_with_state, map_request},
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -8,10 +8,12 @@ use tower_agent::RunRegistry;
 
 use crate::{
     access::{self, Callers, Operator, Pages},
-    config::{Candidate, Config},
+    config::{Candidate, Config, Secret},
     control,
     events::{self, Events},
+    host,
     metrics::{self, Metrics},
+    proxies,
     stack::Gateway,
     upload,
 };
@@ -34,14 +36,12 @@ pub(crate) struct Watched {
 
 pub(crate) fn app(gateway: Gateway, watched: Watched, config: &Config) -> Router {
     called(gateway, config)
-        .merge(operated(
-            watched,
-            Operator::new(config.control_token.clone()),
-        ))
+        .merge(operated(watched, config.control_token.clone()))
         .merge(closed(
             Router::new().route("/healthz", get(|| async { "ok\n" })),
         ))
         .layer(map_request(upload::read_to_end))
+        .layer(from_fn(host::check))
 }
 
 /// The callers' routes.
@@ -65,7 +65,7 @@ fn called(gateway: Gateway, config: &Config) -> Router {
 }
 
 /// The operator's routes, which act across owners.
-fn operated(watched: Watched, operator: Operator) -> Router {
+fn operated(watched: Watched, token: Option<Secret>) -> Router {
     let Watched {
         registry,
         metrics,
@@ -83,8 +83,15 @@ fn operated(watched: Watched, operator: Operator) -> Router {
             "/metrics",
             get(metrics::metrics).with_state((metrics, registry)),
         )
-        .layer(from_fn_with_state(operator, access::guard));
-    closed(app)
+        .layer(from_fn_with_state(
+            Operator::new(token.clone()),
+            access::guard,
+        ));
+    // Whom a token tells need not be of this machine.
+    closed(match token {
+        Some(_) => app,
+        None => app.layer(from_fn(proxies::refuse)),
+    })
 }
 
 /// For no page of another origin.

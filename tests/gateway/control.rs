@@ -33,6 +33,29 @@ const FOREIGN: [&str; 7] = [
     "file://",
 ];
 
+/// What proxies add.
+const PROXIES: [&str; 19] = [
+    "via",
+    "forwarded",
+    "x-real-ip",
+    "x-forwarded-for",
+    "x-forwarded-host",
+    "x-forwarded-proto",
+    "x-forwarded-port",
+    "x-forwarded-server",
+    "x-forwarded-client-cert",
+    "x-envoy-external-address",
+    "x-envoy-internal",
+    "cf-ray",
+    "cf-visitor",
+    "cf-connecting-ip",
+    "true-client-ip",
+    "x-cluster-client-ip",
+    "fastly-client-ip",
+    "do-connecting-ip",
+    "client-ip",
+];
+
 async fn status(gateway: &Gateway, route: &(Method, &str), headers: &[(&str, &str)]) -> u16 {
     let (method, path) = route;
     let request = gateway.request(method.clone(), path);
@@ -199,10 +222,133 @@ fn what_a_page_fetches_without_an_origin_is_refused() {
 fn what_came_through_a_proxy_is_refused() {
     run(async {
         let gateway = Gateway::embedded().await;
-        for name in ["via", "forwarded", "x-forwarded-for", "x-forwarded-host"] {
+        for name in PROXIES {
             let headers = [(name, "1.1 proxy")];
             assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 403, "{name}");
         }
+        // What a program of this machine may call a header of its own.
+        for name in [
+            "x-cf",
+            "xcf-a",
+            "x-forward",
+            "x-client-ip-of",
+            "x-request-id",
+        ] {
+            let headers = [(name, "1")];
+            assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200, "{name}");
+        }
+    });
+}
+
+/// Whoever knows the token may come through one.
+#[test]
+fn with_a_token_a_proxy_may_stand_in_front() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
+        let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
+        for name in PROXIES {
+            let headers = [(name, "1.1 proxy"), ("authorization", "Bearer t0ken")];
+            assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200, "{name}");
+        }
+    });
+}
+
+/// One server reads the first, another the last, or what stands behind an `@`.
+#[test]
+fn two_hosts_or_a_malformed_one_are_a_bad_request_on_every_route() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for path in ["/runs", "/healthz", "/v1/models"] {
+            for host in [
+                "host: evil.com@localhost",
+                "host: localhost\r\nhost: localhost",
+                "host: localhost\r\nhost: evil.com",
+                "host: localhost, evil.com",
+                "host: localhost:port",
+            ] {
+                let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n{host}\r\n\r\n");
+                let answer = raw(&gateway, &request).await;
+                assert!(answer.starts_with("HTTP/1.1 400"), "{host}: {answer}");
+            }
+        }
+        let target = "GET http://evil.com@localhost/runs HTTP/1.1\r\nconnection: close";
+        let answer = raw(&gateway, &format!("{target}\r\nhost: localhost\r\n\r\n")).await;
+        assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
+    });
+}
+
+#[test]
+fn runs_are_listed_page_by_page_newest_first() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        for number in 0..5 {
+            let call = gateway.post(CHAT, chat("ok"));
+            let call = call.header("x-run-id", format!("r-{number}"));
+            assert_eq!(within(call.send()).await.unwrap().status(), 200);
+        }
+        let (mut seen, mut path) = (Vec::new(), "/runs?limit=2".to_owned());
+        let lengths = loop {
+            let page = gateway.json(&path).await;
+            let runs = page["runs"].as_array().unwrap();
+            seen.push(
+                runs.iter()
+                    .map(|run| run["run"].clone())
+                    .collect::<Vec<_>>(),
+            );
+            let Some(next) = page.get("next") else {
+                break seen.iter().map(Vec::len).collect::<Vec<_>>();
+            };
+            path = format!("/runs?limit=2&after={}", next.as_str().unwrap());
+        };
+        assert_eq!(lengths, [2, 2, 1]);
+        assert_eq!(seen.concat(), ["r-4", "r-3", "r-2", "r-1", "r-0"]);
+        let all = gateway.json("/runs").await;
+        assert_eq!(all["runs"].as_array().unwrap().len(), 5);
+
+        for (query, named) in [
+            ("limit=0", "limit = \"0\""),
+            ("limit=5s", "limit = \"5s\""),
+            ("after=r-1", "after = \"r-1\""),
+            ("limt=1", "\"limt\""),
+        ] {
+            let answer = within(gateway.get(&format!("/runs?{query}")).send()).await;
+            let answer = answer.unwrap();
+            assert_eq!(answer.status(), 400, "{query}");
+            let told = answer.text().await.unwrap();
+            assert!(told.contains(named), "{told}");
+        }
+    });
+}
+
+/// Who sends such requests for ever fills nothing.
+#[test]
+fn requests_that_are_refused_leave_no_run_open() {
+    run(async {
+        let upstream = Upstream::start().await;
+        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        for number in 0..50 {
+            let body = ["{\"model\":", "no JSON"][number % 2];
+            let call = gateway.post(CHAT, body);
+            let call = call.header("x-run-id", format!("r-{number}"));
+            assert_eq!(within(call.send()).await.unwrap().status(), 400);
+        }
+        eventually(async || {
+            let metrics = within(gateway.get("/metrics").send()).await.unwrap();
+            let metrics = metrics.text().await.unwrap();
+            metrics.contains("agent_runs_open 0\n").then_some(())
+        })
+        .await;
+        // One that is served is there until it was idle.
+        let call = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-0");
+        assert_eq!(within(call.send()).await.unwrap().status(), 200);
+        let run = gateway.json("/runs/r-0").await;
+        assert_eq!(
+            (&run["reason"], &run["generation"]),
+            (&Value::Null, &json!(2))
+        );
+        assert_eq!(upstream.count(), 1);
     });
 }
 

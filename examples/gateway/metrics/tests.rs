@@ -56,3 +56,21 @@ fn a_candidate_that_nobody_configured_is_no_label() {
     let label = |name| metrics.candidate(name);
     assert_eq!([Some("a"), Some("b"), None].map(label), ["a", "other", ""]);
 }
+
+#[test]
+fn a_scrape_costs_the_same_however_many_runs_are_open() {
+    let (metrics, registry) = (Metrics::new([]), RunRegistry::new());
+    let open = |number| registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
+    let scrape = || {
+        let mut text = String::new();
+        let cost = allocation_counter::measure(|| text = metrics.scrape(&registry));
+        (text, cost.count_total)
+    };
+    let _few: Vec<_> = (0..10).map(open).collect();
+    let (text, few) = scrape();
+    assert!(text.contains("agent_runs_open 10\n"), "{text}");
+    let _many: Vec<_> = (10..5_000).map(open).collect();
+    let (text, many) = scrape();
+    assert!(text.contains("agent_runs_open 5000\n"), "{text}");
+    assert_eq!(many, few);
+}
