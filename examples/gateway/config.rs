@@ -25,6 +25,7 @@ mod resolve;
 mod retry;
 mod run;
 mod secret;
+mod server;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -40,11 +41,14 @@ pub(crate) use self::{
     retry::{Retry, Shared},
     run::RunLimits,
     secret::Secret,
+    server::ServerLimits,
 };
 
 /// A configuration in which every value is usable as it stands.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
+    /// Limits of a connection.
+    pub(crate) server: ServerLimits,
     /// Limits of a run.
     pub(crate) run: RunLimits,
     /// Limits of one attempt.

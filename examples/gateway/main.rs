@@ -21,13 +21,13 @@ mod metrics;
 mod proxies;
 mod records;
 mod routes;
+mod server;
 mod stack;
 mod upload;
 mod upstream;
 
-use std::{io::IsTerminal, net::SocketAddr, pin::pin, process::ExitCode, time::Duration};
+use std::{io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
-use axum::serve::ListenerExt;
 use tokio::{net::TcpListener, signal::unix, sync::watch};
 use tower_agent::{BoxError, RunRegistry, Trajectory};
 
@@ -104,8 +104,7 @@ async fn run() -> Result<(), BoxError> {
         registry: registry.clone(),
         metrics,
     };
-    let app =
-        routes::app(gateway, watched, &config).into_make_service_with_connect_info::<SocketAddr>();
+    let app = routes::app(gateway, watched, &config);
 
     let listener = TcpListener::bind(args.listen)
         .await
@@ -117,10 +116,6 @@ async fn run() -> Result<(), BoxError> {
     if let Some(upstream) = embedded {
         embedded::greet(address, upstream);
     }
-    // Small frames must not wait for one another.
-    let listener = listener.tap_io(|stream| {
-        let _ = stream.set_nodelay(true);
-    });
     let stop = {
         let registry = registry.clone();
         async move {
@@ -136,26 +131,18 @@ async fn run() -> Result<(), BoxError> {
             stopping.send_replace(true);
         }
     };
-    let served = async {
-        axum::serve(listener, app)
-            .with_graceful_shutdown(stop)
-            .await
-    };
+    let served = server::serve(listener, app, config.server, stop);
     let grace = async {
         let mut stopped = stopped;
         let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(GRACE).await;
         // Whatever began while connections were being closed.
         registry.shutdown();
-        Ok(())
     };
     let (served, grace) = (pin!(served), pin!(grace));
-    let ended: std::io::Result<()> = futures_util::future::select(served, grace)
-        .await
-        .factor_first()
-        .0;
+    futures_util::future::select(served, grace).await;
     records.written(LAST_LINES);
-    Ok(ended?)
+    Ok(())
 }
 
 /// Has somebody count how runs end, while there are any.

@@ -1,6 +1,6 @@
 use axum::{
     Json, Router,
-    middleware::{from_fn, from_fn_with_state, map_request},
+    middleware::{from_fn, from_fn_with_state},
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub(crate) fn app(gateway: Gateway, watched: Watched, config: &Config) -> Router
         .merge(closed(
             Router::new().route("/healthz", get(|| async { "ok\n" })),
         ))
-        .layer(map_request(upload::read_to_end))
+        .layer(from_fn_with_state(config.server.upload_idle, upload::watch))
         .layer(from_fn(host::check))
 }
 

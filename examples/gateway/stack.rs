@@ -27,6 +27,7 @@ use crate::{
     candidates,
     config::{Auth, Config, Retry, RunLimits},
     metrics::Metrics,
+    upload,
 };
 
 /// The whole gateway as one service: a stack for each agent, chosen by the key
@@ -120,7 +121,7 @@ impl Shared<'_> {
             calls,
         };
         let stack = ServiceBuilder::new()
-            .layer(TerminalResponseLayer::new())
+            .layer(TerminalResponseLayer::new().error_status(upload::status))
             .layer(self.runs(run.idle))
             .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())

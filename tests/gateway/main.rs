@@ -13,6 +13,7 @@ mod auth;
 mod caller_deadline;
 mod command_line;
 mod configuration;
+mod connections;
 mod control;
 mod cors;
 mod disconnects;

@@ -19,6 +19,8 @@ pub(super) type Number = Option<Spanned<Value>>;
 pub(super) struct File {
     pub(super) preset: Option<Spanned<String>>,
     #[serde(default)]
+    pub(super) server: Server,
+    #[serde(default)]
     pub(super) run: Run,
     #[serde(default)]
     pub(super) attempt: Attempt,
@@ -41,6 +43,15 @@ pub(super) struct File {
     pub(super) loops: Option<Loops>,
     /// Its presence says that people are told what takes long.
     pub(super) progress: Option<Progress>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct Server {
+    pub(super) head_timeout: Time,
+    pub(super) upload_idle: Time,
+    pub(super) max_connections: Number,
+    pub(super) keep_alive: Time,
 }
 
 #[derive(Debug, Default, Deserialize)]

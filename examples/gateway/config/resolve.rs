@@ -19,6 +19,7 @@ use super::progress::progress;
 use super::retry::{self, retry};
 use super::run::{PRESET_TURNS, run};
 use super::secret::secret;
+use super::server::server;
 use super::stop::phrases;
 use super::{AttemptLimits, Config, RunLimits};
 
@@ -59,6 +60,7 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
             .cors
             .map(|table| cors(table, auth.is_some()))
             .transpose()?,
+        server: server(file.server)?,
         run,
         retry,
         control_token,
@@ -100,9 +102,10 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
         return Err(Problem::new(message).at(name.span()));
     }
     Ok(Preset {
-        // No ceiling: users' needs run from five minutes to an hour.
         run: RunLimits {
             step_timeout: Some(Duration::from_secs(300)),
+            // Users' needs run from five minutes to an hour: the hour, so that there is an end.
+            max_turn_time: Some(Duration::from_secs(3600)),
             idle_breaker: Some(fallback::PRESET),
             max_turns: Some(PRESET_TURNS),
             ..RunLimits::default()

@@ -9,6 +9,7 @@ mod loops;
 mod progress;
 mod retry;
 mod secrets;
+mod server;
 mod stop;
 mod whole;
 

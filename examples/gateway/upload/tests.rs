@@ -26,7 +26,7 @@ async fn wrapped(chunks: usize, version: Version) -> (Body, Arc<AtomicUsize>) {
     });
     let mut request = Request::new(Body::from_stream(frames));
     *request.version_mut() = version;
-    (read_to_end(request).await.into_body(), read)
+    (watched(None, request).0.into_body(), read)
 }
 
 fn is_held(read: &Arc<AtomicUsize>) -> bool {
@@ -84,7 +84,7 @@ async fn what_is_at_its_end_is_not_read_again() {
         Poll::Ready(None::<Result<Bytes, Infallible>>)
     });
     let request = Request::new(Body::from_stream(frames));
-    let mut body = read_to_end(request).await.into_body();
+    let mut body = watched(None, request).0.into_body();
     assert!(body.frame().await.is_none());
     drop(body);
     sleep(SECOND).await;
@@ -93,8 +93,52 @@ async fn what_is_at_its_end_is_not_read_again() {
 
 #[tokio::test(start_paused = true)]
 async fn it_says_how_long_it_is() {
-    let body = read_to_end(Request::new(Body::from("12345"))).await;
+    let (body, _) = watched(None, Request::new(Body::from("12345")));
     assert_eq!(body.body().size_hint().exact(), Some(5));
     let whole = body.into_body().collect().await.unwrap().to_bytes();
     assert_eq!(whole, "12345");
+}
+
+/// A body of one chunk after each of these gaps, and then nothing.
+fn after<const N: usize>(gaps: [u32; N]) -> Body {
+    let frames = stream::iter(gaps).then(|gap| async move {
+        sleep(gap * SECOND).await;
+        Ok::<_, Infallible>(Bytes::from_static(b"x"))
+    });
+    Body::from_stream(frames.chain(stream::pending()))
+}
+
+const IDLE: Duration = Duration::from_secs(30);
+
+#[tokio::test(start_paused = true)]
+async fn silence_fails_it_exactly_when_it_has_lasted_so_long_and_moving_is_none() {
+    let began = Instant::now();
+    let body = after([29, 29, 0, 29]);
+    let (request, stalled) = watched(Some(IDLE), Request::new(body));
+    let mut body = request.into_body();
+    for _ in 0..4 {
+        body.frame().await.unwrap().unwrap();
+    }
+    assert_eq!(began.elapsed(), 87 * SECOND);
+    assert!(!stalled.load(Ordering::Acquire));
+
+    let error = body.frame().await.unwrap().unwrap_err().into();
+
+    assert_eq!(began.elapsed(), 117 * SECOND);
+    assert!(stalled.load(Ordering::Acquire));
+    assert_eq!(status(&error), Some(StatusCode::REQUEST_TIMEOUT));
+}
+
+/// What nobody waits for is not silent: its reader may be busy.
+#[tokio::test(start_paused = true)]
+async fn time_in_which_nobody_reads_does_not_count() {
+    let (request, _) = watched(Some(IDLE), Request::new(after([0, 0])));
+    let mut body = request.into_body();
+    for _ in 0..2 {
+        body.frame().await.unwrap().unwrap();
+        sleep(10 * IDLE).await;
+    }
+    let waits = Instant::now();
+    assert!(body.frame().await.unwrap().is_err());
+    assert_eq!(waits.elapsed(), IDLE);
 }

@@ -266,6 +266,18 @@ impl Gateway {
         fs::read_dir(format!("/proc/{process}/fd")).unwrap().count()
     }
 
+    /// What it has taken of the processors so far.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn processor_time(&self) -> std::time::Duration {
+        let process = self.child.id().unwrap();
+        let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap();
+        // Behind the name: of the program's own time and the kernel's, in ticks of 10 ms.
+        let (_, rest) = stat.rsplit_once(')').unwrap();
+        let ticks = rest.split_whitespace().skip(11).take(2);
+        let ticks: u64 = ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum();
+        std::time::Duration::from_millis(10 * ticks)
+    }
+
     /// Sends a signal, by its name.
     pub(crate) fn signal(&self, name: &str) {
         let process = self.child.id().unwrap().to_string();

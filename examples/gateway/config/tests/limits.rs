@@ -21,7 +21,7 @@ fn the_preset_fills_in_what_is_absent() {
         with_candidate("preset = \"recommended\"\n[attempt]\nstep_timeout = \"7s\"").unwrap();
 
     assert_eq!(config.run.step_timeout, Some(Duration::from_secs(300)));
-    assert_eq!(config.run.max_turn_time, None);
+    assert_eq!(config.run.max_turn_time, Some(Duration::from_secs(3600)));
     assert_eq!(config.run.max_turns, Some(30));
     assert_eq!(config.attempt.step_timeout, Some(Duration::from_secs(7)));
     assert_eq!(
@@ -34,10 +34,11 @@ fn the_preset_fills_in_what_is_absent() {
 #[test]
 fn zero_switches_a_preset_limit_off() {
     let config =
-        with_candidate("preset = \"recommended\"\n[run]\nstep_timeout = \"0s\"\nmax_turns = 0")
+        with_candidate("preset = \"recommended\"\n[run]\nstep_timeout = \"0s\"\nmax_turn_time = \"0s\"\nmax_turns = 0")
             .unwrap();
 
     assert_eq!(config.run.step_timeout, None);
+    assert_eq!(config.run.max_turn_time, None);
     assert_eq!(config.run.max_turns, None);
 }
 

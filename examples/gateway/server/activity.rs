@@ -1,0 +1,256 @@
+//! What goes on on one connection.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use futures_util::task::AtomicWaker;
+use http::Version;
+use http_body::{Body, Frame, SizeHint};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::Instant,
+};
+
+use crate::config::ServerLimits;
+
+/// How long a connection that is closed in good order has to be done with it, since it
+/// last took a byte.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// Requests under way, and when something last happened.
+#[derive(Debug)]
+pub(super) struct Activity {
+    state: Mutex<State>,
+    /// The connection's task: its clock begins when the last request is done.
+    task: AtomicWaker,
+}
+
+#[derive(Debug)]
+struct State {
+    in_flight: usize,
+    /// That of the last request; `None` before the first.
+    version: Option<Version>,
+    /// Since when nothing is in flight.
+    idle: Instant,
+    /// When the first byte of the next head came, if nothing is in flight.
+    head: Option<Instant>,
+    /// When bytes were last taken from us.
+    written: Instant,
+    /// Since when it is being closed.
+    closing: Option<Instant>,
+}
+
+/// What has to be done with a connection at its deadline.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Due {
+    /// It is closed in good order: nobody waits for anything.
+    Close,
+    /// It is dropped.
+    Drop,
+}
+
+/// A request under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<Activity>);
+
+/// A body of a request or of its answer: while it is there the request is under way.
+#[derive(Debug)]
+pub(super) struct Held<B> {
+    body: B,
+    _request: Arc<InFlight>,
+}
+
+/// A socket whose bytes are seen.
+#[derive(Debug)]
+pub(super) struct Seen<T> {
+    io: T,
+    activity: Arc<Activity>,
+}
+
+impl Activity {
+    pub(super) fn new() -> Arc<Self> {
+        let now = Instant::now();
+        let state = State {
+            in_flight: 0,
+            version: None,
+            idle: now,
+            head: None,
+            written: now,
+            closing: None,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            task: AtomicWaker::new(),
+        })
+    }
+
+    pub(super) fn begin(self: &Arc<Self>, version: Version) -> Arc<InFlight> {
+        let mut state = self.lock();
+        state.in_flight += 1;
+        state.version = Some(version);
+        state.head = None;
+        Arc::new(InFlight(Arc::clone(self)))
+    }
+
+    /// Has the task called when a deadline may have begun.
+    pub(super) fn register(&self, waker: &Waker) {
+        self.task.register(waker);
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closing.get_or_insert_with(Instant::now);
+    }
+
+    /// When something has to be done, if nothing happens until then.
+    pub(super) fn deadline(&self, limits: &ServerLimits) -> Option<(Instant, Due)> {
+        let state = self.lock();
+        if state.in_flight > 0 {
+            return None;
+        }
+        if let Some(since) = state.closing {
+            let since = since.max(state.written).max(state.idle);
+            return Some((since + CLOSING, Due::Drop));
+        }
+        // Of a first head, every byte counts from the beginning.
+        let head = state.head.or(state.version.is_none().then_some(state.idle));
+        if let Some(since) = head {
+            return Some((since + limits.head_timeout?, Due::Drop));
+        }
+        let since = match state.version {
+            // Its pings are written, too.
+            Some(Version::HTTP_2) => state.idle,
+            // The last answer may be long in being taken.
+            _ => state.idle.max(state.written),
+        };
+        Some((since + limits.keep_alive?, Due::Close))
+    }
+
+    fn read(&self) {
+        let mut state = self.lock();
+        // On HTTP/2 it may be a ping; a head there is part of what is idle.
+        let is_head = state
+            .version
+            .is_some_and(|version| version < Version::HTTP_2);
+        if is_head && state.in_flight == 0 {
+            state.head.get_or_insert_with(Instant::now);
+        }
+    }
+
+    fn wrote(&self) {
+        self.lock().written = Instant::now();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        let is_idle = {
+            let mut state = self.0.lock();
+            state.in_flight = state.in_flight.saturating_sub(1);
+            state.idle = Instant::now();
+            state.in_flight == 0
+        };
+        if is_idle {
+            self.0.task.wake();
+        }
+    }
+}
+
+impl<B> Held<B> {
+    pub(super) const fn new(body: B, request: Arc<InFlight>) -> Self {
+        Self {
+            body,
+            _request: request,
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Held<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl<T> Seen<T> {
+    pub(super) const fn new(io: T, activity: Arc<Activity>) -> Self {
+        Self { io, activity }
+    }
+
+    fn wrote(&self, written: &Poll<io::Result<usize>>) {
+        if matches!(written, Poll::Ready(Ok(bytes)) if *bytes > 0) {
+            self.activity.wrote();
+        }
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Seen<T> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
+        if buffer.filled().len() > before {
+            self.activity.read();
+        }
+        read
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Seen<T> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write(cx, bytes);
+        self.wrote(&written);
+        written
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffers: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.io).poll_write_vectored(cx, buffers);
+        self.wrote(&written);
+        written
+    }
+}

@@ -1,0 +1,87 @@
+//! One connection, from its acceptance to its end.
+
+use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::Arc, task::Poll};
+
+use axum::{Router, body::Body, extract::ConnectInfo};
+use futures_util::future::poll_fn;
+use http::Request;
+use hyper::{body::Incoming, service::service_fn};
+use hyper_util::{
+    rt::{TokioExecutor, TokioIo},
+    server::conn::auto::Builder,
+};
+use tokio::{
+    net::TcpStream,
+    sync::watch,
+    time::{Instant, sleep_until},
+};
+use tower::ServiceExt;
+
+use super::activity::{Activity, Due, Held, Seen};
+use crate::config::ServerLimits;
+
+/// Serves what is asked for on the connection. What goes wrong on it concerns its client
+/// alone.
+pub(super) async fn serve(
+    builder: Builder<TokioExecutor>,
+    stream: TcpStream,
+    peer: SocketAddr,
+    app: Router,
+    limits: ServerLimits,
+    mut stopped: watch::Receiver<bool>,
+) {
+    let activity = Activity::new();
+    let io = TokioIo::new(Seen::new(stream, Arc::clone(&activity)));
+    let of_requests = Arc::clone(&activity);
+    let service = service_fn(move |request: Request<Incoming>| {
+        let in_flight = of_requests.begin(request.version());
+        let body = Arc::clone(&in_flight);
+        let mut request = request.map(|it| Body::new(Held::new(it, body)));
+        request.extensions_mut().insert(ConnectInfo(peer));
+        let app = app.clone();
+        async move {
+            let Ok(answer) = app.oneshot(request).await;
+            Ok::<_, Infallible>(answer.map(|body| Held::new(body, in_flight)))
+        }
+    });
+    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut stopped = pin!(stopped.wait_for(|stopped| *stopped));
+    let mut timer = pin!(sleep_until(Instant::now()));
+    let mut closing = false;
+    poll_fn(|cx| {
+        activity.register(cx.waker());
+        if !closing && stopped.as_mut().poll(cx).is_ready() {
+            closing = true;
+            activity.close();
+            connection.as_mut().graceful_shutdown();
+        }
+        loop {
+            // What has come goes before a deadline that has.
+            if connection.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(());
+            }
+            let Some((at, due)) = activity.deadline(&limits) else {
+                return Poll::Pending;
+            };
+            if at > Instant::now() {
+                if timer.deadline() != at {
+                    timer.as_mut().reset(at);
+                }
+                // Outside of the task's budget: a timer that is pending for lack of it
+                // has not registered its waker.
+                let mut timer = pin!(tokio::task::unconstrained(timer.as_mut()));
+                if timer.as_mut().poll(cx).is_pending() {
+                    return Poll::Pending;
+                }
+                continue;
+            }
+            if due == Due::Drop {
+                return Poll::Ready(());
+            }
+            closing = true;
+            activity.close();
+            connection.as_mut().graceful_shutdown();
+        }
+    })
+    .await;
+}
