@@ -18,7 +18,6 @@ mod embedded;
 mod events;
 mod host;
 mod metrics;
-mod proxies;
 mod records;
 mod routes;
 mod server;

@@ -8,12 +8,11 @@ use tower_agent::RunRegistry;
 
 use crate::{
     access::{self, Callers, Operator, Pages},
-    config::{Candidate, Config, Secret},
+    config::{Candidate, Config},
     control,
     events::{self, Events},
     host,
     metrics::{self, Metrics},
-    proxies,
     stack::Gateway,
     upload,
 };
@@ -36,7 +35,10 @@ pub(crate) struct Watched {
 
 pub(crate) fn app(gateway: Gateway, watched: Watched, config: &Config) -> Router {
     called(gateway, config)
-        .merge(operated(watched, config.control_token.clone()))
+        .merge(operated(
+            watched,
+            Operator::new(config.control_token.clone()),
+        ))
         .merge(closed(
             Router::new().route("/healthz", get(|| async { "ok\n" })),
         ))
@@ -65,7 +67,7 @@ fn called(gateway: Gateway, config: &Config) -> Router {
 }
 
 /// The operator's routes, which act across owners.
-fn operated(watched: Watched, token: Option<Secret>) -> Router {
+fn operated(watched: Watched, operator: Operator) -> Router {
     let Watched {
         registry,
         metrics,
@@ -83,15 +85,8 @@ fn operated(watched: Watched, token: Option<Secret>) -> Router {
             "/metrics",
             get(metrics::metrics).with_state((metrics, registry)),
         )
-        .layer(from_fn_with_state(
-            Operator::new(token.clone()),
-            access::guard,
-        ));
-    // Whom a token tells need not be of this machine.
-    closed(match token {
-        Some(_) => app,
-        None => app.layer(from_fn(proxies::refuse)),
-    })
+        .layer(from_fn_with_state(operator, access::guard));
+    closed(app)
 }
 
 /// For no page of another origin.

@@ -19,15 +19,10 @@ pub(crate) struct Operator {
     token: Option<Secret>,
 }
 
-/// What proxies say of whom they speak for.
-const FORWARDED: [&str; 6] = [
-    "forwarded",
-    "via",
-    "x-forwarded-for",
-    "x-forwarded-host",
-    "x-forwarded-proto",
-    "x-real-ip",
-];
+/// Headers that proxies add, whole and by how their names begin and end.
+const PROXIED: [&str; 5] = ["client-ip", "forwarded", "via", "x-forwarded", "x-real-ip"];
+const PROXIED_BEGINS: [&str; 3] = ["x-forwarded-", "x-envoy-", "cf-"];
+const PROXIED_ENDS: [&str; 2] = ["-client-ip", "-connecting-ip"];
 
 impl Operator {
     pub(crate) const fn new(token: Option<Secret>) -> Self {
@@ -65,5 +60,14 @@ fn is_local(peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
     peer.ip().to_canonical().is_loopback()
         && host(uri, headers).is_some_and(is_loopback)
         // A proxy on this machine speaks for others.
-        && !FORWARDED.iter().any(|name| headers.contains_key(*name))
+        && !is_proxied(headers)
+}
+
+fn is_proxied(headers: &HeaderMap) -> bool {
+    headers.keys().any(|name| {
+        let name = name.as_str();
+        PROXIED.contains(&name)
+            || PROXIED_BEGINS.iter().any(|begins| name.starts_with(begins))
+            || PROXIED_ENDS.iter().any(|ends| name.ends_with(ends))
+    })
 }
