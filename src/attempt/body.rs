@@ -12,7 +12,7 @@ use crate::{
     BoxError,
     body::SupervisedBody,
     run::{Run, TerminalReason},
-    upstream::{FailureClass, IncompleteJson, JsonEnds},
+    upstream::{FailureClass, IncompleteJson, JsonOutline},
 };
 
 pin_project! {
@@ -31,7 +31,7 @@ pin_project! {
         owner: Option<Ownership>,
         watched: Option<Box<Watched>>,
         // The ends of a JSON document of which the last is not known yet.
-        document: Option<JsonEnds>,
+        document: Option<JsonOutline>,
     }
 
     impl<B> PinnedDrop for AttemptBody<B>
@@ -89,7 +89,7 @@ impl<B: Body> AttemptBody<B> {
     }
 
     /// What was held is the beginning of a JSON document.
-    pub(super) fn of_document(mut self, held: Option<JsonEnds>) -> Self {
+    pub(super) fn of_document(mut self, held: Option<JsonOutline>) -> Self {
         self.document = held;
         self
     }
@@ -118,7 +118,7 @@ fn close<B: Body>(
 /// The error takes the place of the last frame: a server that has sent all that was
 /// announced asks for nothing more.
 fn cut<B>(
-    document: &Option<JsonEnds>,
+    document: &Option<JsonOutline>,
     held: &Held,
     inner: Pin<&mut SupervisedBody<B, AttemptPolicy>>,
     polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
@@ -136,7 +136,7 @@ where
             frame.is_trailers() || held.is_empty() && nothing_follows
         }
     };
-    if !is_last || ends.are_of_a_document() {
+    if !is_last || ends.is_whole() {
         return None;
     }
     inner.fail(FailureClass::Transport);

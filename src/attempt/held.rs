@@ -3,7 +3,7 @@ use std::{collections::VecDeque, mem};
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
-use crate::{BoxError, upstream::JsonEnds};
+use crate::{BoxError, upstream::JsonOutline};
 
 /// How many frames are held as they came: most answers are held for fewer.
 const FEW: usize = 8;
@@ -101,14 +101,14 @@ impl Held {
         self.first.clone().unwrap_or_default()
     }
 
-    /// The ends of what is held.
-    pub(crate) fn ends(&self) -> JsonEnds {
-        let mut ends = JsonEnds::default();
+    /// The outline of what is held.
+    pub(crate) fn outline(&self) -> JsonOutline {
+        let mut outline = JsonOutline::default();
         for data in self.first.iter().chain(&self.rest) {
-            ends.push(data);
+            outline.push(data);
         }
-        ends.push(&self.small);
-        ends
+        outline.push(&self.small);
+        outline
     }
 
     /// Whether only the error is left, for the first time: a server sends what
@@ -203,16 +203,16 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_ends_are_those_of_all_frames() {
+    fn whole_and_outline_are_those_of_all_frames() {
         for length in [1, SMALL, 2 * SMALL] {
-            let frames = [of(b' ', length), of(b'}', 1)];
+            let frames = [of(b' ', length), of(b'}', FEW + 1)];
             let mut held = held(&frames);
-            assert!(held.ends().are_of_a_document());
+            assert!(held.outline().is_whole());
             let whole = held.whole();
-            assert_eq!(whole.len(), FEW + 2 + length);
+            assert_eq!(whole.len(), 2 * (FEW + 1) + length);
             assert!(whole.ends_with(&frames.concat()));
             held.push(Frame::data(of(b',', 1)));
-            assert!(!held.ends().are_of_a_document());
+            assert!(!held.outline().is_whole());
             assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), whole);
             assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), ",");
             assert!(held.is_empty() && held.is_delivered());

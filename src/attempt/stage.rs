@@ -109,9 +109,11 @@ where
                 }
                 let Poll::Ready(body) = body.poll(cx) else {
                     pause.get_or_insert_with(|| pilot.own().pause());
+                    pilot.own().node().payload.set_refused(true);
                     pilot.yield_service();
                     return Poll::Pending;
                 };
+                pilot.own().node().payload.set_refused(body.is_err());
                 Poll::Ready(match (body, head.take()) {
                     (Ok(body), Some(head)) => pilot.begin(Request::from_parts(head, body)),
                     (Err(error), _) => Turned::Done(Err(pilot.refuse(error))),

@@ -20,7 +20,7 @@ use crate::{
     BoxError,
     body::{SupervisedBody, SupervisedFuture},
     sse::Usage,
-    upstream::{Failure, IncompleteJson, JsonEnds, Judgement, is_broken_json, names_json},
+    upstream::{Failure, IncompleteJson, JsonOutline, Judgement, is_broken_json, names_json},
 };
 
 /// How many frames are taken in one poll.
@@ -96,7 +96,7 @@ pub(super) struct Answer<B: Body> {
     pub(super) held: Held,
     pub(super) body: SupervisedBody<B, AttemptPolicy>,
     /// The beginning of a JSON document that was not held to its end.
-    pub(super) document: Option<JsonEnds>,
+    pub(super) document: Option<JsonOutline>,
 }
 
 impl<F, B: Body> Trial<F, B> {
@@ -242,7 +242,7 @@ where
                 judgement.of_answer(*status, headers, &whole, wall_clock(headers))
             }
             Progress::Committed if matches!(self.goal, Goal::End) && names_json(headers) => {
-                document = Some(self.held.ends());
+                document = Some(self.held.outline());
                 None
             }
             Progress::Going | Progress::Committed => None,

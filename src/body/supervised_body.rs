@@ -77,10 +77,10 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
     /// The answer failed so, and nothing more of it is handed on.
     pub(crate) fn fail(self: Pin<&mut Self>, class: FailureClass) {
         let mut this = self.project();
+        this.inner.set(None);
         if let Some(supervision) = this.supervision {
             supervision.fail(class);
         }
-        this.inner.set(None);
     }
 
     pub(super) const fn inert(inner: B) -> Self {

@@ -159,9 +159,11 @@ where
             StageProj::Upload { body, head, pause } => {
                 let Poll::Ready(body) = body.poll(cx) else {
                     pause.get_or_insert_with(|| trip.found.pause());
+                    trip.found.node().payload.set_refused(true);
                     trip.yield_service();
                     return Poll::Pending;
                 };
+                trip.found.node().payload.set_refused(body.is_err());
                 Poll::Ready(match (body, head.take()) {
                     (Ok(body), Some(head)) => {
                         trip.request = Some(Request::from_parts(head, body));

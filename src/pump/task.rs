@@ -17,7 +17,7 @@ use tokio::{
 use super::channel::{Head, Hint, Outcome, Piece};
 use crate::{
     BoxError,
-    run::{Drive, Run, TaskGuard, poll_until_end},
+    run::{Drive, Run, TaskGuard, TerminalReason, poll_until_end},
 };
 
 /// How many frames are thrown away in a turn. No reader holds them up, and one
@@ -113,8 +113,9 @@ where
         run,
         drive: Drive::default(),
     };
-    if waits.run.node().is_closing() {
-        // Left before anything began: there is nothing to learn.
+    let closing = waits.run.node().closing();
+    if head.is_closed() || closing == Some(&TerminalReason::ClientDisconnect) {
+        // The reader left before anything began: there is nothing to learn.
         return;
     }
     let answer = {

@@ -49,7 +49,7 @@ impl Hook for Info {
     }
 
     fn woken(&self, node: &Node<Self>) {
-        node.log_call();
+        node.log_left();
     }
 
     fn idle(&self, node: &Node<Self>) {

@@ -37,19 +37,33 @@ struct Line {
 }
 
 impl Node<Info> {
-    /// A node is over, and nothing works at or below it any more: logs it if it is a
-    /// call, and nothing else did.
-    pub(super) fn log_call(&self) {
-        let is_run = self.kind() == NodeKind::Run;
-        if !(self.kind() == NodeKind::Call || is_run && self.payload.is_single()) {
-            return;
+    /// A node is over, nothing works at or below it any more, and those that waited were
+    /// woken: logs it if nothing else did.
+    pub(super) fn log_left(&self) {
+        match self.kind() {
+            NodeKind::Call => self.log_call(),
+            NodeKind::Run if self.payload.is_single() => self.log_call(),
+            NodeKind::Run => {
+                // Its only call ended by itself, and has a line of its own.
+                if let Some(line) = self.nearest_end().and_then(|end| self.line_of_run(end)) {
+                    guarded(|| line.log());
+                }
+            }
+            NodeKind::Attempt | NodeKind::Tool => {}
         }
+    }
+
+    fn log_call(&self) {
         let Some(end) = self.nearest_end().filter(|_| self.payload.begin_log()) else {
             return;
         };
-        if let (true, Some(run)) = (self.payload.is_sole(), self.parent()) {
-            // A run of one call is logged as that.
-            run.payload.begin_log();
+        if let Some(run) = self.parent() {
+            let shares = |of_run: &End| of_run.origin == end.origin;
+            let is_ended_with = run.payload.is_one_call() && run.nearest_end().is_some_and(shares);
+            if self.payload.is_sole() || is_ended_with {
+                // One line says both.
+                run.payload.begin_log();
+            }
         }
         let level = level(&end.reason);
         guarded(|| {
@@ -64,12 +78,22 @@ impl Node<Info> {
         });
     }
 
-    /// A run has ended: logs it once everybody has been woken, unless its one call is
-    /// still to be logged, which says the same.
+    /// A run has ended: logs it once everybody has been woken. If its one call is yet to
+    /// be logged, that line may say the same: see [`log_left`](Self::log_left).
     pub(super) fn log_run(&self, end: &End, later: &mut Later<Info>) {
         let has_one_call = self.payload.is_one_call() && !self.is_idle();
         if self.payload.is_single() || has_one_call {
             return;
+        }
+        if let Some(line) = self.line_of_run(end) {
+            later.act(Box::new(move || guarded(|| line.log())));
+        }
+    }
+
+    /// The line of this run, if nothing else has logged its end and a subscriber wants it.
+    fn line_of_run(&self, end: &End) -> Option<Line> {
+        if !self.payload.begin_log() {
+            return None;
         }
         let level = level(&end.reason);
         let mut line = None;
@@ -79,9 +103,7 @@ impl Node<Info> {
                 ..Line::of(self, end, level, "run ended")
             });
         });
-        if let Some(line) = line {
-            later.act(Box::new(move || guarded(|| line.log())));
-        }
+        line
     }
 }
 

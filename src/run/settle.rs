@@ -13,13 +13,9 @@ impl Run {
     /// run that was given a name since it was opened goes on.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         // Before it leaves: an unused run completes when the last has left it.
-        self.nearest().payload.set_used();
-        self.settle_refused(reason);
-    }
-
-    /// The same for a call that was refused for its caller's fault, if nothing was
-    /// answered: no work of its run.
-    pub(crate) fn settle_refused(&self, reason: TerminalReason) {
+        if !self.node().payload.is_refused() {
+            self.nearest().payload.set_used();
+        }
         let now = self.now();
         let shared = self.kind() == NodeKind::Run && !self.node().payload.is_single();
         // The caller is gone, and who works on goes on: the last one ends it. A

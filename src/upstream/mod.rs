@@ -71,7 +71,7 @@ mod transport;
 mod unary;
 mod unusable;
 
-pub(crate) use self::unary::{JsonEnds, is_broken_json, names_json};
+pub(crate) use self::unary::{JsonOutline, is_broken_json, names_json};
 pub use self::{
     advice::{Cool, Other, Same},
     class::FailureClass,

@@ -84,23 +84,28 @@ pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     if !names_json(headers) || !is_plain(headers) {
         return false;
     }
-    let mut ends = JsonEnds::default();
-    ends.push(body);
-    !ends.are_of_a_document()
+    let mut outline = JsonOutline::default();
+    outline.push(body);
+    !outline.is_whole()
 }
 
-/// The first and the last byte of a body that is announced as JSON, as it comes.
+/// How far a body that is announced as JSON has come, piece by piece.
 ///
-/// No more is looked at: what is cut has the wrong last byte, and to parse every
-/// answer would cost more than all else that is done with it.
+/// Brackets outside of strings are counted, and nothing is parsed: that tells half a
+/// document from a whole one, and costs little beside what else is done with an answer.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct JsonEnds {
+pub(crate) struct JsonOutline {
     first: Option<u8>,
     last: Option<u8>,
+    /// How many objects and lists are open; negative for ever once one too many closed.
+    open: i64,
+    in_string: bool,
+    /// The string's next byte is escaped.
+    is_escaped: bool,
     bytes: u64,
 }
 
-impl JsonEnds {
+impl JsonOutline {
     pub(crate) fn push(&mut self, piece: &[u8]) {
         // A byte order mark may come before it.
         let is_blank = |byte: &u8| byte.is_ascii_whitespace() || b"\xEF\xBB\xBF".contains(byte);
@@ -111,6 +116,31 @@ impl JsonEnds {
         let last = backwards.find(|byte| !byte.is_ascii_whitespace());
         self.last = last.or(self.last);
         self.bytes += piece.len() as u64;
+        self.count(piece);
+    }
+
+    fn count(&mut self, mut rest: &[u8]) {
+        while !rest.is_empty() {
+            if std::mem::take(&mut self.is_escaped) {
+                rest = &rest[1..];
+                continue;
+            }
+            let found = match self.in_string {
+                true => memchr::memchr2(b'"', b'\\', rest),
+                false => rest
+                    .iter()
+                    .position(|byte| matches!(byte, b'"' | b'{' | b'}' | b'[' | b']')),
+            };
+            let Some(at) = found else { return };
+            match rest[at] {
+                b'"' => self.in_string = !self.in_string,
+                b'\\' => self.is_escaped = true,
+                b'{' | b'[' if self.open >= 0 => self.open += 1,
+                b'}' | b']' if self.open >= 0 => self.open -= 1,
+                _ => {}
+            }
+            rest = &rest[at + 1..];
+        }
     }
 
     /// How many bytes there were.
@@ -118,8 +148,8 @@ impl JsonEnds {
         self.bytes
     }
 
-    /// Whether a document begins and ends so. Nothing at all is no half of one.
-    pub(crate) fn are_of_a_document(&self) -> bool {
+    /// Whether what began has ended. Nothing at all is no half of a document.
+    pub(crate) fn is_whole(&self) -> bool {
         let Some(first) = self.first else {
             return true;
         };
@@ -132,7 +162,7 @@ impl JsonEnds {
             b'n' => b'l',
             _ => return matches!(first, b'-' | b'0'..=b'9'),
         };
-        self.last == Some(closes)
+        self.last == Some(closes) && self.open == 0 && !self.in_string
     }
 }
 

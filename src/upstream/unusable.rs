@@ -11,8 +11,8 @@ pub struct Redirected {
     pub status: StatusCode,
 }
 
-/// A whole answer, announced as JSON under a good status, does not begin and end
-/// as a JSON document does.
+/// A whole answer, announced as JSON under a good status, is no JSON document, or half
+/// of one: it does not close what it opens.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteJson {

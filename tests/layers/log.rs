@@ -373,3 +373,38 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
     assert_eq!(stopped["tried"], "transport, transport");
     assert_eq!(one_call(&heard)["reason"], "upstream_failed");
 }
+
+/// A call whose body is still held when its run ends.
+#[tokio::test(start_paused = true)]
+async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
+    let registry = RunRegistry::new();
+    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let service = ServiceBuilder::new()
+        .layer(RunLayer::new(registry.clone()))
+        .layer(HardCeilingLayer::new(secs(10)))
+        .service(upstream);
+    let answer = service.oneshot(named(request(), "r")).await.unwrap();
+    let run = registry.find(&"r".parse().unwrap()).remove(0);
+    let mut body = answer.into_body();
+    body.token().await;
+    let heard = Heard::listen();
+
+    // The reader stands still; another task looks at the clocks.
+    tokio::time::advance(secs(10)).await;
+    assert!(probe.run().check().is_err());
+    run.end(TerminalReason::Aborted);
+    assert!(calls(&heard).is_empty() && runs(&heard).is_empty());
+    drop(body);
+    yield_now().await;
+
+    let (calls, runs) = (calls(&heard), runs(&heard));
+    assert_eq!((calls.len(), runs.len()), (1, 1), "{calls:?} {runs:?}");
+    assert_eq!(
+        (&*calls[0]["reason"], &*calls[0]["ended"]),
+        ("max_turn_time", "call")
+    );
+    assert_eq!(
+        (&*runs[0]["reason"], &*runs[0]["ended"]),
+        ("aborted", "run")
+    );
+}

@@ -21,7 +21,7 @@ use crate::config::ServerLimits;
 
 /// How long a connection that is closed in good order has to be done with it, since it
 /// last took a byte.
-const CLOSING: Duration = Duration::from_secs(1);
+const CLOSING: Duration = Duration::from_secs(5);
 
 /// Requests under way, and when something last happened.
 #[derive(Debug)]
@@ -120,7 +120,8 @@ impl Activity {
         // Of a first head, every byte counts from the beginning.
         let head = state.head.or(state.version.is_none().then_some(state.idle));
         if let Some(since) = head {
-            return Some((since + limits.head_timeout?, Due::Drop));
+            let patience = limits.head_timeout.or(limits.keep_alive)?;
+            return Some((since + patience, Due::Drop));
         }
         let since = match state.version {
             // Its pings are written, too.

@@ -38,7 +38,9 @@ impl<P: Policy> Supervision<P> {
     /// The error to hand on for one that came from below, and for the node.
     pub(in crate::body) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         self.tell();
-        self.refused = self.tap().is_none() && is_refusal(&error);
+        if self.tap().is_none() && is_refusal(&error) {
+            self.found.node().payload.set_refused(true);
+        }
         let now = self.found.now();
         if !self.is_over() {
             // Clocks that passed at the same time come before the inner error.
@@ -143,11 +145,7 @@ impl<P: Policy> Supervision<P> {
     #[inline]
     fn settle(&mut self, reason: TerminalReason) {
         if std::mem::take(&mut self.owns) {
-            if self.refused {
-                self.found.settle_refused(reason);
-            } else {
-                self.found.settle(reason);
-            }
+            self.found.settle(reason);
         }
     }
 }

@@ -31,8 +31,6 @@ pub(crate) struct Supervision<P> {
     owns: bool,
     /// The body came to its end, and the node is settled later.
     ended: bool,
-    /// The request was refused for its caller's fault, before there was an answer.
-    refused: bool,
     ready: u8,
     drive: Drive,
 }
@@ -74,7 +72,6 @@ impl<P: Policy> Supervision<P> {
             reading,
             owns: entry.owns,
             ended: false,
-            refused: false,
             ready: 0,
             drive: Drive::default(),
         }
@@ -129,9 +126,12 @@ impl<P: Policy> Supervision<P> {
     fn was_cut(&self) -> bool {
         let node = self.found.node();
         node.nearest_end().is_some_and(|end| {
-            let class = end.reason.class();
-            let settled = matches!(class, ReasonClass::Success | ReasonClass::Failure);
-            !settled || end.origin != node.number()
+            match end.reason.class() {
+                ReasonClass::Success | ReasonClass::Failure => end.origin != node.number(),
+                // The answer that hits a limit of its run is handed on as it was.
+                ReasonClass::Limit => false,
+                ReasonClass::Timeout | ReasonClass::Cancelled => true,
+            }
         })
     }
 

@@ -58,6 +58,8 @@ pub(crate) struct Info {
     followed: AtomicBool,
     /// What it did must not be done twice.
     effects: AtomicBool,
+    /// What a call was asked with cannot be sent, or is not whole yet.
+    refused: AtomicBool,
     /// A line of the log stands for its end.
     logged: AtomicBool,
     /// What was opened below a run, but for attempts: nothing, one call, or more.
@@ -110,6 +112,7 @@ impl Info {
             server: OnceLock::new(),
             followed: AtomicBool::new(false),
             effects: AtomicBool::new(false),
+            refused: AtomicBool::new(false),
             logged: AtomicBool::new(false),
             opened: AtomicU8::new(NOTHING),
             repeated_silence: AtomicBool::new(false),
@@ -202,6 +205,15 @@ impl Info {
 
     pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
         &self.repeated_silence
+    }
+
+    /// Whether the request of this call is refused, or not whole: nothing was asked with it.
+    pub(crate) fn set_refused(&self, is_refused: bool) {
+        self.refused.store(is_refused, Ordering::Release);
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refused.load(Ordering::Acquire)
     }
 
     /// Whether the caller is the first to ask, and so logs the end of the node.

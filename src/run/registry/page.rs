@@ -50,8 +50,8 @@ impl RunRegistry {
         self.shared.count_live()
     }
 
-    /// At most `limit` of the runs that live or are remembered, the newest first, from
-    /// behind `after` on. Only these are made snapshots of.
+    /// At most `limit`, and at least one, of the runs that live or are remembered, the
+    /// newest first, from behind `after` on. Only these are made snapshots of.
     ///
     /// Pages that follow one another show each run at most once, and none that was
     /// opened after the first of them was asked for; a run that is forgotten meanwhile
@@ -75,6 +75,7 @@ impl RunRegistry {
     #[must_use]
     pub fn page(&self, after: Option<RunCursor>, limit: usize) -> RunPage {
         self.shared.tidy();
+        let limit = limit.max(1);
         let before = after.map_or(u64::MAX, |RunCursor(serial)| serial);
         // One more than is shown: it says whether there is a next page.
         let mut runs = self.shared.newest(before, limit.saturating_add(1));

@@ -2,6 +2,7 @@
 
 use super::{class, judge};
 use crate::upstream::FailureClass::{Auth, Overloaded, RateLimit, Server, Transport};
+use crate::upstream::JsonOutline;
 
 #[test]
 fn an_error_under_a_good_status_is_a_failure() {
@@ -144,4 +145,29 @@ fn what_is_announced_as_json_and_is_none_is_a_failure() {
     ] {
         assert_eq!(class(200, body), None, "{body}");
     }
+}
+
+#[test]
+fn no_part_of_a_json_document_is_taken_for_the_whole() {
+    let whole = r#" {"choices":[{"message":{"content":"a } \\\" ] {[ \\\\"},"n":[[],{}]}],"usage":{"total":3}} "#;
+    serde_json::from_str::<serde_json::Value>(whole).unwrap();
+    let end = whole.trim_end().len();
+    for length in 2..whole.len() {
+        for piece in [1, 2, 7, 1000] {
+            let mut outline = JsonOutline::default();
+            let pieces = whole.as_bytes()[..length].chunks(piece);
+            pieces.for_each(|piece| outline.push(piece));
+            assert_eq!(outline.is_whole(), length >= end, "{}", &whole[..length]);
+        }
+        let class = class_of_json(&whole[..length]);
+        assert_eq!(class.is_none(), length >= end, "{}", &whole[..length]);
+    }
+    for broken in ["}", "]", "{}]", "[{}]]"] {
+        assert_eq!(class_of_json(broken), Some(Transport), "{broken}");
+    }
+}
+
+fn class_of_json(body: &str) -> Option<crate::upstream::FailureClass> {
+    let json = [("content-type", "application/json")];
+    Some(judge(200, &json, body)?.class)
 }

@@ -647,3 +647,33 @@ async fn a_run_that_ends_while_a_held_attempt_drains_is_told_once() {
 fn a_drain_of_no_time_panics() {
     let _ = PumpLayer::new(1).drain(Some(Duration::ZERO));
 }
+
+/// A server that stops lets what it has admitted end, also if that has not begun.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_was_admitted_before_the_registry_drains_is_answered() {
+    for drain in [None, Some(LIMIT)] {
+        let registry = RunRegistry::new();
+        let (upstream, _) = stream().upstream();
+        let service = ServiceBuilder::new()
+            .layer(RunLayer::new(registry.clone()))
+            .layer(PumpLayer::new(4).drain(drain))
+            .service(upstream);
+        let mut call = Box::pin(service.oneshot(request()));
+        assert!(poll_once(&mut call).is_pending(), "its task has not run");
+        let mut drained = Box::pin(registry.drain(LIMIT));
+        assert!(poll_once(&mut drained).is_pending());
+
+        let answer = call.await.unwrap();
+        assert_eq!(
+            answer
+                .into_body()
+                .read()
+                .await
+                .whole()
+                .matches("data:")
+                .count(),
+            9
+        );
+        assert_eq!(drained.await, 0, "none was cut");
+    }
+}

@@ -100,6 +100,20 @@ async fn refused_requests_with_new_ids_leave_no_run_open() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn callers_who_leave_in_the_middle_of_an_upload_leave_no_run_open() {
+    let (registry, upstream) = (RunRegistry::new(), Several::new([healthy()]));
+    let stack = stack(&registry, upstream.clone());
+    for number in 0..300 {
+        let request = named(&format!("r-{number}"), late(60, GOOD));
+        let call = tokio::time::timeout(Duration::from_millis(1), stack.clone().oneshot(request));
+        assert!(call.await.is_err(), "it is not read yet");
+    }
+    settled().await;
+
+    assert_eq!((registry.open_runs(), upstream.calls()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_next_request_with_the_id_opens_it_anew_and_then_it_stays() {
     let upstream = Several::new([healthy(), failing(400)]);
     let registry = RunRegistry::new();
