@@ -2,10 +2,10 @@
 
 use http_body_util::BodyExt;
 use tokio::time::timeout;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    ClientDisconnectLayer, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
-    TerminalReason,
+    ClientDisconnectLayer, HardCeilingLayer, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer,
+    Run, RunLayer, RunRegistry, TerminalReason,
     retry_budget::{Count, Retry},
     upstream::FailureClass,
 };
@@ -63,6 +63,27 @@ async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
     let late = refused(&service, &run).await;
     assert_eq!(late, Some(TerminalReason::RetryBudget));
     assert_eq!(upstream.calls(), 8);
+}
+
+/// The layer outside of the one that opens the call is polled when the call settles, and
+/// the run ends in that poll.
+#[tokio::test(start_paused = true)]
+async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run_too() {
+    let budget = quick().max_attempts_per_candidate(1).per_run(0);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(600)))
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(RetryBudgetLayer::new(budget))
+        .service(Several::new([failing(500)]));
+    let mut request = prompt("m", true);
+    let id = http::HeaderValue::from_static("r");
+    request.headers_mut().insert("x-run-id", id);
+
+    let answer = service.oneshot(request).await.unwrap();
+    let run = answer.extensions().get::<Run>().unwrap().run();
+    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
 }
 
 #[tokio::test(start_paused = true)]
