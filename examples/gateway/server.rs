@@ -1,4 +1,4 @@
-//! The listener: accepts connections, and gives none of them for ever.
+//! The listener: accepts connections, and closes one that is held and not used.
 //!
 //! hyper's own timeout for heads is not enough: it begins when a connection becomes idle,
 //! and not at all while the version of a new one is being found out. So one clock per

@@ -176,7 +176,7 @@ fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
     (caps != OwnerCaps::new()).then_some(caps)
 }
 
-/// One line for each call that completed, for whoever pays; the library logs those that
+/// One line for each call that completed, for the operator's bill; the library logs those that
 /// were cut.
 fn log(call: &CallSummary) {
     if call.reason != TerminalReason::Completed {

@@ -38,8 +38,8 @@ struct Stalled {
     idle: Duration,
 }
 
-/// A request's body that is read to its end, whoever drops it before, and that may not be
-/// silent for too long.
+/// A request's body that is read to its end, also if a handler drops it before, and that
+/// may not be silent for too long.
 struct Upload {
     body: Body,
     /// Nothing more comes of it.
@@ -57,14 +57,14 @@ struct Upload {
 /// Watches over what is uploaded.
 ///
 /// The answer that is given before the request was read must reach its client. hyper
-/// closes an HTTP/1 connection on which somebody dropped half a body, and the kernel
+/// closes an HTTP/1 connection on which a handler dropped half a body, and the kernel
 /// resets it for what is unread: a client that is still sending sees the reset instead of
 /// the answer, and takes it for a reason to try again. So the rest is read and dropped,
 /// and the connection can be used again. What is over a bound is closed as ever. It begins
 /// when the stack is done with the body, not before: until then it is the stack that
 /// reads. HTTP/2 ends the one stream, and needs none of this.
 ///
-/// An upload that sends no byte for `idle`, while somebody waits for it, fails; the
+/// An upload that sends no byte for `idle`, while a handler waits for it, fails; the
 /// connection is of no more use then, on HTTP/2 the one stream.
 pub(crate) async fn watch(
     State(idle): State<Option<Duration>>,

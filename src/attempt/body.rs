@@ -30,7 +30,7 @@ pin_project! {
         own: Run,
         owner: Option<Ownership>,
         watched: Option<Box<Watched>>,
-        // The ends of a JSON document of which the last is not known yet.
+        // How far a JSON document has come that was not held to its end.
         document: Option<JsonOutline>,
     }
 
@@ -127,7 +127,7 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    let ends = document.as_ref()?;
+    let outline = document.as_ref()?;
     let is_last = match polled {
         Poll::Pending | Poll::Ready(Some(Err(_))) => false,
         Poll::Ready(None) => true,
@@ -136,11 +136,11 @@ where
             frame.is_trailers() || held.is_empty() && nothing_follows
         }
     };
-    if !is_last || ends.is_whole() {
+    if !is_last || outline.is_whole() {
         return None;
     }
     inner.fail(FailureClass::Transport);
-    Some(IncompleteJson::new(ends.bytes()))
+    Some(IncompleteJson::new(outline.bytes()))
 }
 
 impl<B> Body for AttemptBody<B>
@@ -167,9 +167,9 @@ where
         }
         if this.held.is_empty() {
             let polled = inner.as_mut().poll_frame(cx);
-            if let (Some(ends), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
+            if let (Some(outline), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
                 if let Some(data) = frame.data_ref() {
-                    ends.push(data);
+                    outline.push(data);
                 }
             }
             if let Some(cut) = cut(this.document, this.held, inner, &polled) {

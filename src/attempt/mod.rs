@@ -25,7 +25,7 @@
 //! one second, to judge it. What was held is handed on unchanged; beyond a few frames,
 //! small ones of it are handed on joined.
 //!
-//! # What is handed to nobody
+//! # What no caller is handed
 //!
 //! Two answers are errors in place of an answer, also if no other try follows. A
 //! 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a

@@ -95,7 +95,7 @@ impl Candidate {
     /// `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
     /// query is kept. By default the request's URL stays.
     ///
-    /// A redirect or an upgrade of this upstream is followed by nobody: it is a
+    /// No layer follows a redirect or an upgrade of this upstream: it is a
     /// failure, [`Redirect`](crate::upstream::FailureClass::Redirect), after which the
     /// next candidate is asked, and the caller never sees it.
     ///

@@ -62,9 +62,9 @@
 //! [trusted](Candidate::trusted): `x-terminal-reason`, `x-run-id`, `set-cookie`,
 //! `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
 //! `reporting-endpoints`. A server further out would take the first two for the word
-//! of this one, and a browser the others for that of the program's origin. Redirects
-//! of a candidate's own upstream and half JSON documents are [handed to
-//! nobody](crate::attempt#what-is-handed-to-nobody).
+//! of this one, and a browser the others for that of the program's origin. No caller
+//! is handed redirects of a candidate's own upstream, nor half JSON documents: see
+//! [attempt](crate::attempt#what-no-caller-is-handed).
 //!
 //! # When the clock runs
 //!

@@ -78,7 +78,7 @@ impl Node<Info> {
         });
     }
 
-    /// A run has ended: logs it once everybody has been woken. If its one call is yet to
+    /// A run has ended: logs it once all that wait were woken. If its one call is yet to
     /// be logged, that line may say the same: see [`log_left`](Self::log_left).
     pub(super) fn log_run(&self, end: &End, later: &mut Later<Info>) {
         let has_one_call = self.payload.is_one_call() && !self.is_idle();
@@ -153,8 +153,8 @@ impl Line {
     }
 }
 
-/// A cut is of interest where nobody debugs; a limit is one that was set for the run, and
-/// either the run or the limit is wrong.
+/// An operator wants to see each cut. A limit was set for the run: either the run or the
+/// limit is wrong.
 fn level(reason: &TerminalReason) -> Level {
     match reason.class() {
         ReasonClass::Success => Level::DEBUG,

@@ -65,7 +65,7 @@ pub enum FailureClass {
 impl FailureClass {
     /// The class of an answer of which nothing but the status is known; `None`
     /// if it is no failure. A redirect is none by itself: whether it is
-    /// [`Redirect`](Self::Redirect) depends on whom it comes from.
+    /// [`Redirect`](Self::Redirect) depends on the candidate that it comes from.
     ///
     /// [`Failure::of_answer`](super::Failure::of_answer) sees more.
     #[must_use]

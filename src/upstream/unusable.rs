@@ -3,7 +3,7 @@ use std::{error::Error, fmt};
 use http::StatusCode;
 
 /// The upstream of a candidate with a base URL answered 1xx or 3xx: the request
-/// would have to go elsewhere, with the prompt, and the answer is handed to nobody.
+/// would have to go elsewhere, with the prompt, and no caller is handed the answer.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {

@@ -49,7 +49,7 @@ struct State {
 /// What has to be done with a connection at its deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It is closed in good order: nobody waits for anything.
+    /// It is closed in good order: no request is under way.
     Close,
     /// It is dropped.
     Drop,

@@ -129,7 +129,7 @@ async fn silence_fails_it_exactly_when_it_has_lasted_so_long_and_moving_is_none(
     assert_eq!(status(&error), Some(StatusCode::REQUEST_TIMEOUT));
 }
 
-/// What nobody waits for is not silent: its reader may be busy.
+/// An upload that no handler waits for is not silent: its reader may be busy.
 #[tokio::test(start_paused = true)]
 async fn time_in_which_nobody_reads_does_not_count() {
     let (request, _) = watched(Some(IDLE), Request::new(after([0, 0])));
