@@ -11,7 +11,7 @@ use tower_agent::{
     Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
 };
 
-use crate::support::{DONE, PRELUDE, Probe, ReadExt, Script, chat, secs};
+use crate::support::{DONE, PRELUDE, ReadExt, Script, Upstream, chat, secs};
 
 type Boxed = BoxCloneService<Request<ReplayBody>, Response<AnyBody>, BoxError>;
 type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -62,10 +62,10 @@ impl Guard {
     }
 
     /// Alone, then twice.
-    fn stacks(self, script: &Script) -> [(Boxed, Probe); 2] {
+    fn stacks(self, script: &Script) -> [(Boxed, Upstream); 2] {
         let upstream = || {
-            let (upstream, probe) = script.clone().upstream();
-            (boxed(upstream), probe)
+            let upstream = Upstream::script(script.clone());
+            (boxed(upstream.clone()), upstream)
         };
         let (inner, probe) = upstream();
         let alone = (self.around(inner), probe);
@@ -147,11 +147,11 @@ async fn on_both_sides_of_the_layer_that_opens_the_run() {
         for outside in [false, true] {
             let registry = RunRegistry::new();
             let runs = RunLayer::new(registry.clone());
-            let (upstream, probe) = stream().upstream();
+            let upstream = Upstream::script(stream());
             let service = if outside {
-                guard.around(boxed(runs.layer(upstream)))
+                guard.around(boxed(runs.layer(upstream.clone())))
             } else {
-                boxed(runs.layer(guard.around(boxed(upstream))))
+                boxed(runs.layer(guard.around(boxed(upstream.clone()))))
             };
             for calls in 1..=2 {
                 let mut request = ask();
@@ -161,13 +161,13 @@ async fn on_both_sides_of_the_layer_that_opens_the_run() {
                 let answer = service.clone().oneshot(request).await.unwrap();
                 assert_eq!(answer.into_body().read().await.whole(), whole());
 
-                assert_eq!(probe.calls(), calls, "{guard:?}, {outside}");
+                assert_eq!(upstream.calls(), calls, "{guard:?}, {outside}");
                 let [run] = &registry.list()[..] else {
                     panic!("{guard:?}, outside: {outside}: {:?}", registry.list());
                 };
                 assert_eq!(run.reason, None, "{guard:?}, {outside}");
                 assert_eq!(run.in_flight, 0, "{guard:?}, {outside}");
-                let call = probe.run().terminal_reason();
+                let call = upstream.run().terminal_reason();
                 assert_eq!(
                     call,
                     Some(TerminalReason::Completed),

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_agent::{BoxError, HardCeilingLayer, TerminalReason};
 
-use crate::support::{Read, ReadExt, Script, reason_of, request, secs};
+use crate::support::{Read, ReadExt, Script, Upstream, reason_of, request, secs};
 
 const NODE: &str = "x-stainless-timeout";
 const PYTHON: &str = "x-stainless-read-timeout";
@@ -65,14 +65,14 @@ impl Outcome {
 
 /// Plays `script` for `request` under `layer`, and reads all of it.
 async fn play(layer: HardCeilingLayer, script: Script, request: Request<()>) -> Outcome {
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let start = Instant::now();
-    let answer = match layer.layer(upstream).oneshot(request).await {
+    let answer = match layer.layer(upstream.clone()).oneshot(request).await {
         Ok(answer) => Ok(answer.into_body().read().await),
         Err(error) => Err(error),
     };
     let after = start.elapsed();
-    if let Some(cut) = probe.all_dropped().first() {
+    if let Some(cut) = upstream.drops().first() {
         // In the same poll, and only after the reason was stored.
         assert_eq!(cut.at, start + after);
         assert!(cut.reason.is_some());

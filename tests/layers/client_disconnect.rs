@@ -6,8 +6,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{ClientDisconnectLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use crate::support::{
-    DONE, FINISH, ReadExt, STOP, Script, call_of, chat, content_block, messages, plain, poll_body,
-    poll_once, reason_of, request, secs,
+    DONE, FINISH, ReadExt, STOP, Script, Upstream, call_of, chat, content_block, messages, plain,
+    poll_body, poll_once, reason_of, request, secs,
 };
 
 const fn layer() -> ClientDisconnectLayer {
@@ -20,38 +20,38 @@ fn gone() -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_before_its_first_poll_is_a_disconnect() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
 
-    drop(layer().layer(upstream).call(request()));
+    drop(layer().layer(upstream.clone()).call(request()));
 
-    assert_eq!(probe.run().terminal_reason(), gone());
-    assert_eq!(probe.dropped().reason, gone(), "stored before the drop");
+    assert_eq!(upstream.run().terminal_reason(), gone());
+    assert_eq!(upstream.dropped().reason, gone(), "stored before the drop");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_while_it_waits_is_a_disconnect() {
-    let (upstream, probe) = Script::before_head().wait(5.0).never().upstream();
-    let mut call = layer().layer(upstream).call(request());
+    let upstream = Upstream::script(Script::before_head().wait(5.0).never());
+    let mut call = layer().layer(upstream.clone()).call(request());
     assert!(poll_once(&mut call).is_pending());
 
     drop(call);
 
-    assert_eq!(probe.run().terminal_reason(), gone());
-    assert_eq!(probe.dropped().reason, gone());
+    assert_eq!(upstream.run().terminal_reason(), gone());
+    assert_eq!(upstream.dropped().reason, gone());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_after_it_was_ready_is_none() {
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
-    let mut call = layer().layer(upstream).call(request());
+    let upstream = Upstream::script(Script::sse().data(DONE));
+    let mut call = layer().layer(upstream.clone()).call(request());
     let answer = (&mut call).await.unwrap();
 
     drop(call);
 
-    assert_eq!(probe.run().terminal_reason(), None);
+    assert_eq!(upstream.run().terminal_reason(), None);
     answer.into_body().read().await.whole();
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -67,9 +67,9 @@ async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect()
         .data(DONE);
     for frames in 0..3 {
         for pending in [false, true] {
-            let (upstream, probe) = script.clone().upstream();
+            let upstream = Upstream::script(script.clone());
             let mut body = layer()
-                .layer(upstream)
+                .layer(upstream.clone())
                 .oneshot(request())
                 .await
                 .unwrap()
@@ -88,8 +88,8 @@ async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect()
             } else {
                 TerminalReason::Completed
             };
-            assert_eq!(probe.run().terminal_reason(), Some(expected));
-            assert_eq!(probe.dropped().reason, gone());
+            assert_eq!(upstream.run().terminal_reason(), Some(expected));
+            assert_eq!(upstream.dropped().reason, gone());
         }
     }
 }
@@ -104,9 +104,9 @@ async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
             .data("cd"),
     ];
     for script in announced {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(plain())
             .await
             .unwrap()
@@ -117,7 +117,7 @@ async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
         drop(body);
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -128,21 +128,21 @@ async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
 async fn a_length_beside_another_framing_is_not_the_answers() {
     let script = Script::json().header("content-length", "2");
     let script = script.header("transfer-encoding", "chunked");
-    let (upstream, probe) = script.data("ab").data("cd").upstream();
-    let answer = layer().layer(upstream).oneshot(plain()).await;
+    let upstream = Upstream::script(script.data("ab").data("cd"));
+    let answer = layer().layer(upstream.clone()).oneshot(plain()).await;
     let mut body = answer.unwrap().into_body();
     body.token().await;
 
     drop(body);
 
-    assert_eq!(probe.run().terminal_reason(), gone());
+    assert_eq!(upstream.run().terminal_reason(), gone());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_half_read_length_is_a_disconnect() {
-    let (upstream, probe) = Script::json().size(4).data("ab").data("cd").upstream();
+    let upstream = Upstream::script(Script::json().size(4).data("ab").data("cd"));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(plain())
         .await
         .unwrap()
@@ -151,7 +151,7 @@ async fn a_half_read_length_is_a_disconnect() {
 
     drop(body);
 
-    assert_eq!(probe.run().terminal_reason(), gone());
+    assert_eq!(upstream.run().terminal_reason(), gone());
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,21 +166,25 @@ async fn answers_without_a_body_need_not_be_polled() {
         (plain(), Script::json().knows_its_end()),
     ];
     for (request, script) in cases {
-        let (upstream, probe) = script.upstream();
-        let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+        let upstream = Upstream::script(script);
+        let answer = layer()
+            .layer(upstream.clone())
+            .oneshot(request)
+            .await
+            .unwrap();
 
         drop(answer);
 
-        let reason = probe.run().terminal_reason();
+        let reason = upstream.run().terminal_reason();
         assert_eq!(reason, Some(TerminalReason::Completed));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_that_was_delivered_is_a_failure_not_a_disconnect() {
-    let (upstream, probe) = Script::json().status(500).size(2).data("{}").upstream();
+    let upstream = Upstream::script(Script::json().status(500).size(2).data("{}"));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(plain())
         .await
         .unwrap()
@@ -190,7 +194,7 @@ async fn a_failed_answer_that_was_delivered_is_a_failure_not_a_disconnect() {
     drop(body);
 
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
@@ -202,9 +206,9 @@ async fn the_dialects_terminator_completes_an_answer() {
         (messages(), content_block("a"), STOP),
     ];
     for (request, token, end) in cases {
-        let (upstream, probe) = Script::sse().data(token).data(end).never().upstream();
+        let upstream = Upstream::script(Script::sse().data(token).data(end).never());
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request)
             .await
             .unwrap()
@@ -215,7 +219,7 @@ async fn the_dialects_terminator_completes_an_answer() {
         drop(body);
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -223,14 +227,15 @@ async fn the_dialects_terminator_completes_an_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_finish_reason_alone_does_not_complete_an_answer() {
-    let (upstream, probe) = Script::sse()
-        .data(chat("a"))
-        .data(FINISH)
-        .wait(1.0)
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(
+        Script::sse()
+            .data(chat("a"))
+            .data(FINISH)
+            .wait(1.0)
+            .data(DONE),
+    );
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -240,14 +245,14 @@ async fn a_finish_reason_alone_does_not_complete_an_answer() {
 
     drop(body);
 
-    assert_eq!(probe.run().terminal_reason(), gone(), "usage may follow");
+    assert_eq!(upstream.run().terminal_reason(), gone(), "usage may follow");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_says_it_has_ended_is_complete() {
-    let (upstream, probe) = Script::json().knows_its_end().data("ab").upstream();
+    let upstream = Upstream::script(Script::json().knows_its_end().data("ab"));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(plain())
         .await
         .unwrap()
@@ -258,7 +263,7 @@ async fn a_body_that_says_it_has_ended_is_complete() {
     drop(body);
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -269,9 +274,9 @@ async fn an_answer_is_delivered_with_its_trailers() {
         Script::json().data("ab").trailers(),
         Script::sse().data(FINISH).trailers(),
     ] {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -283,7 +288,7 @@ async fn an_answer_is_delivered_with_its_trailers() {
         drop(body);
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -291,32 +296,32 @@ async fn an_answer_is_delivered_with_its_trailers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_that_is_dropped_before_its_error_is_not_merely_aborted() {
-    let (upstream, probe) = Script::sse().data(chat("a")).knows_its_end().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).knows_its_end());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     assert!(!body.is_end_stream());
 
     drop(body);
 
-    let reason = probe.run().terminal_reason().unwrap();
+    let reason = upstream.run().terminal_reason().unwrap();
     assert_ne!(reason, TerminalReason::Completed);
     assert_ne!(
         reason,
         TerminalReason::Aborted,
-        "the caller went away, or upstream failed"
+        "the caller went away, or upstream.clone() failed"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_read_to_its_end_is_complete() {
-    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE));
 
     layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -326,31 +331,35 @@ async fn a_body_read_to_its_end_is_complete() {
         .whole();
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn somebody_elses_reason_stays_and_the_drop_is_not_noted() {
-    let (upstream, probe) = Script::sse().never().upstream();
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
-    probe.run().end(TerminalReason::Shutdown);
+    let upstream = Upstream::script(Script::sse().never());
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
+    upstream.run().end(TerminalReason::Shutdown);
 
     drop(answer);
 
-    let end = probe.run().terminated().unwrap();
+    let end = upstream.run().terminated().unwrap();
     assert_eq!(end.reason, TerminalReason::Shutdown);
     assert!(end.also.is_empty());
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::Shutdown));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_ends_the_call_and_not_its_run() {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answer = layer().layer(upstream).oneshot(request).await.unwrap();
 
     drop(answer);
@@ -363,8 +372,8 @@ async fn a_disconnect_ends_the_call_and_not_its_run() {
 #[tokio::test(start_paused = true)]
 async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
-    let service = layer().scope(Scope::Run).layer(upstream);
+    let upstream = Upstream::script(Script::sse().never());
+    let service = layer().scope(Scope::Run).layer(upstream.clone());
     let first = service
         .clone()
         .oneshot(run.attach(request()))
@@ -378,8 +387,8 @@ async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
     let read = second.into_body().read().await;
     assert_eq!(read.reason(), gone());
     assert!(
-        probe
-            .all_dropped()
+        upstream
+            .drops()
             .iter()
             .all(|dropped| dropped.reason == gone())
     );
@@ -390,7 +399,7 @@ async fn what_hangs_below_the_call_ends_too() {
     let run = Run::open();
     let (request, call) = call_of(&run);
     let below = call.child();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answer = layer().layer(upstream).oneshot(request).await.unwrap();
 
     drop(answer);
@@ -405,9 +414,9 @@ async fn what_hangs_below_the_call_ends_too() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_from_below_is_no_disconnect() {
-    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -417,37 +426,41 @@ async fn an_error_from_below_is_no_disconnect() {
 
     assert!(read.end.is_err());
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn twice_in_one_stack_it_is_one_disconnect() {
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
     let answer = service.oneshot(request()).await.unwrap();
 
     drop(answer);
 
-    let end = probe.run().terminated().unwrap();
+    let end = upstream.run().terminated().unwrap();
     assert_eq!(end.reason, TerminalReason::ClientDisconnect);
     assert!(end.also.is_empty());
-    assert_eq!(probe.dropped().reason, gone());
+    assert_eq!(upstream.dropped().reason, gone());
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_message_says_that_the_caller_went_away() {
-    let (upstream, probe) = Script::sse().never().upstream();
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let upstream = Upstream::script(Script::sse().never());
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     sleep(secs(75)).await;
 
     drop(answer);
 
-    let message = probe.run().terminated().unwrap().message();
+    let message = upstream.run().terminated().unwrap().message();
     assert!(
         message.contains("after 1m 15s: the caller went away (client_disconnect)"),
         "{message}"
@@ -456,7 +469,7 @@ async fn the_message_says_that_the_caller_went_away() {
 
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
-    let (upstream, _) = Script::json().size(2).knows_its_end().data("{}").upstream();
+    let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));
     let mut body = layer()
         .layer(upstream)
         .oneshot(plain())
@@ -467,7 +480,7 @@ async fn size_hint_end_and_trailers_are_forwarded() {
     body.token().await;
     assert!(body.is_end_stream());
 
-    let (upstream, _) = Script::json().data("{}").trailers().upstream();
+    let upstream = Upstream::script(Script::json().data("{}").trailers());
     let read = layer()
         .layer(upstream)
         .oneshot(plain())
@@ -483,15 +496,15 @@ async fn size_hint_end_and_trailers_are_forwarded() {
 async fn a_request_for_an_ended_run_is_not_sent_and_its_drop_is_no_disconnect() {
     let run = Run::open();
     run.end(TerminalReason::Aborted);
-    let (upstream, probe) = Script::sse().upstream();
+    let upstream = Upstream::script(Script::sse());
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(run.attach(request()))
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
     assert!(run.terminated().unwrap().also.is_empty());
 }

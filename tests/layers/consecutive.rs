@@ -6,13 +6,13 @@ use tower_agent::{
     retry_budget::Count,
 };
 
-use crate::support::{ReadExt, Several, failing, healthy, prompt, quick, secs};
+use crate::support::{ReadExt, Upstream, failure, healthy, no_delay, prompt, secs};
 
 const IN_A_ROW: Option<TerminalReason> = Some(TerminalReason::ConsecutiveErrors);
 
 /// No limit but on what comes in a row.
 fn budget(in_a_row: u32) -> RetryBudget {
-    quick()
+    no_delay()
         .per_error_key(None)
         .per_run(None)
         .consecutive_errors(in_a_row)
@@ -80,13 +80,13 @@ async fn any_success_begins_anew() {
 #[tokio::test(start_paused = true)]
 async fn calls_count_once_and_those_that_complete_begin_anew() {
     for count in [Count::Harness, Count::Every] {
-        let bad = [failing(500), failing(500)];
+        let bad = [failure(500), failure(500)];
         let scripts = bad.clone().into_iter().chain([healthy()]).chain(bad);
-        let upstream = Several::new(scripts);
+        let upstream = Upstream::scripts(scripts);
         let service = RetryBudgetLayer::new(budget(2).count(count)).layer(upstream.clone());
         let run = Run::open();
         let call = async || {
-            let request = run.attach(prompt("m", true));
+            let request = run.attach(prompt("m"));
             let answer = service.clone().oneshot(request).await.unwrap();
             answer.into_body().read().await.whole();
         };
@@ -141,16 +141,16 @@ async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_nobody_was_asked_for_is_no_error() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = ModelFallbackLayer::new([Candidate::new("m")])
         .budget(budget(1).max_attempts_per_candidate(1))
         .cooldowns(Cooldowns::new())
         .layer(upstream.clone());
     let run = Run::open();
-    let answer = service.clone().oneshot(run.attach(prompt("m", true))).await;
+    let answer = service.clone().oneshot(run.attach(prompt("m"))).await;
     answer.unwrap().into_body().read().await.whole();
     for _ in 0..5 {
-        let refused = service.clone().oneshot(run.attach(prompt("m", true))).await;
+        let refused = service.clone().oneshot(run.attach(prompt("m"))).await;
         assert!(refused.is_err(), "it is left alone");
     }
     assert_eq!((upstream.calls(), run.terminal_reason()), (1, None));
@@ -172,7 +172,7 @@ async fn errors_are_known_of_a_run_without_limits_too() {
 /// Whoever has a handle on a run, a tool of the agent's for one, may say a limit.
 #[tokio::test(start_paused = true)]
 async fn no_limit_of_errors_is_raised_or_lifted_by_a_later_one() {
-    let none = || quick().per_error_key(None).per_run(None);
+    let none = || no_delay().per_error_key(None).per_run(None);
     for (limit, larger, reason) in [
         (budget(2), budget(20), TerminalReason::ConsecutiveErrors),
         (

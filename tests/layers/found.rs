@@ -1,82 +1,18 @@
 //! What the random stacks found, each in its smallest form.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
-
 use http::{Request, StatusCode};
 use http_body_util::BodyExt;
-use tokio::time::{Instant, Sleep, sleep, timeout};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tokio::time::{Instant, timeout};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, ProgressLayer,
-    ReplayBody, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer,
-    TerminalReason, TurnCapLayer,
+    Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, ProgressLayer, ReplayBody,
+    RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
 };
 
 use crate::support::{
-    DONE, PING, PRELUDE, ReadExt, Script, Several, chat, prompt, reason_of, request, secs,
+    PING, PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, no_delay, prompt, reason_of,
+    request, secs,
 };
-
-/// Ready at once for the first call, and after a time for each further.
-#[derive(Debug)]
-struct Slow {
-    inner: Several,
-    after: Duration,
-    timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl Slow {
-    const fn new(inner: Several, after: Duration) -> Self {
-        let timer = None;
-        Self {
-            inner,
-            after,
-            timer,
-        }
-    }
-}
-
-impl Clone for Slow {
-    fn clone(&self) -> Self {
-        Self::new(self.inner.clone(), self.after)
-    }
-}
-
-impl Service<Request<ReplayBody>> for Slow {
-    type Response = <Several as Service<Request<ReplayBody>>>::Response;
-    type Error = BoxError;
-    type Future = <Several as Service<Request<ReplayBody>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        if self.inner.calls() > 0 {
-            let after = self.after;
-            let timer = self.timer.get_or_insert_with(|| Box::pin(sleep(after)));
-            ready!(timer.as_mut().poll(cx));
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<ReplayBody>) -> Self::Future {
-        self.timer = None;
-        self.inner.call(request)
-    }
-}
-
-fn failing() -> Script {
-    Script::json().status(500).data(r#"{"error":{}}"#)
-}
-
-fn healthy() -> Script {
-    Script::sse().data(PRELUDE).data(chat("a")).data(DONE)
-}
-
-fn quick() -> RetryBudget {
-    RetryBudget::new().delays(Duration::ZERO, Duration::ZERO)
-}
 
 fn fallback(models: &[&str]) -> ModelFallbackLayer {
     ModelFallbackLayer::new(models.iter().map(|model| Candidate::new(*model)))
@@ -84,13 +20,13 @@ fn fallback(models: &[&str]) -> ModelFallbackLayer {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
-    let upstream = Several::new([failing(), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(5)))
-        .layer(RetryBudgetLayer::new(quick()))
-        .service(Slow::new(upstream.clone(), secs(5)));
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone().busy(secs(5)));
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
@@ -98,40 +34,40 @@ async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_is_never_ready_has_its_share_of_the_time_and_no_more() {
-    let upstream = Several::new([failing()]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(9)))
         .layer(fallback(&["a", "b", "c"]))
-        .service(Slow::new(upstream.clone(), secs(6)));
+        .service(upstream.clone().busy(secs(6)));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     // b is given up at half of the nine seconds; c finds the service ready.
     assert_eq!(answer.headers()["x-served-model"], "c");
     assert_eq!(start.elapsed(), secs(6));
-    assert!(upstream.seen()[1].body.contains(r#""c""#));
+    assert!(upstream.requests()[1].body().contains(r#""c""#));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
-    let upstream = Several::new([Script::sse().data(PRELUDE).never()]);
+    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(5)))
-        .layer(RetryBudgetLayer::new(quick()).hold(secs(5)))
+        .layer(RetryBudgetLayer::new(no_delay()).hold(secs(5)))
         .service(upstream);
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
 }
 
 #[tokio::test(start_paused = true)]
 async fn nothing_comes_after_the_error_of_an_attempt() {
-    let upstream = Several::new([Script::sse().data(chat("a")).fail("reset")]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
-    let run = upstream.seen()[0].run.run();
+    let upstream = Upstream::scripts([Script::sse().data(chat("a")).fail("reset")]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let run = upstream.requests()[0].run().run();
     let mut body = answer.into_body();
     body.frame().await.unwrap().unwrap();
 
@@ -143,43 +79,39 @@ async fn nothing_comes_after_the_error_of_an_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_over_with_the_last_of_its_body_though_the_body_is_kept() {
-    let upstream = Several::new([healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
-    let mut body = service
-        .oneshot(prompt("m", true))
-        .await
-        .unwrap()
-        .into_body();
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let mut body = service.oneshot(prompt("m")).await.unwrap().into_body();
 
     while let Some(frame) = body.frame().await {
         frame.unwrap();
     }
 
-    let run = upstream.seen()[0].run.run();
+    let run = upstream.requests()[0].run().run();
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_innermost_fallback_says_who_served() {
-    let upstream = Several::new([failing(), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
         .layer(fallback(&["a", "b"]))
         .layer(fallback(&["a", "b"]))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.headers()["x-served-model"], "b");
     assert_eq!(answer.status(), StatusCode::OK);
-    assert!(upstream.seen()[1].body.contains(r#""b""#));
+    assert!(upstream.requests()[1].body().contains(r#""b""#));
     answer.into_body().read().await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_makes_no_attempt_pays_nothing_in() {
-    let budget = quick().shared(1.0, 0);
-    let upstream = Several::new([failing()]);
+    let budget = no_delay().shared(1.0, 0);
+    let upstream = Upstream::scripts([failure(500)]);
     // Opened with the first attempt of the fallback, the limit has passed when
     // the service is ready for the second.
     let service = ServiceBuilder::new()
@@ -188,9 +120,9 @@ async fn a_call_that_makes_no_attempt_pays_nothing_in() {
         .layer(RetryBudgetLayer::new(
             budget.clone().max_attempts_per_candidate(1),
         ))
-        .service(Slow::new(upstream.clone(), secs(3)));
+        .service(upstream.clone().busy(secs(3)));
 
-    service.oneshot(prompt("a", true)).await.unwrap_err();
+    service.oneshot(prompt("a")).await.unwrap_err();
 
     assert_eq!(upstream.calls(), 1);
     assert!(budget.withdraw(Some("a")).is_some());
@@ -203,7 +135,7 @@ async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::local())
         .layer(ProgressLayer::new().keep_alive(Some(secs(6))))
-        .service(script.upstream().0);
+        .service(Upstream::script(script));
     let start = Instant::now();
 
     let answer = service.oneshot(request()).await.unwrap();
@@ -221,7 +153,7 @@ async fn a_call_is_one_turn_on_both_sides_of_the_layer_that_opens_it() {
         .layer(TurnCapLayer::new(1))
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(TurnCapLayer::new(1))
-        .service(healthy().upstream().0);
+        .service(Upstream::script(healthy()));
 
     let answer = service.oneshot(request()).await.unwrap();
 
@@ -240,7 +172,7 @@ async fn the_smaller_limit_of_loops_holds_though_it_stands_further_in() {
         action.repeat(2),
     );
     for (outer, inner) in [(3, 2), (2, 3)] {
-        let upstream = Several::new([healthy()]);
+        let upstream = Upstream::scripts([healthy()]);
         let service = ServiceBuilder::new()
             .layer(LoopGuardLayer::new().stop(outer))
             .layer(LoopGuardLayer::new().stop(inner))

@@ -13,8 +13,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Several, chat, coded, failing, healthy,
-    healthy_text, prompt, quick, secs,
+    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, healthy_text,
+    no_delay, prompt, prompt_json, secs,
 };
 
 /// What the caller got.
@@ -38,9 +38,9 @@ struct Stack {
 }
 
 impl Stack {
-    fn around(upstream: &Several) -> Self {
+    fn around(upstream: &Upstream) -> Self {
         let registry = RunRegistry::new();
-        let budget = quick();
+        let budget = no_delay();
         let candidates = ["a", "b"].map(Candidate::new);
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
@@ -79,7 +79,7 @@ impl Stack {
 }
 
 fn named(id: &'static str) -> Request<Full<Bytes>> {
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     let id = HeaderValue::from_static(id);
     request.headers_mut().insert("x-run-id", id);
     request
@@ -94,10 +94,10 @@ async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
         .data(PING)
         .data(chat("a"))
         .data(DONE);
-    let upstream = Several::new([failed, failing(529), served]);
+    let upstream = Upstream::scripts([failed, failure(529), served]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 200);
     assert_eq!(got.headers["x-served-model"], "b");
@@ -114,10 +114,10 @@ async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_after_the_commit_is_the_error_frame() {
     let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
-    let upstream = Several::new([failing(500), broken]);
+    let upstream = Upstream::scripts([failure(500), broken]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 200);
     let run = got.run.clone().unwrap();
@@ -135,11 +135,11 @@ async fn a_failure_after_the_commit_is_the_error_frame() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_after_the_commit_is_the_error_frame_after_the_attempts_window() {
-    let upstream = Several::new([Script::sse().data(chat("a")).never(), healthy()]);
+    let upstream = Upstream::scripts([Script::sse().data(chat("a")).never(), healthy()]);
     let stack = Stack::around(&upstream);
     let start = Instant::now();
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     let text = got.text();
     let frame = text.strip_prefix(&*chat("a")).unwrap();
@@ -150,13 +150,13 @@ async fn silence_after_the_commit_is_the_error_frame_after_the_attempts_window()
 
 #[tokio::test(start_paused = true)]
 async fn when_all_failed_the_caller_gets_the_last_answer_without_our_headers() {
-    let last = failing(503)
+    let last = failure(503)
         .header("retry-after", "61")
         .header("x-request-id", "r");
-    let upstream = Several::new([failing(500), failing(500), last]);
+    let upstream = Upstream::scripts([failure(500), failure(500), last]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 503);
     assert_eq!(got.headers["x-request-id"], "r");
@@ -169,10 +169,10 @@ async fn when_all_failed_the_caller_gets_the_last_answer_without_our_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
-    let upstream = Several::new([Script::before_head().fail("reset")]);
+    let upstream = Upstream::scripts([Script::before_head().fail("reset")]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 502);
     assert!(!got.headers.contains_key("x-terminal-reason"));
@@ -182,11 +182,11 @@ async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let stack = Stack::around(&upstream);
     let start = Instant::now();
 
-    let got = stack.ask(prompt("a", false)).await;
+    let got = stack.ask(prompt_json("a")).await;
 
     assert_eq!(got.status, 504);
     assert_eq!(got.headers["x-terminal-reason"], "step_timeout");
@@ -197,7 +197,7 @@ async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let stack = Stack::around(&upstream);
 
     for _ in 0..4 {
@@ -221,12 +221,12 @@ async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on(
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_be_sent_is_a_400_and_one_that_is_too_large_a_413() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let stack = Stack::around(&upstream);
 
-    let request = prompt("a", true).map(|_| Full::from("not json"));
+    let request = prompt("a").map(|_| Full::from("not json"));
     assert_eq!(stack.ask(request).await.status, 400);
-    let request = prompt("a", true).map(|_| Full::from(vec![b' '; (32 << 20) + 1]));
+    let request = prompt("a").map(|_| Full::from(vec![b' '; (32 << 20) + 1]));
     assert_eq!(stack.ask(request).await.status, 413);
 
     assert_eq!(upstream.calls(), 0);
@@ -237,10 +237,10 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
     for (script, leaves) in [
         (Script::before_head().never(), 5),
         (Script::sse().data(PRELUDE).never(), 5),
-        (failing(429).header("retry-after", "30"), 5),
+        (failure(429).header("retry-after", "30"), 5),
         (Script::sse().data(chat("a")).never(), 5),
     ] {
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let stack = Stack::around(&upstream);
 
         let left = timeout(secs(leaves), stack.ask(named("r-1"))).await;
@@ -249,9 +249,9 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
 
         assert!(left.is_err());
         assert_eq!(upstream.calls(), 1);
-        let seen = upstream.seen();
-        assert_eq!(seen[0].run.run().in_flight(), 0);
-        assert!(seen[0].run.terminal_reason().is_some());
+        let seen = upstream.requests();
+        assert_eq!(seen[0].run().run().in_flight(), 0);
+        assert!(seen[0].run().terminal_reason().is_some());
         tokio::time::sleep(secs(1_000)).await;
         assert_eq!(upstream.calls(), 1);
     }
@@ -259,8 +259,8 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_by_id_reaches_a_call_that_waits_for_its_repeat() {
-    let limited = failing(429).header("retry-after", "30");
-    let upstream = Several::new([limited, healthy()]);
+    let limited = failure(429).header("retry-after", "30");
+    let upstream = Upstream::scripts([limited, healthy()]);
     let stack = Stack::around(&upstream);
     let registry = stack.registry.clone();
     let start = Instant::now();
@@ -282,23 +282,23 @@ async fn an_abort_by_id_reaches_a_call_that_waits_for_its_repeat() {
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_request_is_the_callers_own_and_asked_once() {
-    let upstream = Several::new([coded(400, "invalid_image"), healthy()]);
+    let upstream = Upstream::scripts([Script::error_code(400, "invalid_image"), healthy()]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 400);
     assert_eq!(upstream.calls(), 1);
-    let healthy = stack.ask(prompt("a", true)).await;
+    let healthy = stack.ask(prompt("a")).await;
     assert_eq!(healthy.text(), healthy_text());
 }
 
 #[tokio::test(start_paused = true)]
 async fn streams_that_are_announced_as_empty_are_no_success() {
-    let upstream = Several::new([Script::sse().header("content-length", "0")]);
+    let upstream = Upstream::scripts([Script::sse().header("content-length", "0")]);
     let stack = Stack::around(&upstream);
 
-    let got = stack.ask(prompt("a", true)).await;
+    let got = stack.ask(prompt("a")).await;
 
     assert_eq!(got.status, 502);
     assert_eq!(upstream.calls(), 4);

@@ -6,7 +6,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{HardCeilingLayer, Limits, NodeKind, Run, Scope, TerminalReason, Terminated};
 
 use crate::support::{
-    DONE, FINISH, ReadExt, Script, chat, plain, poll_body, reason_of, request, secs,
+    DONE, FINISH, ReadExt, Script, Upstream, chat, plain, poll_body, reason_of, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -17,40 +17,44 @@ fn layer() -> HardCeilingLayer {
 
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_ends_a_call_before_its_head() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let start = Instant::now();
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(start.elapsed(), LIMIT);
-    assert_eq!(probe.dropped().at, start + LIMIT);
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.dropped().at, start + LIMIT);
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::HardCeiling));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_ends_a_body_and_progress_does_not_extend_it() {
-    let (upstream, probe) = Script::sse().repeat(100, 1.0, chat("a")).upstream();
+    let upstream = Upstream::script(Script::sse().repeat(100, 1.0, chat("a")));
     let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
     assert_eq!(start.elapsed(), LIMIT);
-    assert_eq!(probe.dropped().at, start + LIMIT);
+    assert_eq!(upstream.dropped().at, start + LIMIT);
     assert!((29..=30).contains(&read.frames), "{}", read.frames);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
-    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -68,12 +72,12 @@ async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
         "{} frames after the ceiling",
         read.frames
     );
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
-    let (upstream, _) = Script::json().flood("x").upstream();
+    let upstream = Upstream::script(Script::json().flood("x"));
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -91,10 +95,14 @@ async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn pauses_do_not_stop_it() {
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
-    let _pause = probe.run().pause();
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
+    let _pause = upstream.run().pause();
 
     let read = answer.into_body().read().await;
 
@@ -104,7 +112,7 @@ async fn pauses_do_not_stop_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_has_a_reason_of_its_own() {
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
 
     let service = layer().timeout(Some(secs(20))).layer(upstream);
@@ -122,7 +130,7 @@ async fn a_timeout_has_a_reason_of_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_works_without_a_ceiling() {
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
 
     let service = HardCeilingLayer::optional(None)
@@ -142,7 +150,7 @@ async fn a_timeout_works_without_a_ceiling() {
 
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
 
     let service = layer().timeout(Some(LIMIT)).layer(upstream);
     let read = service
@@ -159,7 +167,7 @@ async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
 #[tokio::test(start_paused = true)]
 async fn the_scope_of_a_run_counts_over_several_calls() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().wait(20.0).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().wait(20.0).data(DONE));
     let service = layer().scope(Scope::Run).layer(upstream);
     let start = Instant::now();
 
@@ -185,8 +193,8 @@ async fn the_scope_of_a_run_counts_over_several_calls() {
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
-    let service = layer().scope(Scope::Run).layer(upstream);
+    let upstream = Upstream::script(Script::sse().data(DONE));
+    let service = layer().scope(Scope::Run).layer(upstream.clone());
     service
         .clone()
         .oneshot(run.attach(request()))
@@ -201,14 +209,14 @@ async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
     let error = service.oneshot(run.attach(request())).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
     let run = Run::open();
     sleep(secs(100)).await;
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
 
     let answer = layer()
@@ -231,7 +239,7 @@ async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
 #[tokio::test(start_paused = true)]
 async fn of_two_layers_the_tighter_holds() {
     for limits in [[30, 50], [50, 30]] {
-        let (upstream, _) = Script::sse().never().upstream();
+        let upstream = Upstream::script(Script::sse().never());
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(limits[0])))
             .layer(HardCeilingLayer::new(secs(limits[1])))
@@ -257,7 +265,7 @@ async fn an_error_in_the_very_instant_is_the_ceilings_and_becomes_its_source() {
         Script::before_head().wait(30.0).fail("reset"),
         Script::sse().wait(30.0).fail("reset"),
     ] {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
 
         let answer = layer().layer(upstream).oneshot(request()).await;
         let error = match answer {
@@ -273,10 +281,10 @@ async fn an_error_in_the_very_instant_is_the_ceilings_and_becomes_its_source() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_one_tick_before_the_ceiling_is_the_error() {
-    let (upstream, probe) = Script::sse().wait(29.999).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().wait(29.999).fail("reset"));
 
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -287,18 +295,18 @@ async fn an_error_one_tick_before_the_ceiling_is_the_error() {
     assert_eq!(read.reason(), None);
     assert_eq!(read.end.unwrap_err().to_string(), "reset");
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_body_in_the_very_instant_wins() {
-    let (upstream, probe) = Script::sse().data(FINISH).wait(30.0).upstream();
+    let upstream = Upstream::script(Script::sse().data(FINISH).wait(30.0));
     let start = Instant::now();
 
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -309,14 +317,14 @@ async fn the_end_of_the_body_in_the_very_instant_wins() {
     assert_eq!(start.elapsed(), LIMIT);
     assert_eq!(read.whole(), FINISH);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_longest_durations_there_are_do_not_overflow() {
-    let (upstream, _) = Script::sse().wait(1e6).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().wait(1e6).data(DONE));
     let service = HardCeilingLayer::new(Duration::MAX)
         .timeout(Some(Duration::MAX))
         .layer(upstream);
@@ -362,7 +370,7 @@ async fn the_programs_limits_for_a_request_replace_both_clocks() {
         ),
     ];
     for (limits, expected, reason) in limits {
-        let (upstream, _) = Script::sse().never().upstream();
+        let upstream = Upstream::script(Script::sse().never());
         let mut request = request();
         request.extensions_mut().insert(limits);
         let start = Instant::now();
@@ -396,9 +404,9 @@ fn a_timeout_of_zero_panics() {
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
     let script = Script::json().size(3).knows_its_end().wait(1e5).data("abc");
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let answer = HardCeilingLayer::optional(None)
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(plain())
         .await
         .unwrap();
@@ -407,12 +415,12 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
     assert_eq!(body.size_hint().exact(), Some(3));
     assert_eq!(body.token().await, "abc");
     assert!(body.is_end_stream());
-    assert!(probe.runs().is_empty());
+    assert!(upstream.runs().is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
-    let (upstream, _) = Script::json().size(2).knows_its_end().data("{}").upstream();
+    let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -423,7 +431,7 @@ async fn size_hint_end_and_trailers_are_forwarded() {
     body.token().await;
     assert!(body.is_end_stream());
 
-    let (upstream, _) = Script::json().data("{}").trailers().upstream();
+    let upstream = Upstream::script(Script::json().data("{}").trailers());
     let read = layer()
         .layer(upstream)
         .oneshot(request())
@@ -438,35 +446,35 @@ async fn size_hint_end_and_trailers_are_forwarded() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_comes_back_after_the_ceiling_gets_it() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
         .into_body();
     body.token().await;
     sleep(LIMIT * 2).await;
-    assert!(!probe.is_dropped(), "nobody polled");
+    assert!(!upstream.is_dropped(), "nobody polled");
 
     let read = body.read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_dropped_gives_its_node_and_timer_back() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(run.attach(request()))
         .await
         .unwrap()
         .into_body();
     assert!(poll_body(&mut body).is_pending());
-    let call = probe.run();
+    let call = upstream.run();
     assert_eq!(run.in_flight(), 1);
 
     drop(body);
@@ -479,10 +487,13 @@ async fn a_call_that_is_dropped_gives_its_node_and_timer_back() {
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_never_polled_settles_its_call() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
 
-    drop(layer().layer(upstream).call(run.attach(request())));
+    drop(layer().layer(upstream.clone()).call(run.attach(request())));
 
-    assert_eq!(probe.run().terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(
+        upstream.run().terminal_reason(),
+        Some(TerminalReason::Aborted)
+    );
     assert_eq!(run.in_flight(), 0);
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use tower::Service;
 use tower_agent::{BoxError, HealthGateLayer, upstream::TransportError};
 
-use crate::support::{Script, saying};
+use crate::support::Script;
 
 /// llama.cpp's, while it loads.
 const LOADING: &str =
@@ -131,5 +131,5 @@ fn down() -> Script {
 
 /// It listens, and loads its model.
 fn loading() -> Script {
-    saying(503, LOADING)
+    Script::answer(503, LOADING)
 }

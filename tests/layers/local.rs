@@ -5,7 +5,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{Limits, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated};
 
 use crate::support::{
-    DONE, PING, PRELUDE, Probe, Read, ReadExt, STOP, Script, call_of, chat, content_block,
+    DONE, PING, PRELUDE, Read, ReadExt, STOP, Script, Upstream, call_of, chat, content_block,
     messages, reason_of, request, request_of, secs,
 };
 
@@ -22,11 +22,11 @@ async fn play(
     layer: StepTimeoutLayer,
     script: Script,
     request: http::Request<()>,
-) -> (Read, std::time::Duration, Probe) {
+) -> (Read, std::time::Duration, Upstream) {
     let start = Instant::now();
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let reading = async {
-        match layer.layer(upstream).oneshot(request).await {
+        match layer.layer(upstream.clone()).oneshot(request).await {
             Ok(answer) => answer.into_body().read().await,
             Err(error) => Read {
                 text: String::new(),
@@ -37,7 +37,7 @@ async fn play(
         }
     };
     let read = timeout(secs(3600), reading).await.unwrap();
-    (read, start.elapsed(), probe)
+    (read, start.elapsed(), upstream)
 }
 
 /// Answers of slow models that are well, each with the seconds it takes.
@@ -247,7 +247,7 @@ async fn the_programs_window_for_a_request_replaces_the_profile() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_clock_of_a_local_model_and_a_heartbeat_of_the_program_restarts_it() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().data(PING).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(PING).never());
     let answer = local().layer(upstream).oneshot(request_of(&run)).await;
     let mut body = answer.unwrap().into_body();
     let start = Instant::now();
@@ -273,7 +273,7 @@ async fn a_pause_stops_the_clock_of_a_local_model_and_a_heartbeat_of_the_program
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_is_away_is_not_taken_for_a_dead_model() {
-    let (upstream, _) = Script::sse().data(PING).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(PING).data(DONE));
     let answer = local().layer(upstream).oneshot(request()).await;
     let mut body = answer.unwrap().into_body();
     let _ping = body.next().await;

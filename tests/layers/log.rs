@@ -22,21 +22,21 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 use crate::{
     reasons::all,
     support::{
-        DONE, FINISH, Heard, LogEvent, PRELUDE, ReadExt, Script, Several, USAGE, call_of, chat,
-        failing, prompt, quick, request, secs,
+        DONE, FINISH, LogCapture, LogEvent, PRELUDE, ReadExt, Script, USAGE, Upstream, call_of,
+        chat, failure, no_delay, prompt, request, secs,
     },
 };
 
-fn calls(heard: &Heard) -> Vec<LogEvent> {
+fn calls(heard: &LogCapture) -> Vec<LogEvent> {
     heard.events("call ended")
 }
 
-fn runs(heard: &Heard) -> Vec<LogEvent> {
+fn runs(heard: &LogCapture) -> Vec<LogEvent> {
     heard.events("run ended")
 }
 
 /// The one line there is of a call, and none of a run.
-fn one_call(heard: &Heard) -> LogEvent {
+fn one_call(heard: &LogCapture) -> LogEvent {
     let (calls, runs) = (calls(heard), runs(heard));
     assert_eq!((calls.len(), runs.len()), (1, 0), "{calls:?} {runs:?}");
     calls[0].clone()
@@ -66,11 +66,11 @@ async fn each_reason_is_one_line_of_its_level() {
     for (reason, name, _, class) in all() {
         let run = Run::open();
         let (request, call) = call_of(&run);
-        let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+        let upstream = Upstream::script(Script::sse().data(chat("a")).never());
         let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
         let mut body = service.oneshot(request).await.unwrap().into_body();
         body.token().await;
-        let heard = Heard::listen();
+        let heard = LogCapture::start();
 
         call.end(reason.clone());
         assert!(calls(&heard).is_empty(), "something of it is left");
@@ -101,7 +101,7 @@ async fn each_reason_is_one_line_of_its_level() {
 #[tokio::test(start_paused = true)]
 async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
     for id in [None, Some("r-1")] {
-        let upstream = Several::new([failing(500), failing(500), counted()]);
+        let upstream = Upstream::scripts([failure(500), failure(500), counted()]);
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(RunRegistry::new()))
@@ -109,19 +109,19 @@ async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
             .layer(ClientDisconnectLayer::new())
             .layer(HardCeilingLayer::new(secs(1800)))
             .layer(StepTimeoutLayer::new(secs(300)))
-            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(quick()))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(no_delay()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .layer(HardCeilingLayer::new(secs(600)))
             .layer(StepTimeoutLayer::new(secs(120)))
             .service(upstream.clone());
-        let mut request = prompt("a", true);
+        let mut request = prompt("a");
         let session = HeaderValue::from_static("s-1");
         request.headers_mut().insert("x-session-id", session);
         let request = match id {
             Some(id) => named(request, id),
             None => request,
         };
-        let heard = Heard::listen();
+        let heard = LogCapture::start();
 
         let answer = service.oneshot(request).await.unwrap();
         let run = answer.headers()["x-run-id"].clone();
@@ -150,14 +150,10 @@ async fn a_caller_who_leaves_is_one_line() {
             } else {
                 pump
             })
-            .layer(RetryBudgetLayer::new(quick()))
-            .service(Several::new([counted()]));
-        let heard = Heard::listen();
-        let mut body = service
-            .oneshot(prompt("a", true))
-            .await
-            .unwrap()
-            .into_body();
+            .layer(RetryBudgetLayer::new(no_delay()))
+            .service(Upstream::scripts([counted()]));
+        let heard = LogCapture::start();
+        let mut body = service.oneshot(prompt("a")).await.unwrap().into_body();
         body.token().await;
 
         drop(body);
@@ -174,9 +170,9 @@ async fn a_caller_who_leaves_is_one_line() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
     // The run is made for the call.
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = HardCeilingLayer::new(secs(9)).layer(upstream);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     let cut = service.oneshot(request()).await.unwrap().into_body();
     cut.read().await.end.unwrap_err();
     let line = one_call(&heard);
@@ -189,15 +185,15 @@ async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
     // A limit of the run, in its only call; then in its second.
     for done in [0, 1] {
         let upstream =
-            Several::new(std::iter::repeat_n(counted(), done).chain([Script::sse().never()]));
+            Upstream::scripts(std::iter::repeat_n(counted(), done).chain([Script::sse().never()]));
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(RunRegistry::new()))
             .layer(StepTimeoutLayer::new(secs(9)).scope(Scope::Run))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream);
-        let heard = Heard::listen();
+        let heard = LogCapture::start();
         for _ in 0..=done {
-            let request = named(prompt("a", true), "r-1");
+            let request = named(prompt("a"), "r-1");
             if let Ok(answer) = service.clone().oneshot(request).await {
                 let _cut = answer.into_body().read().await;
             }
@@ -220,14 +216,14 @@ async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_run_that_is_over_refuses_is_a_line_each() {
-    let upstream = Several::new([counted()]);
+    let upstream = Upstream::scripts([counted()]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(TurnCapLayer::new(1))
         .service(upstream);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     for _ in 0..3 {
-        let request = prompt("a", true).map(|_| tower_agent::ReplayBody::from("{}"));
+        let request = prompt("a").map(|_| tower_agent::ReplayBody::from("{}"));
         if let Ok(answer) = service.clone().oneshot(named(request, "r-1")).await {
             answer.into_body().read().await.whole();
         }
@@ -247,15 +243,15 @@ async fn what_a_run_that_is_over_refuses_is_a_line_each() {
 #[tokio::test(start_paused = true)]
 async fn a_run_further_out_whose_call_belongs_to_another_run_is_logged_as_that_call() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(9)))
         .layer(RunLayer::new(registry.clone()))
         .service(upstream);
-    let taken = RunLayer::new(registry).layer(Script::sse().data(DONE).upstream().0);
+    let taken = RunLayer::new(registry).layer(Upstream::script(Script::sse().data(DONE)));
     let answer = taken.oneshot(named(request(), "r-1")).await.unwrap();
     answer.into_body().read().await.whole();
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
 
     let body = service.oneshot(named(request(), "r-1")).await.unwrap();
     body.into_body().read().await.end.unwrap_err();
@@ -290,7 +286,7 @@ impl Wake for Woken {
 async fn ends_before(subscriber: impl Fn(&Run, &Woken) + Send + Sync + 'static) -> (Run, Run) {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
     let mut body = service.oneshot(request).await.unwrap().into_body();
     body.token().await;
@@ -349,11 +345,13 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
-        .layer(RetryBudgetLayer::new(quick()))
-        .service(Several::new([Script::before_head().fail("peer reset")]));
-    let heard = Heard::listen();
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(Upstream::scripts(
+            [Script::before_head().fail("peer reset")],
+        ));
+    let heard = LogCapture::start();
 
-    let request = named(prompt("a", true), "r-1");
+    let request = named(prompt("a"), "r-1");
     let answer = service.oneshot(request).await.unwrap();
 
     assert_eq!(answer.status(), 502);
@@ -378,20 +376,20 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(HardCeilingLayer::new(secs(10)))
-        .service(upstream);
+        .service(upstream.clone());
     let answer = service.oneshot(named(request(), "r")).await.unwrap();
     let run = registry.find(&"r".parse().unwrap()).remove(0);
     let mut body = answer.into_body();
     body.token().await;
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
 
     // The reader stands still; another task looks at the clocks.
     tokio::time::advance(secs(10)).await;
-    assert!(probe.run().check().is_err());
+    assert!(upstream.run().check().is_err());
     run.end(TerminalReason::Aborted);
     assert!(calls(&heard).is_empty() && runs(&heard).is_empty());
     drop(body);

@@ -38,6 +38,7 @@ mod step_timeout;
 mod stop_phrase;
 mod stuck;
 mod summary;
+#[path = "../support/mod.rs"]
 mod support;
 mod terminal_response;
 mod ties;

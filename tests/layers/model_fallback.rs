@@ -29,8 +29,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt, quick,
-    run_on, secs, tries,
+    ERROR, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
+    prompt, run_on, secs, tries,
 };
 
 /// A layer with candidates of these names, at the upstream that there is.
@@ -54,11 +54,11 @@ where
 
 /// The layer alone, and with repeats of each candidate inside. An attempt may be
 /// silent for ten seconds. They must not differ.
-fn both(layer: &ModelFallbackLayer) -> [(Boxed, Several); 2] {
-    let upstreams = [(); 2].map(|()| Several::new([healthy()]));
+fn both(layer: &ModelFallbackLayer) -> [(Boxed, Upstream); 2] {
+    let upstreams = [(); 2].map(|()| Upstream::scripts([healthy()]));
     let [one, two] = upstreams.clone();
     let step = StepTimeoutLayer::new(secs(10));
-    let repeats = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+    let repeats = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
     let alone = layer.layer(step.layer(one));
     let nested = layer.layer(repeats.layer(step.layer(two)));
     let [one, two] = upstreams;
@@ -66,7 +66,7 @@ fn both(layer: &ModelFallbackLayer) -> [(Boxed, Several); 2] {
 }
 
 /// Whom one call asks, whose answer is read to its end if there is one.
-async fn asks<S, B>(service: &S, upstream: &Several, request: Request<Full<Bytes>>) -> Vec<String>
+async fn asks<S, B>(service: &S, upstream: &Upstream, request: Request<Full<Bytes>>) -> Vec<String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError> + Clone,
     B: Body<Data = Bytes> + Unpin + Send,
@@ -82,7 +82,7 @@ where
 
 /// A request on the account of this caller.
 fn from(caller: &'static str, model: &str) -> Request<Full<Bytes>> {
-    let mut request = prompt(model, true);
+    let mut request = prompt(model);
     let account = HeaderValue::from_static(caller);
     request.headers_mut().insert(AUTHORIZATION, account);
     request
@@ -99,10 +99,10 @@ fn failed(class: FailureClass) -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn the_second_model_serves_when_the_first_fails() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let answer = service.oneshot(request).await.unwrap();
 
@@ -124,19 +124,23 @@ async fn the_second_model_serves_when_the_first_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn only_the_model_of_the_request_changes() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "longer"]).layer(upstream.clone());
     let body = "{ \"n\": 1.0000000000000000001,\"model\" : \"a\", \"x\":\"\\u00e9\" }";
-    let request = prompt("a", true).map(|_| http_body_util::Full::from(body));
+    let request = prompt("a").map(|_| http_body_util::Full::from(body));
 
     service.oneshot(request).await.unwrap();
 
-    let sent: Vec<_> = upstream.seen().into_iter().map(|seen| seen.body).collect();
-    assert_eq!(sent, [body, &body.replace("\"a\"", "\"longer\"")]);
+    assert_eq!(
+        upstream.bodies(),
+        [body, &body.replace("\"a\"", "\"longer\"")]
+    );
     let lengths = upstream.header("content-length");
     assert_eq!(
         lengths,
-        sent.iter()
+        upstream
+            .bodies()
+            .iter()
             .map(|body| Some(body.len().to_string()))
             .collect::<Vec<_>>()
     );
@@ -144,14 +148,14 @@ async fn only_the_model_of_the_request_changes() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
-    let last = failing(503)
+    let last = failure(503)
         .header("x-request-id", "r")
         .header("retry-after", "7");
     let broken = Script::before_head().fail("reset");
-    let upstream = Several::new([failing(500), broken, last]);
+    let upstream = Upstream::scripts([failure(500), broken, last]);
     let service = models(["a", "b", "c"]).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.headers()["x-request-id"], "r");
@@ -174,10 +178,10 @@ async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
 #[tokio::test(start_paused = true)]
 async fn when_all_broke_the_last_error_is_handed_up_itself() {
     let broken = |why| Script::before_head().fail(why);
-    let upstream = Several::new([broken("first"), broken("second")]);
+    let upstream = Upstream::scripts([broken("first"), broken("second")]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -190,10 +194,10 @@ async fn when_all_broke_the_last_error_is_handed_up_itself() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_tried_after_the_commit() {
     let broken = Script::sse().data(chat("a")).fail("reset");
-    let upstream = Several::new([broken, healthy()]);
+    let upstream = Upstream::scripts([broken, healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let answer = service.oneshot(request).await.unwrap();
     assert_eq!(answer.headers()["x-served-model"], "a");
@@ -209,10 +213,10 @@ async fn nothing_is_tried_after_the_commit() {
 #[tokio::test(start_paused = true)]
 async fn an_upstreams_own_error_after_the_commit_passes_unchanged() {
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"overloaded_error\"}}\n\n";
-    let upstream = Several::new([Script::sse().data(chat("a")).data(event), healthy()]);
+    let upstream = Upstream::scripts([Script::sse().data(chat("a")).data(event), healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let answer = service.oneshot(request).await.unwrap();
 

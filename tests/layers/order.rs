@@ -17,7 +17,7 @@ use tower_agent::{
     StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
 };
 
-use crate::support::{ReadExt, Several, quick, saying, secs};
+use crate::support::{ReadExt, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
 const ORDER: [&str; 15] = [
@@ -140,7 +140,7 @@ fn says(text: &str, run: &str) -> Request<Full<Bytes>> {
 #[tokio::test(start_paused = true)]
 async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
     let registry = RunRegistry::new();
-    let upstream = Several::new([saying(200, r#"{"choices":[]}"#)]);
+    let upstream = Upstream::scripts([Script::answer(200, r#"{"choices":[]}"#)]);
     let candidates = ["a", "b"].map(Candidate::new);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
@@ -154,7 +154,7 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
         .layer(LoopGuardLayer::new())
         .layer(ProgressLayer::new())
         .layer(ModelFallbackLayer::new(candidates))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(HardCeilingLayer::new(secs(600)))
         .layer(StepTimeoutLayer::new(secs(120)))
         .layer(HealthGateLayer::new(service_fn(|()| {

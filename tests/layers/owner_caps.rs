@@ -8,16 +8,20 @@ use tower_agent::{
     TerminalResponseLayer, Terminated,
 };
 
-use crate::support::{Probe, ReadExt, Script, request, secs};
+use crate::support::{ReadExt, Script, Upstream, request, secs};
 
 type Body = tower_agent::run_layer::RunBody<crate::support::UpstreamBody>;
 type Service = BoxCloneService<Request<()>, Response<Body>, BoxError>;
 
-fn capped(caps: OwnerCaps) -> (Service, Probe, RunRegistry) {
-    let (upstream, probe) = Script::json().data("{}").upstream();
+fn capped(caps: OwnerCaps) -> (Service, Upstream, RunRegistry) {
+    let upstream = Upstream::script(Script::json().data("{}"));
     let registry = RunRegistry::new();
     let layer = RunLayer::new(registry.clone()).owner_caps(caps);
-    (layer.layer(upstream).boxed_clone(), probe, registry)
+    (
+        layer.layer(upstream.clone()).boxed_clone(),
+        upstream,
+        registry,
+    )
 }
 
 fn of(key: &str, id: Option<&str>) -> Request<()> {
@@ -204,7 +208,7 @@ async fn a_run_that_a_layer_further_out_opened_is_one_of_the_callers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_422_and_not_to_try_again() {
-    let (upstream, _) = Script::json().data("{}").upstream();
+    let upstream = Upstream::script(Script::json().data("{}"));
     let caps = OwnerCaps::new().max_open_runs(1);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
@@ -275,7 +279,7 @@ fn requests_of_one_new_run_count_once_though_they_come_at_the_same_time() {
 #[tokio::test(start_paused = true)]
 async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(tower_agent::HardCeilingLayer::optional(None).caller_deadline(true))
@@ -318,11 +322,11 @@ async fn a_run_in_the_place_of_another_counts_as_that_did() {
 async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
     let caps = OwnerCaps::new().max_open_runs(1).turns_per_hour(1);
     for hears in [false, true] {
-        let (upstream, probe) = Script::json().data("{}").upstream();
+        let upstream = Upstream::script(Script::json().data("{}"));
         let registry = RunRegistry::new();
         let layer = RunLayer::new(registry.clone()).owner_caps(caps);
         let layer = if hears { layer.hears_stop() } else { layer };
-        let service = layer.layer(upstream).boxed_clone();
+        let service = layer.layer(upstream.clone()).boxed_clone();
         ask(&service, of("x", Some("a"))).await.unwrap();
         let a = &registry.find(&"a".parse().unwrap())[0];
         // One that is under way, so that the cap is still reached.
@@ -338,7 +342,7 @@ async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
             assert_eq!(end.reason, TerminalReason::Shutdown, "{id:?}");
         }
 
-        assert_eq!(probe.calls(), 1);
+        assert_eq!(upstream.calls(), 1);
         drop(working);
     }
 }

@@ -8,8 +8,8 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{Owner, Run, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Told, chat, content_block, later, messages, poll_body,
-    request, request_of, secs,
+    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, content_block, later,
+    messages, poll_body, request, request_of, secs,
 };
 
 /// The partial text of the end of a run.
@@ -36,7 +36,7 @@ async fn cut(mut asked: Request<()>, script: Script, max: usize) -> Option<Strin
     let run = Run::open();
     run.keep_partial(max);
     asked.extensions_mut().insert(run.clone());
-    let (upstream, _) = script.never().upstream();
+    let upstream = Upstream::script(script.never());
     let service = StepTimeoutLayer::new(secs(600)).layer(upstream);
     let body = service.oneshot(asked).await.unwrap().into_body();
     let mut events = run.subscribe();
@@ -128,7 +128,7 @@ async fn an_answer_that_came_to_its_end_is_no_part_of_one() {
     for end in [DONE, FINISH] {
         let run = Run::open();
         run.keep_partial(100);
-        let (upstream, _) = Script::sse().data(chat("a")).data(end).upstream();
+        let upstream = Upstream::script(Script::sse().data(chat("a")).data(end));
         let service = StepTimeoutLayer::new(secs(600)).layer(upstream);
         let answer = service.oneshot(request_of(&run)).await.unwrap();
         answer.into_body().read().await.whole();
@@ -143,7 +143,7 @@ async fn an_answer_that_came_to_its_end_is_no_part_of_one() {
 async fn a_run_that_completes_has_no_part_of_an_answer_that_was_left() {
     let run = Run::open();
     run.keep_partial(100);
-    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = StepTimeoutLayer::new(secs(600)).layer(upstream);
     let answer = service.oneshot(run.attach(request())).await.unwrap();
     let mut body = answer.into_body();
@@ -164,7 +164,7 @@ async fn of_several_answers_it_is_the_last_that_is_not_whole() {
     let run = Run::open();
     run.keep_partial(100);
     let ask = |script: Script| {
-        let service = StepTimeoutLayer::new(secs(600)).layer(script.upstream().0);
+        let service = StepTimeoutLayer::new(secs(600)).layer(Upstream::script(script));
         let run = run.clone();
         async move { service.oneshot(request_of(&run)).await.unwrap().into_body() }
     };
@@ -186,12 +186,12 @@ async fn every_end_says_run_session_number_reason_and_message() {
         (Script::sse().data(PRELUDE).never(), None),
     ] {
         let registry = RunRegistry::new();
-        let told = Told::default();
+        let told = Summaries::default();
         let layer = RunLayer::new(registry.clone())
             .keep_partial(100)
             .on_end(told.hook());
         let mut events = registry.subscribe();
-        let service = layer.layer(script.upstream().0);
+        let service = layer.layer(Upstream::script(script));
         let mut asked = request();
         let headers = asked.headers_mut();
         headers.insert("x-run-id", "r-1".parse().unwrap());

@@ -10,18 +10,19 @@ use tower_agent::{
     BoxError, HardCeilingLayer, Run, Scope, StepTimeoutLayer, TerminalReason, ToolError,
 };
 
-use crate::support::{PING, ReadExt, Script, call_of, reason_of, request_of, secs};
+use crate::support::{PING, ReadExt, Script, Upstream, call_of, reason_of, request_of, secs};
 
 const WINDOW: Duration = secs(10);
 
 /// What stands still for so many seconds before the upstream is asked, and whether
 /// it says so.
 async fn call(seconds: u64, pauses: bool, ceiling: u64) -> (Result<String, BoxError>, Duration) {
-    let (upstream, _) = Script::before_head()
-        .wait(9.0)
-        .head("application/json")
-        .data("{}")
-        .upstream();
+    let upstream = Upstream::script(
+        Script::before_head()
+            .wait(9.0)
+            .head("application/json")
+            .data("{}"),
+    );
     let held = service_fn(move |request: Request<()>| {
         let upstream = upstream.clone();
         async move {
@@ -78,7 +79,7 @@ async fn an_approval_stops_every_window_of_its_run_and_no_ceiling() {
     let ceiling = HardCeilingLayer::new(secs(4000)).scope(Scope::Run);
     let window = |layer: StepTimeoutLayer| {
         let stack = ServiceBuilder::new().layer(ceiling).layer(layer);
-        let stack = stack.service(Script::before_head().never().upstream().0);
+        let stack = stack.service(Upstream::script(Script::before_head().never()));
         let request = call_of(&run).0;
         async move {
             let error = stack.oneshot(request).await.unwrap_err();
@@ -86,7 +87,7 @@ async fn an_approval_stops_every_window_of_its_run_and_no_ceiling() {
         }
     };
     let local = async {
-        let (upstream, _) = Script::sse().data(PING).never().upstream();
+        let upstream = Upstream::script(Script::sse().data(PING).never());
         let layer = StepTimeoutLayer::local();
         let answer = layer.layer(upstream).oneshot(call_of(&run).0).await;
         let read = answer.unwrap().into_body().read().await;
@@ -119,7 +120,7 @@ async fn an_approval_stops_every_window_of_its_run_and_no_ceiling() {
 async fn pauses_that_overlap_last_until_the_last_of_them_is_over() {
     let run = Run::open();
     let start = Instant::now();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let pause = |from: u64, until: u64| {
         let run = run.clone();
         tokio::spawn(async move {
@@ -155,7 +156,7 @@ async fn a_long_tool_is_not_killed_by_the_models_window() {
     });
     let model = async {
         let layer = StepTimeoutLayer::new(WINDOW);
-        let (upstream, _) = Script::before_head().never().upstream();
+        let upstream = Upstream::script(Script::before_head().never());
         let error = layer.layer(upstream).oneshot(call_of(&run).0).await;
         (reason_of(&error.unwrap_err()), start.elapsed())
     };

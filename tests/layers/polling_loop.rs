@@ -19,7 +19,7 @@ use tower_agent::{
     ToolError, Trajectory, TurnCapLayer,
 };
 
-use crate::support::{Probe, ReadExt, Script, secs};
+use crate::support::{ReadExt, Script, Upstream, secs};
 
 const CALLS: usize = 103;
 const CAP: u32 = 30;
@@ -60,15 +60,14 @@ fn tricks(call: usize) -> Request<Full<Bytes>> {
 }
 
 /// Polls until it is stopped: a call, then what its answer asks for, at once.
-async fn poll(run: &Run, probe: &Probe, tools: &AtomicUsize) -> Terminated {
+async fn poll(run: &Run, upstream: &Upstream, tools: &AtomicUsize) -> Terminated {
     // A second connection, and a third: each with a stack of its own.
-    let upstream = || Script::json().data("{}").of_probe(probe.clone());
     let stacks = [(); 3].map(|()| {
         ServiceBuilder::new()
             .layer(TurnCapLayer::new(CAP))
             .layer(HardCeilingLayer::new(secs(3600)).scope(Scope::Run))
             .layer(StepTimeoutLayer::new(secs(60)))
-            .service(upstream())
+            .service(upstream.clone())
     });
     let mut end = None;
     for call in 0..CALLS {
@@ -99,15 +98,16 @@ async fn it_ends_at_the_cap_whatever_it_sends_and_a_batch_of_tools_is_one_turn()
     let run = Run::open();
     run.record_to(&Trajectory::new(lines.clone()));
     run.limit_errors(&RetryBudget::new());
-    let (probe, tools) = (Probe::default(), AtomicUsize::new(0));
+    let upstream = Upstream::script(Script::json().data("{}"));
+    let tools = AtomicUsize::new(0);
 
-    let end = poll(&run, &probe, &tools).await;
+    let end = poll(&run, &upstream, &tools).await;
 
     assert_eq!(
         (end.reason.clone(), end.at_turn()),
         (TerminalReason::TurnCap, Some(CAP))
     );
-    assert_eq!(probe.calls(), 30);
+    assert_eq!(upstream.calls(), 30);
     assert_eq!(tools.into_inner(), 30 * 4, "and none after the end");
     assert_eq!(
         (run.turns(), run.in_flight(), end.exit_code()),
@@ -135,9 +135,8 @@ async fn it_ends_at_the_cap_whatever_it_sends_and_a_batch_of_tools_is_one_turn()
 /// What it did before there was a cap.
 #[tokio::test(start_paused = true)]
 async fn without_a_cap_nothing_stops_it() {
-    let probe = Probe::default();
-    let service =
-        TurnCapLayer::optional(None).layer(Script::json().data("{}").of_probe(probe.clone()));
+    let upstream = Upstream::script(Script::json().data("{}"));
+    let service = TurnCapLayer::optional(None).layer(upstream.clone());
     let run = Run::open();
     for call in 0..CALLS {
         let answer = service
@@ -147,5 +146,5 @@ async fn without_a_cap_nothing_stops_it() {
             .unwrap();
         answer.into_body().read().await.whole();
     }
-    assert_eq!((probe.calls(), run.terminal_reason()), (CALLS, None));
+    assert_eq!((upstream.calls(), run.terminal_reason()), (CALLS, None));
 }

@@ -17,7 +17,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Probe, ReadExt, Script, call_of, chat, poll_body, poll_once, reason_of, request, secs,
+    DONE, ReadExt, Script, Upstream, call_of, chat, poll_body, poll_once, reason_of, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -34,7 +34,7 @@ async fn turns() {
     }
 }
 
-async fn dropped_soon(probe: &Probe) -> Instant {
+async fn dropped_soon(probe: &Upstream) -> Instant {
     let start = Instant::now();
     turns().await;
     assert_eq!(start.elapsed(), Duration::ZERO);
@@ -43,18 +43,18 @@ async fn dropped_soon(probe: &Probe) -> Instant {
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
-    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(HardCeilingLayer::new(LIMIT))
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
     let mut body = service.oneshot(request()).await.unwrap().into_body();
 
     sleep(LIMIT * 2).await;
 
-    assert_eq!(probe.dropped().at, start + LIMIT);
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.dropped().at, start + LIMIT);
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::HardCeiling));
     let error = body.next().await.unwrap().unwrap_err();
     assert_eq!(
         reason_of(&error),
@@ -66,30 +66,34 @@ async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_outside_the_pump_holds_for_a_reader_that_never_reads() {
-    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(LIMIT))
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
     let _body = service.oneshot(request()).await.unwrap().into_body();
 
     sleep(LIMIT * 2).await;
 
-    assert_eq!(probe.dropped().at, start + LIMIT);
+    assert_eq!(upstream.dropped().at, start + LIMIT);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_elsewhere_drops_upstream_though_nobody_reads() {
-    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
-    let _body = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
+    let _body = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     sleep(secs(7)).await;
 
-    probe.run().end(TerminalReason::Shutdown);
+    upstream.run().end(TerminalReason::Shutdown);
 
     let now = Instant::now();
-    assert_eq!(dropped_soon(&probe).await, now);
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+    assert_eq!(dropped_soon(&upstream).await, now);
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::Shutdown));
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,9 +103,9 @@ async fn a_slow_reader_gets_all_bytes_in_order() {
         .iter()
         .fold(Script::sse(), |script, text| script.data(text))
         .data(DONE);
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -115,7 +119,7 @@ async fn a_slow_reader_gets_all_bytes_in_order() {
 
     assert_eq!(seen.concat(), texts.concat() + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -123,63 +127,63 @@ async fn a_slow_reader_gets_all_bytes_in_order() {
 #[tokio::test(start_paused = true)]
 async fn upstream_is_not_read_further_ahead_than_the_channel_holds() {
     for frames in [1, 4, 9] {
-        let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
+        let upstream = Upstream::script(Script::sse().flood(chat("a")));
         let mut body = PumpLayer::new(frames)
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
             .into_body();
         turns().await;
-        assert_eq!(probe.frames(), frames);
+        assert_eq!(upstream.frames(), frames);
 
         body.token().await;
         turns().await;
 
-        assert_eq!(probe.frames(), frames + 1);
+        assert_eq!(upstream.frames(), frames + 1);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_future_is_a_disconnect_and_drops_upstream_in_one_turn() {
-    let (upstream, probe) = Script::before_head().never().upstream();
-    let mut call = layer().layer(upstream).call(request());
+    let upstream = Upstream::script(Script::before_head().never());
+    let mut call = layer().layer(upstream.clone()).call(request());
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
     drop(call);
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::ClientDisconnect)
     );
-    dropped_soon(&probe).await;
+    dropped_soon(&upstream).await;
     assert_eq!(
-        probe.dropped().reason,
+        upstream.dropped().reason,
         Some(TerminalReason::ClientDisconnect)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_never_polled_is_a_disconnect_too() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
 
-    drop(layer().layer(upstream).call(request()));
+    drop(layer().layer(upstream.clone()).call(request()));
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::ClientDisconnect)
     );
-    dropped_soon(&probe).await;
-    assert_eq!(probe.run().in_flight(), 0);
+    dropped_soon(&upstream).await;
+    assert_eq!(upstream.run().in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_body_is_a_disconnect_at_every_point() {
     for frames in 0..3 {
-        let (upstream, probe) = Script::sse().repeat(3, 1.0, chat("a")).never().upstream();
+        let upstream = Upstream::script(Script::sse().repeat(3, 1.0, chat("a")).never());
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -191,12 +195,12 @@ async fn a_dropped_body_is_a_disconnect_at_every_point() {
         drop(body);
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::ClientDisconnect)
         );
-        dropped_soon(&probe).await;
+        dropped_soon(&upstream).await;
         assert_eq!(
-            probe.dropped().reason,
+            upstream.dropped().reason,
             Some(TerminalReason::ClientDisconnect)
         );
     }
@@ -205,8 +209,8 @@ async fn a_dropped_body_is_a_disconnect_at_every_point() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_leaves_ends_its_call_and_not_the_run() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().repeat(3, 1.0, chat("a")).never().upstream();
-    let service = layer().layer(upstream);
+    let upstream = Upstream::script(Script::sse().repeat(3, 1.0, chat("a")).never());
+    let service = layer().layer(upstream.clone());
     let stays = service.clone().oneshot(run.attach(request())).await;
     let (leaves, call) = call_of(&run);
     let leaves = service.oneshot(leaves).await.unwrap();
@@ -219,7 +223,7 @@ async fn a_reader_that_leaves_ends_its_call_and_not_the_run() {
     );
     turns().await;
     assert_eq!((run.terminal_reason(), run.in_flight()), (None, 1));
-    assert_eq!(probe.calls(), 2);
+    assert_eq!(upstream.calls(), 2);
     stays.unwrap().into_body().token().await;
 }
 
@@ -230,9 +234,9 @@ async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end
         Script::json().size(4).data("abcd"),
         Script::json().knows_its_end().data("x"),
     ] {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -242,7 +246,7 @@ async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end
         drop(body);
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -250,9 +254,9 @@ async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end
 
 #[tokio::test(start_paused = true)]
 async fn trailers_hand_an_answer_over() {
-    let (upstream, probe) = Script::json().data("ab").trailers().upstream();
+    let upstream = Upstream::script(Script::json().data("ab").trailers());
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -263,18 +267,14 @@ async fn trailers_hand_an_answer_over() {
     drop(body);
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_error_that_follows_frames_is_delivered_after_them() {
-    let (upstream, _) = Script::sse()
-        .data(chat("a"))
-        .data(chat("b"))
-        .fail("reset")
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).fail("reset"));
     let body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -291,9 +291,9 @@ async fn an_error_that_follows_frames_is_delivered_after_them() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_needs_no_room_in_the_channel() {
-    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
     let body = PumpLayer::new(1)
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -305,27 +305,23 @@ async fn an_error_needs_no_room_in_the_channel() {
     assert_eq!(read.text, chat("a"));
     assert_eq!(read.end.unwrap_err().to_string(), "reset");
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
-    let (upstream, probe) = Script::sse()
-        .data(chat("a"))
-        .data(chat("b"))
-        .never()
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
         .into_body();
     assert_eq!(body.token().await, chat("a"));
     turns().await;
-    probe.run().end(TerminalReason::Aborted);
+    upstream.run().end(TerminalReason::Aborted);
 
     let error = body.next().await.unwrap().unwrap_err();
 
@@ -335,17 +331,17 @@ async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_before_the_head_comes_through() {
-    let (upstream, probe) = Script::before_head().wait(1.0).fail("refused").upstream();
+    let upstream = Upstream::script(Script::before_head().wait(1.0).fail("refused"));
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap_err();
 
     assert_eq!(error.to_string(), "refused");
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
@@ -353,7 +349,7 @@ async fn an_error_before_the_head_comes_through() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_inside_is_an_error_and_no_clean_end() {
     std::panic::set_hook(Box::new(|_| {}));
-    let (upstream, _) = Script::before_head().panic().upstream();
+    let upstream = Upstream::script(Script::before_head().panic());
     let error = layer()
         .layer(upstream)
         .oneshot(request())
@@ -361,9 +357,9 @@ async fn a_panic_inside_is_an_error_and_no_clean_end() {
         .unwrap_err();
     assert!(error.is::<PumpStopped>());
 
-    let (upstream, probe) = Script::json().data("ab").panic().upstream();
+    let upstream = Upstream::script(Script::json().data("ab").panic());
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -375,19 +371,14 @@ async fn a_panic_inside_is_an_error_and_no_clean_end() {
     assert_eq!(read.text, "ab");
     assert!(read.end.unwrap_err().is::<PumpStopped>());
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_come_through() {
-    let (upstream, _) = Script::json()
-        .size(3)
-        .knows_its_end()
-        .data("ab")
-        .data("c")
-        .upstream();
+    let upstream = Upstream::script(Script::json().size(3).knows_its_end().data("ab").data("c"));
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -401,7 +392,7 @@ async fn size_hint_end_and_trailers_come_through() {
     body.token().await;
     assert!(body.is_end_stream());
 
-    let (upstream, _) = Script::json().knows_its_end().upstream();
+    let upstream = Upstream::script(Script::json().knows_its_end());
     let body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -410,7 +401,7 @@ async fn size_hint_end_and_trailers_come_through() {
         .into_body();
     assert!(body.is_end_stream(), "a body born ended");
 
-    let (upstream, _) = Script::json().data("ab").trailers().upstream();
+    let upstream = Upstream::script(Script::json().data("ab").trailers());
     let read = layer()
         .layer(upstream)
         .oneshot(request())
@@ -429,10 +420,10 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
         Script::sse().data(chat("a")),
         Script::sse().data(chat("a")).knows_its_end(),
     ] {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
 
         let read = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -443,7 +434,7 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
         assert_eq!(read.text, chat("a"));
         assert!(read.end.unwrap_err().is::<tower_agent::sse::Truncated>());
         assert_eq!(
-            probe.run().terminal_reason().unwrap().as_str(),
+            upstream.run().terminal_reason().unwrap().as_str(),
             "upstream_failed"
         );
     }
@@ -451,33 +442,30 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_window_inside_runs_while_nobody_reads_until_the_channel_is_full() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
     let _body = service.oneshot(request()).await.unwrap();
 
     sleep(secs(60)).await;
 
-    assert_eq!(probe.dropped().at, start + secs(10));
+    assert_eq!(upstream.dropped().at, start + secs(10));
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::StepTimeout)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_full_channel_is_a_slow_reader_and_no_silence() {
-    let (upstream, probe) = Script::sse()
-        .repeat(20, 1.0, chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().repeat(20, 1.0, chat("a")).data(DONE));
     let service = ServiceBuilder::new()
         .layer(PumpLayer::new(2))
         .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream);
+        .service(upstream.clone());
     let body = service.oneshot(request()).await.unwrap().into_body();
     sleep(secs(200)).await;
 
@@ -485,18 +473,18 @@ async fn a_full_channel_is_a_slow_reader_and_no_silence() {
 
     assert_eq!(read.whole(), chat("a").repeat(20) + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_step_window_further_out_still_sees_progress_and_silence() {
-    let (upstream, probe) = Script::sse().repeat(5, 8.0, chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().repeat(5, 8.0, chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
 
     let read = service
@@ -511,19 +499,19 @@ async fn a_step_window_further_out_still_sees_progress_and_silence() {
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(50));
     turns().await;
-    assert_eq!(probe.dropped().at, start + secs(50));
+    assert_eq!(upstream.dropped().at, start + secs(50));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_window_on_the_run_outside_and_inside_the_pump_ends_the_run() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let window = StepTimeoutLayer::new(secs(10)).scope(Scope::Run);
     let service = ServiceBuilder::new()
         .layer(window)
         .layer(layer())
         .layer(window)
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
 
     let read = service
@@ -537,20 +525,17 @@ async fn a_window_on_the_run_outside_and_inside_the_pump_ends_the_run() {
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(10));
     turns().await;
-    assert_eq!(probe.dropped().at, start + secs(10));
+    assert_eq!(upstream.dropped().at, start + secs(10));
     assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_pumps_in_one_stack_hand_everything_on() {
-    let (upstream, probe) = Script::sse()
-        .repeat(30, 0.1, chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().repeat(30, 0.1, chat("a")).data(DONE));
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
 
     let read = service
         .oneshot(request())
@@ -562,17 +547,17 @@ async fn two_pumps_in_one_stack_hand_everything_on() {
 
     assert_eq!(read.whole(), chat("a").repeat(30) + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
-    assert_eq!(probe.run().in_flight(), 0);
+    assert_eq!(upstream.run().in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_task_is_gone_when_the_answer_was_read() {
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -591,23 +576,23 @@ async fn the_task_is_gone_when_the_answer_was_read() {
             .num_alive_tasks(),
         0
     );
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_for_an_ended_run_spawns_nothing() {
     let run = Run::open();
     run.end(TerminalReason::Aborted);
-    let (upstream, probe) = Script::sse().upstream();
+    let upstream = Upstream::script(Script::sse());
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(run.attach(request()))
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
     assert_eq!(
         tokio::runtime::Handle::current()
             .metrics()
@@ -618,23 +603,20 @@ async fn a_request_for_an_ended_run_spawns_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_was_read_halfway_waits_for_its_reader_without_spinning() {
-    let (upstream, probe) = Script::sse()
-        .repeat(20, 0.0, chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().repeat(20, 0.0, chat("a")).data(DONE));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
         .into_body();
     body.token().await;
     sleep(secs(1)).await;
-    let polls = probe.polls();
+    let polls = upstream.polls();
 
     sleep(secs(3600)).await;
 
-    assert_eq!(probe.polls(), polls);
+    assert_eq!(upstream.polls(), polls);
     assert!(poll_body(&mut body).is_ready());
 }
 
@@ -672,11 +654,11 @@ async fn the_callers_span_is_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_complete_inside_is_read_to_its_end_outside() {
-    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE));
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(tower_agent::RunLayer::new(tower_agent::RunRegistry::new()))
-        .service(upstream);
+        .service(upstream.clone());
     let body = service.oneshot(request()).await.unwrap().into_body();
     turns().await;
 
@@ -684,7 +666,7 @@ async fn an_answer_that_is_complete_inside_is_read_to_its_end_outside() {
 
     assert_eq!(read.whole(), chat("a") + DONE);
     assert_eq!(
-        probe.run().run().terminal_reason(),
+        upstream.run().run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }

@@ -11,7 +11,7 @@ use tower_agent::{
     upstream::FailureClass,
 };
 
-use crate::support::{Script, reason_of, request, secs};
+use crate::support::{Script, Upstream, reason_of, request, secs};
 
 pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
     use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
@@ -142,7 +142,7 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try() {
-    let upstream = || Script::before_head().never().upstream().0;
+    let upstream = || Upstream::script(Script::before_head().never());
     let timeout = HardCeilingLayer::optional(None).timeout(Some(secs(45)));
 
     let step = ended_by(StepTimeoutLayer::new(secs(90)).layer(upstream())).await;
@@ -286,7 +286,7 @@ async fn the_last_step_is_known_without_a_step_window() {
     let run = Run::open();
     let finish = crate::support::FINISH;
     let script = Script::sse().data(finish).data(crate::support::DONE);
-    let ceiling = HardCeilingLayer::new(secs(100)).layer(script.upstream().0);
+    let ceiling = HardCeilingLayer::new(secs(100)).layer(Upstream::script(script));
     let answer = ceiling.oneshot(run.attach(request())).await.unwrap();
     crate::support::ReadExt::read(answer.into_body())
         .await
@@ -298,7 +298,7 @@ async fn the_last_step_is_known_without_a_step_window() {
     assert_eq!(step.to_string(), "llm_response (stop)");
 
     let run = Run::open();
-    let hangs = Script::before_head().never().upstream().0;
+    let hangs = Upstream::script(Script::before_head().never());
     let ceiling = HardCeilingLayer::new(secs(100)).layer(hangs);
     let error = ceiling.oneshot(run.attach(request())).await.unwrap_err();
     let step = Terminated::find(&*error).unwrap().last_step.clone();

@@ -18,7 +18,7 @@ use tower_agent::{
     Notice, Owner, Run, RunEvent, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
-use crate::support::{DONE, ReadExt, Script, request, secs};
+use crate::support::{DONE, ReadExt, Script, Upstream, request, secs};
 
 const IDLE: Duration = RunRegistry::IDLE;
 
@@ -32,7 +32,7 @@ fn us() -> Owner {
 
 /// A run of a session, opened by a request that was answered.
 async fn opened(registry: &RunRegistry, owner: Owner, name: &str, session: &str) -> Run {
-    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let layer = RunLayer::new(registry.clone()).owner_by(move |_| owner);
     let mut request = request();
     for (header, value) in [("x-run-id", name), ("x-session-id", session)] {
@@ -156,7 +156,7 @@ async fn idle_counts_from_when_the_last_work_ended_however_it_ended() {
 async fn a_call_ended_by_its_own_window_also_counts_as_work_until_then() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = StepTimeoutLayer::new(IDLE - secs(60)).layer(upstream);
     service
         .oneshot(run.attach(request()))
@@ -314,7 +314,7 @@ async fn those_that_a_limit_ended_are_forgotten_last() {
 async fn a_run_opened_by_the_program_is_not_completed_by_an_answer() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));
-    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let service = StepTimeoutLayer::new(secs(5)).layer(upstream);
 
     service

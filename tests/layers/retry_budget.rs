@@ -20,20 +20,17 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt, quick,
+    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
     run_on, tries,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_repeated_and_the_second_answer_served() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
 
-    let answer = service
-        .oneshot(run.attach(prompt("m", true)))
-        .await
-        .unwrap();
+    let answer = service.oneshot(run.attach(prompt("m"))).await.unwrap();
 
     assert_eq!(answer.status(), StatusCode::OK);
     assert_eq!(answer.headers()["x-attempt"], "2");
@@ -42,17 +39,17 @@ async fn a_failure_is_repeated_and_the_second_answer_served() {
         upstream.header("x-attempt"),
         [Some("1".into()), Some("2".into())]
     );
-    let [first, second] = &upstream.seen()[..] else {
+    let [first, second] = &upstream.requests()[..] else {
         panic!()
     };
-    assert_eq!(first.body, second.body);
+    assert_eq!(first.body(), second.body());
     let class = FailureClass::Server;
     assert_eq!(
-        first.run.terminal_reason(),
+        first.run().terminal_reason(),
         Some(TerminalReason::Failed(class))
     );
     assert_eq!(
-        second.run.terminal_reason(),
+        second.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
     assert_eq!(run.terminal_reason(), None);
@@ -61,10 +58,10 @@ async fn a_failure_is_repeated_and_the_second_answer_served() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_node_the_run_is_the_call() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let run = run_on(&answer);
     assert_eq!(run.terminal_reason(), None);
     answer.into_body().read().await.whole();
@@ -76,10 +73,10 @@ async fn without_a_node_the_run_is_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_answer_is_handed_on_byte_for_byte() {
-    let upstream = Several::new([failing(500), failing(503).header("x-request-id", "r")]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), failure(503).header("x-request-id", "r")]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(answer.headers()["x-request-id"], "r");
@@ -101,10 +98,10 @@ async fn the_last_answer_is_handed_on_byte_for_byte() {
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_transport_that_was_the_last_is_handed_up_itself() {
     let broken = Script::before_head().fail("reset by peer");
-    let upstream = Several::new([failing(500), broken]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), broken]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -121,12 +118,12 @@ async fn an_error_of_the_transport_that_was_the_last_is_handed_up_itself() {
 
 #[tokio::test(start_paused = true)]
 async fn the_number_of_the_try_is_on_the_request_and_on_the_answer() {
-    let scripts = [failing(500), failing(500), healthy()];
-    let upstream = Several::new(scripts);
-    let budget = quick().max_attempts_per_candidate(5);
+    let scripts = [failure(500), failure(500), healthy()];
+    let upstream = Upstream::scripts(scripts);
+    let budget = no_delay().max_attempts_per_candidate(5);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.headers()["x-attempt"], "3");
     let sent = ["1", "2", "3"].map(|number| Some(number.to_owned()));
@@ -135,10 +132,10 @@ async fn the_number_of_the_try_is_on_the_request_and_on_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_succeeds_carries_no_failure() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert!(answer.extensions().get::<Failure>().is_none());
     assert_eq!(upstream.calls(), 2);

@@ -4,13 +4,15 @@ use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, NodeKind, Run, Scope, StepTimeoutLayer, TerminalReason,
 };
 
-use crate::support::{DONE, ReadExt, Script, call_of, later, poll_once, reason_of, request, secs};
+use crate::support::{
+    DONE, ReadExt, Script, Upstream, call_of, later, poll_once, reason_of, request, secs,
+};
 
 #[tokio::test(start_paused = true)]
 async fn an_attached_call_is_settled_by_the_first_layer_and_by_no_other() {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let inner = StepTimeoutLayer::new(secs(10)).layer(upstream);
     let service = HardCeilingLayer::new(secs(10)).layer(inner);
 
@@ -44,7 +46,7 @@ async fn a_call_that_no_layer_took_is_aborted_with_the_last_clone_of_its_request
 async fn clones_of_an_attached_request_are_claimed_once() {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let service = StepTimeoutLayer::new(secs(10)).layer(upstream);
 
     let first = service.clone().oneshot(request.clone()).await.unwrap();
@@ -61,16 +63,16 @@ async fn clones_of_an_attached_request_are_claimed_once() {
 async fn nothing_starts_under_an_ended_run() {
     let run = Run::open();
     run.end(TerminalReason::Stuck);
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
 
     let error = StepTimeoutLayer::new(secs(10))
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(run.attach(request()))
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Stuck));
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
     assert_eq!(run.child().terminal_reason(), Some(TerminalReason::Stuck));
     assert_eq!(run.in_flight(), 0);
 }
@@ -104,7 +106,7 @@ async fn a_parents_end_ends_its_children_and_those_opened_later_and_not_the_othe
 async fn scope_run_of_a_sub_agent_is_the_sub_agents_run() {
     let parent = Run::open();
     let child = parent.child();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = HardCeilingLayer::new(secs(10))
         .scope(Scope::Run)
         .layer(upstream);
@@ -126,8 +128,8 @@ async fn scope_run_of_a_sub_agent_is_the_sub_agents_run() {
 async fn a_parents_end_drops_the_upstream_of_a_sub_agents_call() {
     let parent = Run::open();
     let child = parent.child();
-    let (upstream, probe) = Script::sse().never().upstream();
-    let service = HardCeilingLayer::new(secs(100)).layer(upstream);
+    let upstream = Upstream::script(Script::sse().never());
+    let service = HardCeilingLayer::new(secs(100)).layer(upstream.clone());
     let body = service
         .oneshot(child.attach(request()))
         .await
@@ -142,13 +144,13 @@ async fn a_parents_end_drops_the_upstream_of_a_sub_agents_call() {
     let read = body.read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::Aborted));
-    assert_eq!(probe.dropped().at, start + secs(5));
+    assert_eq!(upstream.dropped().at, start + secs(5));
 }
 
 #[tokio::test(start_paused = true)]
 async fn ended_resolves_at_the_end_and_settled_when_the_work_is_gone() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answer = StepTimeoutLayer::new(secs(100))
         .layer(upstream)
         .oneshot(run.attach(request()))
@@ -192,7 +194,7 @@ async fn ended_wakes_every_waiter() {
 async fn check_latches_the_outermost_clock_that_has_passed() {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let inner = HardCeilingLayer::new(secs(10)).layer(upstream);
     let _pending = HardCeilingLayer::new(secs(20))
         .scope(Scope::Run)
@@ -212,20 +214,20 @@ async fn check_latches_the_outermost_clock_that_has_passed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_node_opens_a_run_that_is_its_call() {
-    let (upstream, probe) = Script::json().data("{}").upstream();
+    let upstream = Upstream::script(Script::json().data("{}"));
 
     let answer = ClientDisconnectLayer::new()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap();
     assert_eq!(
         answer.extensions().get::<Run>().unwrap().id(),
-        probe.run().id()
+        upstream.run().id()
     );
     answer.into_body().read().await.whole();
 
-    let run = probe.run();
+    let run = upstream.run();
     assert_eq!(run.kind(), NodeKind::Run);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
@@ -245,15 +247,15 @@ async fn judged_failures_settle_as_failed_with_their_class() {
         ),
     ];
     for (script, class) in cases {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let answer = StepTimeoutLayer::new(secs(10))
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await;
         if let Ok(answer) = answer {
             answer.into_body().read().await;
         }
-        match probe.run().terminal_reason() {
+        match upstream.run().terminal_reason() {
             Some(TerminalReason::Failed(found)) => assert_eq!(found.as_str(), class),
             other => panic!("{other:?} in place of {class}"),
         }

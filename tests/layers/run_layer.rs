@@ -9,9 +9,7 @@ use tower_agent::{
     run_layer::CallFailed,
 };
 
-use crate::support::{
-    DONE, Probe, ReadExt, Script, Upstream, chat, reason_of, request, request_of, secs,
-};
+use crate::support::{DONE, ReadExt, Script, Upstream, chat, reason_of, request, request_of, secs};
 
 fn named(id: &str) -> Request<()> {
     let mut request = request();
@@ -26,14 +24,14 @@ fn stack(
 ) -> (
     RunRegistry,
     tower_agent::run_layer::RunService<Upstream>,
-    Probe,
+    Upstream,
 ) {
     let registry = RunRegistry::new();
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     (
         registry.clone(),
-        RunLayer::new(registry).layer(upstream),
-        probe,
+        RunLayer::new(registry).layer(upstream.clone()),
+        upstream,
     )
 }
 
@@ -192,10 +190,10 @@ async fn hits_on_a_tombstone_do_not_rewrite_its_story() {
 #[tokio::test(start_paused = true)]
 async fn after_an_idle_end_the_id_opens_a_new_run() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = whole().upstream();
+    let upstream = Upstream::script(whole());
     let service = RunLayer::new(registry.clone())
         .idle(secs(60))
-        .layer(upstream);
+        .layer(upstream.clone());
     service
         .clone()
         .oneshot(named("r"))
@@ -231,7 +229,7 @@ async fn after_an_idle_end_the_id_opens_a_new_run() {
         .whole();
 
     assert_eq!(first.terminal_reason(), Some(TerminalReason::Completed));
-    assert_eq!(probe.calls(), 3);
+    assert_eq!(upstream.calls(), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,19 +262,22 @@ async fn a_run_without_an_id_takes_its_calls_reason() {
         (Script::sse().never(), "step_timeout"),
     ];
     for (script, name) in ends {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let registry = RunRegistry::new();
         let mut events = registry.subscribe();
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(registry.clone()))
             .layer(StepTimeoutLayer::new(secs(10)))
-            .service(upstream);
+            .service(upstream.clone());
         if let Ok(answer) = service.oneshot(request()).await {
             answer.into_body().read().await;
         }
 
-        assert_eq!(probe.run().terminal_reason().unwrap().as_str(), name);
-        assert_eq!(probe.run().run().terminal_reason().unwrap().as_str(), name);
+        assert_eq!(upstream.run().terminal_reason().unwrap().as_str(), name);
+        assert_eq!(
+            upstream.run().run().terminal_reason().unwrap().as_str(),
+            name
+        );
         assert!(matches!(
             events.next().await,
             Some(tower_agent::RunEvent::Notice { sequence: 1, .. })
@@ -292,16 +293,16 @@ async fn a_run_without_an_id_takes_its_calls_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_ends_the_whole_run_if_the_call_is_the_run() {
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(ClientDisconnectLayer::new())
-        .service(upstream);
+        .service(upstream.clone());
 
     drop(service.oneshot(request()).await.unwrap());
 
     assert_eq!(
-        probe.run().run().terminal_reason(),
+        upstream.run().run().terminal_reason(),
         Some(TerminalReason::ClientDisconnect)
     );
 }
@@ -309,11 +310,11 @@ async fn a_disconnect_ends_the_whole_run_if_the_call_is_the_run() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_an_outer_layer_opened_is_given_the_id() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(100)))
         .layer(RunLayer::new(registry.clone()))
-        .service(upstream);
+        .service(upstream.clone());
     let answer = service.oneshot(named("r")).await.unwrap();
 
     assert_eq!(answer.headers()["x-run-id"], "r");
@@ -321,30 +322,33 @@ async fn a_run_that_an_outer_layer_opened_is_given_the_id() {
     assert_eq!(outer.id().to_string(), "r");
     assert!(registry.abort(Owner::anonymous(), &"r".parse().unwrap()));
     assert_eq!(outer.terminal_reason(), Some(TerminalReason::Aborted));
-    assert_eq!(probe.run().terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(
+        upstream.run().terminal_reason(),
+        Some(TerminalReason::Aborted)
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn if_the_id_is_taken_the_call_is_the_registered_runs_and_ends_with_the_outer_too() {
     let registry = RunRegistry::new();
     let known = registry.open(Owner::anonymous(), "r".parse().unwrap());
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(RunLayer::new(registry))
-        .service(upstream);
+        .service(upstream.clone());
 
     let answer = service.oneshot(named("r")).await.unwrap();
-    assert_eq!(probe.run().run().id(), known.id());
+    assert_eq!(upstream.run().run().id(), known.id());
     assert_eq!(known.in_flight(), 1);
     let read = answer.into_body().read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::StepTimeout)
     );
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::StepTimeout));
     assert_eq!((known.terminal_reason(), known.in_flight()), (None, 0));
 }
 
@@ -352,12 +356,12 @@ async fn if_the_id_is_taken_the_call_is_the_registered_runs_and_ends_with_the_ou
 async fn a_call_that_the_program_attached_stays_its_own() {
     let registry = RunRegistry::new();
     let run = Run::open();
-    let (upstream, probe) = whole().upstream();
+    let upstream = Upstream::script(whole());
     let mut request = run.attach(named("ignored"));
     let call = request.extensions_mut().get::<Run>().unwrap().clone();
 
     RunLayer::new(registry.clone())
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request)
         .await
         .unwrap()
@@ -366,7 +370,7 @@ async fn a_call_that_the_program_attached_stays_its_own() {
         .await
         .whole();
 
-    assert_eq!(probe.run().id(), run.id());
+    assert_eq!(upstream.run().id(), run.id());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
     assert!(registry.list().is_empty());
 }
@@ -418,7 +422,7 @@ async fn every_answer_under_the_layer_carries_the_id_errors_too() {
         (Script::json().status(418), StatusCode::IM_A_TEAPOT),
     ];
     for (script, status) in ends {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(RunRegistry::new()))
@@ -439,16 +443,16 @@ async fn a_foreign_end_is_a_failure_and_the_answer_keeps_our_id() {
         run.end(TerminalReason::TurnCap);
         run.terminated().unwrap().into()
     }
-    let (upstream, probe) = Script::before_head().fail_with(foreign).upstream();
+    let upstream = Upstream::script(Script::before_head().fail_with(foreign));
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
-        .service(upstream);
+        .service(upstream.clone());
 
     let answer = service.oneshot(named("r-4")).await.unwrap();
 
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
     assert_eq!(answer.headers()["x-run-id"], "r-4");
@@ -462,7 +466,7 @@ async fn a_foreign_end_is_a_failure_and_the_answer_keeps_our_id() {
 #[tokio::test(start_paused = true)]
 async fn ids_sessions_and_owners_can_be_the_programs_own() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let layer = RunLayer::new(registry.clone())
         .id_by(|parts| Some(parts.headers.get("task")?.to_str().ok()?.to_owned()))
         .session_header(HeaderName::from_static("chat"))
@@ -475,10 +479,14 @@ async fn ids_sessions_and_owners_can_be_the_programs_own() {
         .headers_mut()
         .insert("chat", HeaderValue::from_static("s-1"));
 
-    let _answer = layer.layer(upstream).oneshot(request).await.unwrap();
+    let _answer = layer
+        .layer(upstream.clone())
+        .oneshot(request)
+        .await
+        .unwrap();
 
-    assert_eq!(probe.run().id().to_string(), "t-1");
-    assert_eq!(probe.run().session().as_deref(), Some("s-1"));
+    assert_eq!(upstream.run().id().to_string(), "t-1");
+    assert_eq!(upstream.run().session().as_deref(), Some("s-1"));
     assert!(
         registry
             .get(Owner::of(b"tenant"), &"t-1".parse().unwrap())
@@ -488,7 +496,7 @@ async fn ids_sessions_and_owners_can_be_the_programs_own() {
 
 #[tokio::test(start_paused = true)]
 async fn the_runs_ceiling_counts_from_its_first_request_over_all_of_them() {
-    let (upstream, _) = Script::sse().wait(20.0).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().wait(20.0).data(DONE));
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(HardCeilingLayer::new(secs(30)).scope(Scope::Run))
@@ -521,11 +529,11 @@ async fn the_runs_ceiling_counts_from_its_first_request_over_all_of_them() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_that_passed_between_requests_refuses_the_next() {
-    let (upstream, probe) = whole().upstream();
+    let upstream = Upstream::script(whole());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(HardCeilingLayer::new(secs(30)).scope(Scope::Run))
-        .service(upstream);
+        .service(upstream.clone());
     service
         .clone()
         .oneshot(named("r"))
@@ -540,7 +548,7 @@ async fn a_ceiling_that_passed_between_requests_refuses_the_next() {
     let error = service.oneshot(named("r")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -558,12 +566,12 @@ async fn a_dropped_future_settles_its_call_and_leaves_the_run() {
 #[tokio::test(start_paused = true)]
 async fn twice_in_one_stack_it_is_one_run() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = whole().upstream();
+    let upstream = Upstream::script(whole());
     let layer = RunLayer::new(registry.clone());
     let service = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(layer)
-        .service(upstream);
+        .service(upstream.clone());
 
     service
         .oneshot(named("r"))
@@ -575,7 +583,7 @@ async fn twice_in_one_stack_it_is_one_run() {
         .whole();
 
     assert_eq!(registry.list().len(), 1);
-    assert_eq!(probe.run().id().to_string(), "r");
+    assert_eq!(upstream.run().id().to_string(), "r");
     assert_eq!(registry.list()[0].in_flight, 0);
     assert_eq!(registry.list()[0].reason, None);
 }
@@ -583,7 +591,7 @@ async fn twice_in_one_stack_it_is_one_run() {
 #[tokio::test(start_paused = true)]
 async fn an_idle_of_forever_does_not_overflow() {
     let registry = RunRegistry::new();
-    let (upstream, _) = whole().upstream();
+    let upstream = Upstream::script(whole());
     let service = RunLayer::new(registry.clone())
         .idle(Duration::MAX)
         .layer(upstream);
@@ -602,16 +610,16 @@ async fn an_idle_of_forever_does_not_overflow() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_an_outer_layer_opened_takes_the_reason_of_its_call() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let mut service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(ClientDisconnectLayer::new())
-        .service(upstream);
+        .service(upstream.clone());
 
     drop(service.call(request()));
 
-    let call = probe.run();
+    let call = upstream.run();
     assert_eq!(
         call.terminal_reason(),
         Some(TerminalReason::ClientDisconnect)

@@ -10,8 +10,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Heard, PING, ReadExt, Script, call_of, chat, poll_once, reason_of, request, request_of,
-    secs,
+    DONE, LogCapture, PING, ReadExt, Script, Upstream, call_of, chat, poll_once, reason_of,
+    request, request_of, secs,
 };
 
 const MINUTE: f64 = 60.0;
@@ -60,19 +60,23 @@ async fn notices(mut events: RunEvents) -> Vec<Notice> {
 
 #[tokio::test(start_paused = true)]
 async fn a_window_that_is_too_short_is_found_to_be_and_ends_nothing() {
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     let run = Run::open();
     let events = run.subscribe();
     let (request, call) = call_of(&run);
-    let (upstream, probe) = slow().upstream();
+    let upstream = Upstream::script(slow());
     let start = Instant::now();
 
-    let answer = observing().layer(upstream).oneshot(request).await.unwrap();
+    let answer = observing()
+        .layer(upstream.clone())
+        .oneshot(request)
+        .await
+        .unwrap();
     let text = answer.into_body().read().await.whole();
 
     assert_eq!(text, chat("a").repeat(3) + DONE);
     assert_eq!(start.elapsed(), secs(120));
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(
@@ -94,7 +98,7 @@ async fn what_would_have_ended_is_told_when_it_would_have() {
     let run = Run::open();
     let mut events = run.subscribe();
     let start = Instant::now();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let call = observing().layer(upstream).oneshot(call_of(&run).0);
 
     let told = async {
@@ -124,7 +128,7 @@ async fn what_fails_or_is_ended_later_was_rightly_suspected() {
             .layer(RunLayer::new(registry.clone()))
             .layer(HardCeilingLayer::new(secs(100)))
             .layer(observing())
-            .service(script.upstream().0);
+            .service(Upstream::script(script));
         if let Ok(answer) = stack.oneshot(request()).await {
             let _ = answer.into_body().read().await;
         }
@@ -138,7 +142,7 @@ async fn what_fails_or_is_ended_later_was_rightly_suspected() {
 async fn an_error_after_the_window_is_the_upstreams_own() {
     let run = Run::open();
     let (request, call) = call_of(&run);
-    let (upstream, _) = Script::before_head().wait(MINUTE).fail("reset").upstream();
+    let upstream = Upstream::script(Script::before_head().wait(MINUTE).fail("reset"));
     let mut future = Box::pin(observing().layer(upstream).oneshot(request));
     assert!(poll_once(&mut future).is_pending());
     assert_eq!(call.snapshot().deadlines.step, None, "it has no window");
@@ -161,7 +165,7 @@ async fn a_registry_counts_what_would_have_ended_and_what_of_it_completed() {
         let stack = ServiceBuilder::new()
             .layer(RunLayer::new(registry.clone()))
             .layer(observing().scope(scope))
-            .service(slow().upstream().0);
+            .service(Upstream::script(slow()));
 
         let answer = stack.oneshot(request()).await.unwrap();
         answer.into_body().read().await.whole();
@@ -186,7 +190,7 @@ async fn a_run_is_suspected_once_whichever_of_its_calls_is_silent() {
     let events = run.subscribe();
     let layer = observing().scope(Scope::Run);
     for _ in 0..2 {
-        let upstream = slow().upstream().0;
+        let upstream = Upstream::script(slow());
         let answer = layer.layer(upstream).oneshot(call_of(&run).0).await;
         answer.unwrap().into_body().read().await.whole();
     }
@@ -208,7 +212,7 @@ async fn a_safety_limit_may_go_on_ending_things_beside_it() {
             (safety, observing())
         };
         let stack = ServiceBuilder::new().layer(outer).layer(inner);
-        let stack = stack.service(Script::before_head().never().upstream().0);
+        let stack = stack.service(Upstream::script(Script::before_head().never()));
 
         let error = stack.oneshot(call_of(&run).0).await.unwrap_err();
 
@@ -228,13 +232,14 @@ async fn a_ceiling_and_a_total_that_are_observed_end_nothing() {
     let (mut request, call) = call_of(&run);
     let headers = request.headers_mut();
     headers.insert("x-stainless-timeout", "1".parse().unwrap());
-    let (upstream, _) = Script::before_head()
-        .wait(MINUTE)
-        .head("text/event-stream")
-        .data(chat("a"))
-        .wait(MINUTE)
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(
+        Script::before_head()
+            .wait(MINUTE)
+            .head("text/event-stream")
+            .data(chat("a"))
+            .wait(MINUTE)
+            .data(DONE),
+    );
 
     let answer = layer.layer(upstream).oneshot(request).await.unwrap();
     assert_eq!(call.snapshot().time_left, None);
@@ -256,7 +261,7 @@ async fn the_heartbeats_of_a_local_model_can_be_observed() {
     let run = Run::open();
     let events = run.subscribe();
     let script = Script::sse().data(PING).wait(45.0).data(chat("a"));
-    let (upstream, _) = script.data(DONE).upstream();
+    let upstream = Upstream::script(script.data(DONE));
     let layer = StepTimeoutLayer::local().observe();
 
     let answer = layer.layer(upstream).oneshot(call_of(&run).0).await;
@@ -279,7 +284,9 @@ async fn who_is_well_within_a_limit_is_not_told_of() {
         .layer(HardCeilingLayer::new(secs(600)).observe())
         .layer(StepTimeoutLayer::new(secs(61)).observe());
 
-    let answer = layers.service(slow().upstream().0).oneshot(call_of(&run).0);
+    let answer = layers
+        .service(Upstream::script(slow()))
+        .oneshot(call_of(&run).0);
     answer.await.unwrap().into_body().read().await.whole();
 
     assert_eq!(told(&run, events).await, []);
@@ -289,10 +296,7 @@ async fn who_is_well_within_a_limit_is_not_told_of() {
 async fn a_pause_is_taken_out_of_a_window_that_is_observed() {
     let run = Run::open();
     let events = run.subscribe();
-    let (upstream, _) = Script::before_head()
-        .wait(100.0)
-        .head("application/json")
-        .upstream();
+    let upstream = Upstream::script(Script::before_head().wait(100.0).head("application/json"));
     let pause = run.pause();
     let resumed = async {
         tokio::time::sleep(secs(75)).await;

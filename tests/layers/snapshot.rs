@@ -7,7 +7,8 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
-    DONE, PING, PRELUDE, ReadExt, Script, call_of, chat, poll_body, poll_once, request_of, secs,
+    DONE, PING, PRELUDE, ReadExt, Script, Upstream, call_of, chat, poll_body, poll_once,
+    request_of, secs,
 };
 
 fn last_change(run: &Run) -> Option<String> {
@@ -37,12 +38,7 @@ async fn a_run_is_alive_until_twice_the_interval_after_its_last_heartbeat() {
 async fn an_open_connection_is_life_until_it_has_shown_a_heartbeat() {
     let run = Run::open();
     let script = Script::before_head().wait(60.0).head("text/event-stream");
-    let (upstream, _) = script
-        .data(PRELUDE)
-        .wait(60.0)
-        .data(PING)
-        .never()
-        .upstream();
+    let upstream = Upstream::script(script.data(PRELUDE).wait(60.0).data(PING).never());
     let mut layer = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(600)))
         .service(upstream);
@@ -75,7 +71,7 @@ async fn an_open_connection_is_life_until_it_has_shown_a_heartbeat() {
 #[tokio::test(start_paused = true)]
 async fn the_interval_of_a_local_model_is_that_of_its_run() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().data(PING).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(PING).never());
     let layer = StepTimeoutLayer::local().heartbeat(secs(30));
     let answer = layer.layer(upstream).oneshot(request_of(&run)).await;
     let mut body = answer.unwrap().into_body();
@@ -102,11 +98,7 @@ async fn the_last_change_is_what_moved_the_run() {
     advance(secs(1)).await;
     run.heartbeat();
 
-    let (upstream, _) = Script::sse()
-        .data(chat("a"))
-        .wait(5.0)
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).wait(5.0).data(DONE));
     let layer = StepTimeoutLayer::new(secs(60));
     let (request, _) = call_of(&run);
     let answer = layer.layer(upstream).oneshot(request).await.unwrap();
@@ -150,7 +142,7 @@ async fn the_last_change_is_what_moved_the_run() {
 #[tokio::test(start_paused = true)]
 async fn each_deadline_is_there_as_the_time_that_is_left() {
     let run = Run::open();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let stack = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(600)).scope(Scope::Run))
         .layer(HardCeilingLayer::new(secs(700)).timeout(Some(secs(300))))

@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, chat, content_block, later, messages,
-    plain, poll_body, reason_of, request, request_of, secs,
+    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, Upstream, chat, content_block, later,
+    messages, plain, poll_body, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -21,25 +21,25 @@ fn layer() -> StepTimeoutLayer {
 
 #[tokio::test(start_paused = true)]
 async fn silence_before_the_head_ends_the_call_one_window_after_it_began() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let start = Instant::now();
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), WINDOW);
-    let dropped = probe.dropped();
+    let dropped = upstream.dropped();
     assert_eq!(dropped.at, start + WINDOW);
     assert_eq!(dropped.reason, Some(TerminalReason::StepTimeout));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_window_starts_at_the_first_pending_not_at_the_call() {
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let call = layer().layer(upstream).call(request());
     sleep(WINDOW * 5).await;
     let start = Instant::now();
@@ -52,10 +52,10 @@ async fn the_window_starts_at_the_first_pending_not_at_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn silence_in_the_body_ends_the_call_and_drops_upstream_in_the_same_poll() {
-    let (upstream, probe) = Script::sse().wait(3.0).data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().wait(3.0).data(chat("a")).never());
     let start = Instant::now();
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -68,9 +68,9 @@ async fn silence_in_the_body_ends_the_call_and_drops_upstream_in_the_same_poll()
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(quiet - start, secs(3));
     assert_eq!(quiet.elapsed(), WINDOW);
-    assert_eq!(probe.dropped().at, quiet + WINDOW);
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::StepTimeout));
-    assert_eq!(probe.dropped().polls, probe.polls());
+    assert_eq!(upstream.dropped().at, quiet + WINDOW);
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(upstream.dropped().polls, upstream.polls());
     assert!(body.next().await.is_none());
     assert!(body.is_end_stream());
 }
@@ -81,16 +81,20 @@ async fn a_slow_but_living_stream_of_ten_windows_completes() {
         .repeat(12, 9.9, chat("a"))
         .wait(9.9)
         .data(DONE);
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     let text = answer.into_body().read().await.whole();
 
     assert_eq!(text, chat("a").repeat(12) + DONE);
     assert!(start.elapsed() > WINDOW * 10);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -99,12 +103,13 @@ async fn a_slow_but_living_stream_of_ten_windows_completes() {
 async fn a_first_window_of_its_own_bounds_the_wait_for_the_first_token() {
     let start = Instant::now();
     let slow = layer().first(secs(40));
-    let (late, _) = Script::before_head()
-        .wait(30.0)
-        .head("text/event-stream")
-        .never()
-        .upstream();
-    let (never, _) = Script::before_head().never().upstream();
+    let late = Upstream::script(
+        Script::before_head()
+            .wait(30.0)
+            .head("text/event-stream")
+            .never(),
+    );
+    let never = Upstream::script(Script::before_head().never());
 
     let answer = slow.layer(late).oneshot(request()).await.unwrap();
     let read = answer.into_body().read().await;
@@ -124,7 +129,7 @@ async fn after_the_first_token_the_step_window_counts() {
         .data(PRELUDE)
         .data(chat("a"))
         .never();
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let answer = layer()
         .first(secs(40))
         .layer(upstream)
@@ -145,18 +150,18 @@ async fn the_first_window_is_the_whole_wait_of_an_answer_that_does_not_stream() 
         .wait(39.0)
         .head("application/json")
         .data("{}");
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
 
     let answer = layer()
         .first(secs(40))
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), "{}");
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -165,7 +170,7 @@ async fn the_first_window_is_the_whole_wait_of_an_answer_that_does_not_stream() 
 async fn a_stream_of_comments_and_pings_alone_is_ended_after_one_window() {
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     for (request, life) in [(request(), PING), (messages(), ping)] {
-        let (upstream, _) = Script::sse().repeat(30, 1.0, life).upstream();
+        let upstream = Upstream::script(Script::sse().repeat(30, 1.0, life));
         let start = Instant::now();
 
         let answer = layer().layer(upstream).oneshot(request).await.unwrap();
@@ -178,7 +183,7 @@ async fn a_stream_of_comments_and_pings_alone_is_ended_after_one_window() {
 
 #[tokio::test(start_paused = true)]
 async fn the_prelude_is_no_progress() {
-    let (upstream, _) = Script::sse().wait(6.0).data(PRELUDE).never().upstream();
+    let upstream = Upstream::script(Script::sse().wait(6.0).data(PRELUDE).never());
     let start = Instant::now();
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
@@ -201,7 +206,7 @@ async fn pings_around_a_token_move_nothing() {
         .wait(4.0)
         .data(PING)
         .never();
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let start = Instant::now();
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
@@ -225,7 +230,7 @@ async fn what_resets_the_window_is_a_setting() {
         } else {
             script.wait(6.0).data(PING).never()
         };
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let start = Instant::now();
 
         let answer = layer()
@@ -243,7 +248,7 @@ async fn what_resets_the_window_is_a_setting() {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_an_answer_that_is_no_event_stream_are_progress() {
-    let (upstream, _) = Script::json().repeat(5, 8.0, " ").never().upstream();
+    let upstream = Upstream::script(Script::json().repeat(5, 8.0, " ").never());
     let start = Instant::now();
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
@@ -262,9 +267,9 @@ async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
             .wait(5.0)
             .data(chat("b"))
             .data(DONE);
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
         let mut body = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -276,7 +281,7 @@ async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
 
         assert_eq!(rest.whole(), chat("b") + DONE);
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -284,7 +289,7 @@ async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_readers_time_is_taken_out_after_a_ping_and_not_more() {
-    let (upstream, _) = Script::sse().wait(4.0).data(PING).never().upstream();
+    let upstream = Upstream::script(Script::sse().wait(4.0).data(PING).never());
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -307,13 +312,9 @@ async fn a_slow_readers_time_is_taken_out_after_a_ping_and_not_more() {
 
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_ready_beats_a_window_that_passed_unpolled() {
-    let (upstream, probe) = Script::sse()
-        .wait(9.0)
-        .data(chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().wait(9.0).data(chat("a")).data(DONE));
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -325,17 +326,14 @@ async fn a_frame_that_is_ready_beats_a_window_that_passed_unpolled() {
 
     assert_eq!(read.whole(), chat("a") + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_head_that_is_ready_beats_a_window_that_passed_unpolled() {
-    let (upstream, _) = Script::before_head()
-        .wait(9.0)
-        .head("application/json")
-        .upstream();
+    let upstream = Upstream::script(Script::before_head().wait(9.0).head("application/json"));
     let mut call = layer().layer(upstream).call(request());
     let polled =
         poll_fn(|cx| Poll::Ready(std::future::Future::poll(Pin::new(&mut call), cx))).await;
@@ -350,9 +348,9 @@ async fn a_head_that_is_ready_beats_a_window_that_passed_unpolled() {
 async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
     for level in [NodeKind::Run, NodeKind::Call] {
         let run = Run::open();
-        let (upstream, probe) = Script::sse().wait(4.0).data(PING).never().upstream();
+        let upstream = Upstream::script(Script::sse().wait(4.0).data(PING).never());
         let answer = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(run.attach(request()))
             .await
             .unwrap();
@@ -360,7 +358,7 @@ async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
         let node = if level == NodeKind::Run {
             run.clone()
         } else {
-            probe.run()
+            upstream.run()
         };
         tokio::spawn(async move {
             sleep(secs(5)).await;
@@ -379,8 +377,8 @@ async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
 #[tokio::test(start_paused = true)]
 async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
-    let service = layer().scope(Scope::Run).layer(upstream);
+    let upstream = Upstream::script(Script::sse().never());
+    let service = layer().scope(Scope::Run).layer(upstream.clone());
     let mut body = service
         .oneshot(run.attach(request()))
         .await
@@ -411,7 +409,7 @@ async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
     assert!(
         matches!(&ended, Poll::Ready(Some(Err(error))) if reason_of(error) == Some(TerminalReason::StepTimeout))
     );
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[derive(Default)]
@@ -432,10 +430,14 @@ async fn steps_and_state_changes_restart_the_window_and_heartbeats_do_not() {
         (Run::heartbeat, false),
     ];
     for (sign, resets) in signs {
-        let (upstream, probe) = Script::sse().never().upstream();
-        let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+        let upstream = Upstream::script(Script::sse().never());
+        let answer = layer()
+            .layer(upstream.clone())
+            .oneshot(request())
+            .await
+            .unwrap();
         let start = Instant::now();
-        later(7, move || sign(&probe.run()));
+        later(7, move || sign(&upstream.run()));
 
         let read = answer.into_body().read().await;
 
@@ -448,7 +450,7 @@ async fn steps_and_state_changes_restart_the_window_and_heartbeats_do_not() {
 #[tokio::test(start_paused = true)]
 async fn a_state_change_on_the_run_does_not_restart_a_calls_window() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answer = layer()
         .layer(upstream)
         .oneshot(run.attach(request()))
@@ -469,15 +471,15 @@ async fn a_state_change_on_the_run_does_not_restart_a_calls_window() {
 
 #[tokio::test(start_paused = true)]
 async fn heartbeats_keep_a_window_alive_that_any_byte_resets() {
-    let (upstream, probe) = Script::sse().never().upstream();
-    let service = layer().resets_on(ResetOn::AnyByte).layer(upstream);
+    let upstream = Upstream::script(Script::sse().never());
+    let service = layer().resets_on(ResetOn::AnyByte).layer(upstream.clone());
     let answer = service.oneshot(request()).await.unwrap();
     let start = Instant::now();
 
     tokio::spawn(async move {
         for _ in 0..5 {
             sleep(secs(8)).await;
-            probe.run().heartbeat();
+            upstream.run().heartbeat();
         }
     });
     let read = answer.into_body().read().await;
@@ -488,15 +490,17 @@ async fn heartbeats_keep_a_window_alive_that_any_byte_resets() {
 
 #[tokio::test(start_paused = true)]
 async fn progress_between_a_ping_and_the_next_wait_restarts_the_window() {
-    let (upstream, probe) = Script::sse().wait(8.0).data(PING).never().upstream();
+    let upstream = Upstream::script(Script::sse().wait(8.0).data(PING).never());
     let mut body = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
         .into_body();
     body.token().await;
-    probe.run().state_change("in the very instant of the ping");
+    upstream
+        .run()
+        .state_change("in the very instant of the ping");
     sleep(secs(5)).await;
     let start = Instant::now();
 
@@ -509,12 +513,12 @@ async fn progress_between_a_ping_and_the_next_wait_restarts_the_window() {
 #[tokio::test(start_paused = true)]
 async fn scope_run_ends_the_run_and_all_its_calls() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
-    let (other, other_probe) = Script::sse().never().upstream();
-    let watched = layer().scope(Scope::Run).layer(upstream);
-    let other = StepTimeoutLayer::new(WINDOW * 10).layer(other);
+    let upstream = Upstream::script(Script::sse().never());
+    let other = Upstream::script(Script::sse().never());
+    let watched = layer().scope(Scope::Run).layer(upstream.clone());
+    let unhurried = StepTimeoutLayer::new(WINDOW * 10).layer(other.clone());
     let first = watched.oneshot(run.attach(request())).await.unwrap();
-    let second = other.oneshot(run.attach(request())).await.unwrap();
+    let second = unhurried.oneshot(run.attach(request())).await.unwrap();
     let start = Instant::now();
 
     let second = tokio::spawn(second.into_body().read());
@@ -527,13 +531,13 @@ async fn scope_run_ends_the_run_and_all_its_calls() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
     let error = first.end.unwrap_err();
     assert_eq!(Terminated::find(&*error).unwrap().kind, NodeKind::Run);
-    assert_eq!(other_probe.dropped().at, probe.dropped().at);
+    assert_eq!(other.dropped().at, upstream.dropped().at);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_calls_window_leaves_its_run_alive() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
 
     let answer = layer()
         .layer(upstream)
@@ -550,11 +554,8 @@ async fn a_calls_window_leaves_its_run_alive() {
 #[tokio::test(start_paused = true)]
 async fn progress_of_one_call_restarts_the_runs_window_of_another() {
     let run = Run::open();
-    let (silent, _) = Script::sse().never().upstream();
-    let (busy, _) = Script::sse()
-        .repeat(4, 6.0, chat("a"))
-        .data(DONE)
-        .upstream();
+    let silent = Upstream::script(Script::sse().never());
+    let busy = Upstream::script(Script::sse().repeat(4, 6.0, chat("a")).data(DONE));
     let watched = layer().scope(Scope::Run);
     let silent = watched
         .layer(silent)
@@ -580,11 +581,11 @@ async fn progress_of_one_call_restarts_the_runs_window_of_another() {
 #[tokio::test(start_paused = true)]
 async fn of_two_step_layers_the_shorter_window_fires() {
     for windows in [[10, 30], [30, 10]] {
-        let (upstream, probe) = Script::sse().never().upstream();
+        let upstream = Upstream::script(Script::sse().never());
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(windows[0])))
             .layer(StepTimeoutLayer::new(secs(windows[1])))
-            .service(upstream);
+            .service(upstream.clone());
         let start = Instant::now();
 
         let read = service
@@ -597,7 +598,7 @@ async fn of_two_step_layers_the_shorter_window_fires() {
 
         assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
         assert_eq!(start.elapsed(), WINDOW);
-        assert_eq!(probe.dropped().at, start + WINDOW);
+        assert_eq!(upstream.dropped().at, start + WINDOW);
         let error = read.end.unwrap_err();
         assert_eq!(Terminated::find(&*error).unwrap().limit, Some(WINDOW));
     }
@@ -613,18 +614,22 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
         .knows_its_end()
         .wait(1000.0)
         .data("abc");
-    let (upstream, probe) = script.upstream();
-    let answer = inert.layer(upstream).oneshot(plain()).await.unwrap();
+    let upstream = Upstream::script(script);
+    let answer = inert
+        .layer(upstream.clone())
+        .oneshot(plain())
+        .await
+        .unwrap();
     let mut body = answer.into_body();
     assert_eq!(body.size_hint().exact(), Some(3));
     assert!(!body.is_end_stream());
     assert_eq!(body.token().await, "abc");
     assert!(body.is_end_stream());
-    assert_eq!(probe.runs().len(), 0, "it opens no run");
+    assert_eq!(upstream.runs().len(), 0, "it opens no run");
 
-    let (upstream, _) = Script::sse().data("x").trailers().upstream();
+    let upstream = Upstream::script(Script::sse().data("x").trailers());
     let read = inert
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -634,9 +639,9 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
     assert_eq!(read.trailers.unwrap()["x-sum"], "42");
     assert!(read.end.is_ok());
 
-    let (upstream, _) = Script::sse().fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().fail("reset"));
     let read = inert
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -678,8 +683,8 @@ async fn the_programs_limits_for_a_request_replace_the_windows() {
     for (limits, first, step) in cases {
         let mut request = request();
         request.extensions_mut().insert(limits);
-        let (silent, _) = Script::sse().never().upstream();
-        let (token, _) = Script::sse().data(chat("a")).never().upstream();
+        let silent = Upstream::script(Script::sse().never());
+        let token = Upstream::script(Script::sse().data(chat("a")).never());
         let start = Instant::now();
 
         let read = layer()
@@ -709,9 +714,13 @@ async fn the_programs_limits_for_a_request_replace_the_windows() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
-    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     let mut body = answer.into_body();
     body.token().await;
     let error = body.next().await.unwrap().unwrap_err();
@@ -721,7 +730,7 @@ async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
     assert!(body.is_end_stream());
     assert_eq!(body.size_hint().exact(), Some(0));
     assert_eq!(
-        probe.run().terminal_reason().unwrap().as_str(),
+        upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
     );
 }
@@ -729,7 +738,7 @@ async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let script = Script::json().size(2).knows_its_end().data("{").data("}");
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -743,13 +752,9 @@ async fn size_hint_end_and_trailers_are_forwarded() {
     body.token().await;
     assert!(body.is_end_stream());
 
-    let (upstream, probe) = Script::sse()
-        .data(chat("a"))
-        .data(DONE)
-        .trailers()
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).trailers());
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -759,7 +764,7 @@ async fn size_hint_end_and_trailers_are_forwarded() {
     assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
     read.whole();
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -775,7 +780,7 @@ async fn an_event_that_is_split_anywhere_is_progress_when_it_is_whole() {
             .wait(1.0)
             .data(tail)
             .never();
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
         let start = Instant::now();
 
@@ -796,10 +801,10 @@ async fn a_stream_without_its_terminator_ends_with_an_error_in_every_way_it_can_
     let cut = Script::sse().data(chat("a"));
     let cases = [cut.clone(), cut.clone().trailers(), cut.knows_its_end()];
     for script in cases {
-        let (upstream, probe) = script.upstream();
+        let upstream = Upstream::script(script);
 
         let read = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -810,14 +815,14 @@ async fn a_stream_without_its_terminator_ends_with_an_error_in_every_way_it_can_
         assert_eq!(read.text, chat("a"));
         assert!(read.trailers.is_none());
         assert!(read.end.unwrap_err().is::<Truncated>());
-        let reason = probe.run().terminal_reason().unwrap();
+        let reason = upstream.run().terminal_reason().unwrap();
         assert_eq!(reason.as_str(), "upstream_failed");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_that_says_it_ended_is_not_end_stream_before_the_error() {
-    let (upstream, _) = Script::sse().data(chat("a")).knows_its_end().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).knows_its_end());
     let mut body = layer()
         .layer(upstream)
         .oneshot(request())
@@ -837,10 +842,10 @@ async fn a_chat_stream_with_a_finish_reason_and_a_clean_end_is_whole() {
         Script::sse().data(chat("a")).data(FINISH),
         Script::sse().data(chat("a")).data(FINISH).trailers(),
     ] {
-        let (upstream, probe) = end.upstream();
+        let upstream = Upstream::script(end);
 
         let read = layer()
-            .layer(upstream)
+            .layer(upstream.clone())
             .oneshot(request())
             .await
             .unwrap()
@@ -850,7 +855,7 @@ async fn a_chat_stream_with_a_finish_reason_and_a_clean_end_is_whole() {
 
         assert_eq!(read.whole(), chat("a") + FINISH);
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
         );
     }
@@ -858,8 +863,8 @@ async fn a_chat_stream_with_a_finish_reason_and_a_clean_end_is_whole() {
 
 #[tokio::test(start_paused = true)]
 async fn an_anthropic_stream_is_whole_with_message_stop_only() {
-    let (whole, _) = Script::sse().data(content_block("a")).data(STOP).upstream();
-    let (cut, _) = Script::sse().data(content_block("a")).upstream();
+    let whole = Upstream::script(Script::sse().data(content_block("a")).data(STOP));
+    let cut = Upstream::script(Script::sse().data(content_block("a")));
 
     let whole = layer()
         .layer(whole)
@@ -896,11 +901,7 @@ fn a_first_window_of_zero_panics() {
 
 #[tokio::test(start_paused = true)]
 async fn a_huge_window_never_fires_and_does_not_overflow() {
-    let (upstream, _) = Script::sse()
-        .wait(1e6)
-        .data(chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().wait(1e6).data(chat("a")).data(DONE));
 
     let answer = StepTimeoutLayer::new(Duration::MAX)
         .layer(upstream)
@@ -916,7 +917,7 @@ async fn thousands_of_ready_frames_use_up_the_budget_and_the_window_still_fires(
     let script = (0..5000)
         .fold(Script::sse(), |script, _| script.data(PING))
         .never();
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let start = Instant::now();
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
@@ -943,38 +944,42 @@ async fn thousands_of_ready_frames_use_up_the_budget_and_the_window_still_fires(
 async fn a_request_that_finds_an_ended_node_is_not_sent() {
     let run = Run::open();
     run.end(TerminalReason::Aborted);
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
 
     let error = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request_of(&run))
         .await
         .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_ended_elsewhere_drops_upstream_at_once() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     let start = Instant::now();
 
     later(2, {
-        let probe = probe.clone();
-        move || probe.run().end(TerminalReason::Shutdown)
+        let upstream = upstream.clone();
+        move || upstream.run().end(TerminalReason::Shutdown)
     });
     let read = answer.into_body().read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::Shutdown));
-    assert_eq!(probe.dropped().at, start + secs(2));
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+    assert_eq!(upstream.dropped().at, start + secs(2));
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::Shutdown));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_error_in_the_very_instant_the_window_passes_is_the_windows() {
-    let (upstream, _) = Script::sse().wait(10.0).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().wait(10.0).fail("reset"));
     let start = Instant::now();
 
     let read = layer()
@@ -997,10 +1002,10 @@ async fn an_error_in_the_very_instant_the_window_passes_is_the_windows() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_in_the_very_instant_the_window_passes_is_an_end() {
-    let (upstream, probe) = Script::sse().data(FINISH).wait(10.0).upstream();
+    let upstream = Upstream::script(Script::sse().data(FINISH).wait(10.0));
 
     let read = layer()
-        .layer(upstream)
+        .layer(upstream.clone())
         .oneshot(request())
         .await
         .unwrap()
@@ -1010,7 +1015,7 @@ async fn an_end_in_the_very_instant_the_window_passes_is_an_end() {
 
     assert_eq!(read.whole(), FINISH);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -1022,26 +1027,31 @@ async fn a_reader_that_is_away_between_head_and_body_is_not_punished() {
         .head("text/event-stream")
         .wait(5.0)
         .data(chat("a"));
-    let (upstream, probe) = script.data(DONE).upstream();
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let upstream = Upstream::script(script.data(DONE));
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
 
     sleep(WINDOW * 10).await;
     let read = answer.into_body().read().await;
 
     assert_eq!(read.whole(), chat("a") + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_the_head_still_counts_when_the_reader_comes_back() {
-    let (upstream, _) = Script::before_head()
-        .wait(4.0)
-        .head("text/event-stream")
-        .never()
-        .upstream();
+    let upstream = Upstream::script(
+        Script::before_head()
+            .wait(4.0)
+            .head("text/event-stream")
+            .never(),
+    );
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
     sleep(WINDOW * 10).await;
     let start = Instant::now();

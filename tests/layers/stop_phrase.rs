@@ -12,7 +12,7 @@ use tower_agent::{
     sse::{Dialect, Finish, Judge, Splitter},
 };
 
-use crate::support::{ReadExt, Script, Several, saying};
+use crate::support::{ReadExt, Script, Upstream};
 
 type Stack = BoxCloneService<
     Request<Full<Bytes>>,
@@ -20,10 +20,10 @@ type Stack = BoxCloneService<
     BoxError,
 >;
 
-fn stack(phrases: &[&str]) -> (RunRegistry, Several, Stack) {
+fn stack(phrases: &[&str]) -> (RunRegistry, Upstream, Stack) {
     use http_body_util::BodyExt;
     let registry = RunRegistry::new();
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = ServiceBuilder::new()
         .map_response(|answer: http::Response<_>| {
             answer.map(|body: tower_agent::run_layer::RunBody<_>| body.boxed_unsync())
@@ -114,8 +114,8 @@ async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
 async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes() {
     use tower::Layer;
     let registry = RunRegistry::new();
-    let upstream = Several::new([Script::sse().never()]);
-    let told = crate::support::Told::default();
+    let upstream = Upstream::scripts([Script::sse().never()]);
+    let told = crate::support::Summaries::default();
     let layer = RunLayer::new(registry.clone()).on_end(told.hook());
     let stop = StopPhraseLayer::new(registry.clone(), ["stop"]);
     let service = layer.layer(stop.layer(upstream.clone()));
@@ -353,7 +353,7 @@ async fn a_stream_has_all_of_its_dialects_events_in_order() {
 #[tokio::test(start_paused = true)]
 async fn alone_and_under_terminal_responses_it_only_passes() {
     let registry = RunRegistry::new();
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(StopPhraseLayer::new(registry, ["stop"]).max_body(40))

@@ -16,8 +16,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Several, Told, USAGE, chat, failing, later, messages,
-    poll_once, prompt, quick, request, saying, secs,
+    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure, later,
+    messages, no_delay, poll_once, prompt, prompt_json, request, secs,
 };
 
 const ANTHROPIC_START: &str = "event: message_start\ndata: {\"type\":\"message_start\",\
@@ -38,8 +38,8 @@ fn counted() -> Script {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_read_is_told_once_with_all_that_is_known() {
-    let told = Told::default();
-    let (upstream, _) = counted().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(counted());
     let mut request = request();
     let id = HeaderValue::from_static("r-1");
     request.headers_mut().insert("x-run-id", id);
@@ -73,16 +73,16 @@ async fn a_stream_that_was_read_is_told_once_with_all_that_is_known() {
 
 #[tokio::test(start_paused = true)]
 async fn the_tokens_of_attempts_that_failed_count_and_the_candidate_is_the_last() {
-    let told = Told::default();
+    let told = Summaries::default();
     let failed = Script::sse().data(PRELUDE).data(USAGE).data(OVERLOADED);
-    let upstream = Several::new([failed, counted()]);
+    let upstream = Upstream::scripts([failed, counted()]);
     let service = ServiceBuilder::new()
         .layer(told.layer())
-        .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(quick()))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(no_delay()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     answer.into_body().read().await.whole();
 
     let summary = told.one();
@@ -90,10 +90,10 @@ async fn the_tokens_of_attempts_that_failed_count_and_the_candidate_is_the_last(
     assert_eq!((summary.attempts, upstream.calls()), (2, 2));
     assert_eq!(summary.candidate.as_deref(), Some("b"));
     assert_eq!(told.tokens(), Some((14, 4)));
-    let each = upstream.seen();
+    let each = upstream.requests();
     let each = each
         .iter()
-        .map(|seen| seen.run.usage().unwrap().input_tokens);
+        .map(|seen| seen.run().usage().unwrap().input_tokens);
     assert_eq!(each.collect::<Vec<_>>(), [7, 7]);
 }
 
@@ -105,13 +105,13 @@ async fn a_whole_answer_that_is_held_is_read_for_its_usage() {
         r#"{"content":[{"type":"tool_use","input":{"usage":{"input_tokens":9}}}],"usage":{"input_tokens":3,"output_tokens":4}}"#,
     ];
     for answer in answers {
-        let told = Told::default();
+        let told = Summaries::default();
         let service = ServiceBuilder::new()
             .layer(told.layer())
-            .layer(RetryBudgetLayer::new(quick()))
-            .service(Several::new([saying(200, answer)]));
+            .layer(RetryBudgetLayer::new(no_delay()))
+            .service(Upstream::scripts([Script::answer(200, answer)]));
 
-        let got = service.oneshot(prompt("m", false)).await.unwrap();
+        let got = service.oneshot(prompt_json("m")).await.unwrap();
         assert_eq!(got.into_body().read().await.whole(), answer);
 
         assert_eq!(told.tokens(), Some((3, 4)), "{answer}");
@@ -120,18 +120,18 @@ async fn a_whole_answer_that_is_held_is_read_for_its_usage() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_under_a_good_status_costs_what_it_says() {
-    let told = Told::default();
+    let told = Summaries::default();
     let refused = r#"{"choices":[{"finish_reason":"content_filter"}],"usage":{"prompt_tokens":3,"completion_tokens":0}}"#;
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(
             ModelFallbackLayer::new(["a", "b"].map(Candidate::new))
-                .budget(quick())
+                .budget(no_delay())
                 .also_after(FailureClass::ContentFilter),
         )
-        .service(Several::new([saying(200, refused), counted()]));
+        .service(Upstream::scripts([Script::answer(200, refused), counted()]));
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     answer.into_body().read().await.whole();
 
     assert_eq!(told.tokens(), Some((10, 2)));
@@ -151,13 +151,13 @@ async fn what_no_answer_said_is_not_known() {
             Some((1, 2)),
         ),
     ] {
-        let told = Told::default();
+        let told = Summaries::default();
         let service = ServiceBuilder::new()
             .layer(told.layer())
-            .layer(RetryBudgetLayer::new(crate::support::quick()))
-            .service(Several::new([saying(200, body)]));
+            .layer(RetryBudgetLayer::new(crate::support::no_delay()))
+            .service(Upstream::scripts([Script::answer(200, body)]));
 
-        let answer = service.oneshot(prompt("a", false)).await.unwrap();
+        let answer = service.oneshot(prompt_json("a")).await.unwrap();
         answer.into_body().read().await.whole();
 
         assert_eq!((told.tokens(), told.one().stop_reason), (tokens, None));
@@ -167,8 +167,8 @@ async fn what_no_answer_said_is_not_known() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_cut_costs_what_it_had_said_by_then() {
     for pump in [false, true] {
-        let told = Told::default();
-        let (upstream, _) = Script::sse().data(ANTHROPIC_START).never().upstream();
+        let told = Summaries::default();
+        let upstream = Upstream::script(Script::sse().data(ANTHROPIC_START).never());
         let service = told.layer().layer(upstream.clone());
         let pumped = told.layer().layer(PumpLayer::new(4).layer(upstream));
         if pump {
@@ -199,7 +199,7 @@ async fn every_way_to_end_is_told_once() {
     let ways = [
         (counted(), TerminalReason::Completed),
         (Script::json().data("x"), TerminalReason::Completed),
-        (failing(500), failed(FailureClass::Server)),
+        (failure(500), failed(FailureClass::Server)),
         (
             Script::before_head().fail("reset"),
             failed(FailureClass::Transport),
@@ -221,8 +221,8 @@ async fn every_way_to_end_is_told_once() {
     ];
     for (script, expected) in ways {
         for pump in [false, true] {
-            let told = Told::default();
-            let (upstream, _) = script.clone().upstream();
+            let told = Summaries::default();
+            let upstream = Upstream::script(script.clone());
             let inner = HardCeilingLayer::new(secs(30)).layer(upstream);
             let plain = told.layer().layer(inner.clone());
             let pumped = told.layer().layer(PumpLayer::new(2).layer(inner));
@@ -242,8 +242,8 @@ async fn every_way_to_end_is_told_once() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_dropped_before_it_answers_is_told() {
-    let told = Told::default();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::before_head().never());
     let mut service = told.layer().layer(upstream);
 
     drop(service.call(request()));
@@ -258,9 +258,9 @@ async fn what_is_dropped_before_it_answers_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_of_a_run_that_is_over_is_told_and_reaches_nobody() {
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let (upstream, probe) = counted().upstream();
+    let upstream = Upstream::script(counted());
     let layer = RunLayer::new(registry.clone()).on_end(told.hook());
     let run = registry.open(tower_agent::Owner::anonymous(), "r-1".parse().unwrap());
     run.end(TerminalReason::TurnCap);
@@ -268,9 +268,13 @@ async fn a_call_of_a_run_that_is_over_is_told_and_reaches_nobody() {
     let id = HeaderValue::from_static("r-1");
     request.headers_mut().insert("x-run-id", id);
 
-    layer.layer(upstream).oneshot(request).await.unwrap_err();
+    layer
+        .layer(upstream.clone())
+        .oneshot(request)
+        .await
+        .unwrap_err();
 
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
     let summary = told.one();
     assert_eq!(
         (summary.reason, summary.elapsed),
@@ -281,8 +285,8 @@ async fn a_call_of_a_run_that_is_over_is_told_and_reaches_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_refused_for_its_id_is_no_call() {
-    let told = Told::default();
-    let (upstream, _) = counted().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(counted());
     let mut request = request();
     let id = HeaderValue::from_static("no spaces");
     request.headers_mut().insert("x-run-id", id);
@@ -298,9 +302,9 @@ async fn a_request_that_is_refused_for_its_id_is_no_call() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_from_outside_is_told_when_the_call_is_gone_and_not_before() {
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().data(ANTHROPIC_START).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(ANTHROPIC_START).never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
         .layer(PumpLayer::new(4))
@@ -334,7 +338,7 @@ async fn a_hook_may_look_at_everything_and_whoever_waits_hears_of_it_after_it() 
             seen.fetch_add(1, Ordering::SeqCst);
         }
     };
-    let (upstream, _) = counted().upstream();
+    let upstream = Upstream::script(counted());
     let layer = RunLayer::new(registry.clone()).on_end(hook);
     let answer = layer.layer(upstream).oneshot(request()).await.unwrap();
     let run = registry.find(
@@ -361,29 +365,29 @@ async fn a_hook_may_look_at_everything_and_whoever_waits_hears_of_it_after_it() 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_panics_disturbs_nobody() {
     std::panic::set_hook(Box::new(|_| {}));
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let (upstream, probe) = counted().upstream();
+    let upstream = Upstream::script(counted());
     let mut service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(|_| panic!("of the program's")))
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
-        .service(upstream);
+        .service(upstream.clone());
     for calls in 1..=2 {
         let answer = service.call(request()).await.unwrap();
         answer.into_body().read().await.whole();
-        assert_eq!((told.all().len(), probe.calls()), (calls, calls));
+        assert_eq!((told.all().len(), upstream.calls()), (calls, calls));
     }
     let _ = std::panic::take_hook();
 
-    assert_eq!(probe.run().in_flight(), 0);
+    assert_eq!(upstream.run().in_flight(), 0);
     assert!(registry.list().iter().all(|run| run.in_flight == 0));
 }
 
 #[tokio::test(start_paused = true)]
 async fn layers_in_one_another_each_tell_and_one_that_is_met_twice_tells_once() {
-    let [outer, inner] = [Told::default(), Told::default()];
+    let [outer, inner] = [Summaries::default(), Summaries::default()];
     let layer = outer.layer();
-    let (upstream, _) = counted().upstream();
+    let upstream = Upstream::script(counted());
     let service = ServiceBuilder::new()
         .layer(layer.clone())
         .layer(inner.layer())
@@ -401,14 +405,14 @@ async fn layers_in_one_another_each_tell_and_one_that_is_met_twice_tells_once() 
 
 #[tokio::test(start_paused = true)]
 async fn below_a_layer_that_tries_again_it_is_one_call() {
-    let told = Told::default();
-    let upstream = Several::new([failing(503), failing(503)]);
+    let told = Summaries::default();
+    let upstream = Upstream::scripts([failure(503), failure(503)]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(told.layer())
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     assert!(told.is_empty());
     answer.into_body().read().await.whole();
 
@@ -417,29 +421,33 @@ async fn below_a_layer_that_tries_again_it_is_one_call() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attached_call_that_is_sent_twice_is_told_once() {
-    let told = Told::default();
+    let told = Summaries::default();
     let run = Run::open();
-    let (upstream, probe) = counted().upstream();
-    let service = told.layer().layer(upstream);
+    let upstream = Upstream::script(counted());
+    let service = told.layer().layer(upstream.clone());
     let request = run.attach(request());
 
     let answer = service.clone().oneshot(request.clone()).await.unwrap();
     answer.into_body().read().await.whole();
     service.oneshot(request).await.unwrap_err();
 
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
     assert_eq!(told.tokens(), Some((7, 2)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_below_a_call_that_is_over_tells_nobody_again() {
-    let told = Told::default();
-    let (upstream, probe) = counted().upstream();
-    let answer = told.layer().layer(upstream).oneshot(request()).await;
+    let told = Summaries::default();
+    let upstream = Upstream::script(counted());
+    let answer = told
+        .layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await;
     answer.unwrap().into_body().read().await.whole();
     assert_eq!(told.all().len(), 1);
 
-    let late = probe.run().tool("late").watch(sleep(secs(1))).await;
+    let late = upstream.run().tool("late").watch(sleep(secs(1))).await;
 
     assert!(late.is_err());
     assert_eq!(told.all().len(), 1);
@@ -448,7 +456,7 @@ async fn what_is_refused_below_a_call_that_is_over_tells_nobody_again() {
 #[tokio::test(start_paused = true)]
 async fn a_runs_usage_is_that_of_all_its_calls_and_sub_agents() {
     let run = Run::open();
-    let (upstream, _) = counted().upstream();
+    let upstream = Upstream::script(counted());
     let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
     assert_eq!(run.snapshot().usage, None);
 
@@ -467,17 +475,17 @@ async fn a_runs_usage_is_that_of_all_its_calls_and_sub_agents() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_ends_while_its_attempt_is_held_is_told_with_what_that_cost() {
-    let told = Told::default();
+    let told = Summaries::default();
     let held = Script::sse().data(PRELUDE).data(USAGE).never();
     let registry = RunRegistry::new();
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
         .layer(PumpLayer::new(4))
-        .layer(RetryBudgetLayer::new(quick()))
-        .service(Several::new([held]));
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(Upstream::scripts([held]));
     let ended = later(5, move || registry.shutdown());
 
-    service.oneshot(prompt("m", true)).await.unwrap_err();
+    service.oneshot(prompt("m")).await.unwrap_err();
     ended.await.unwrap();
     for _ in 0..4 {
         yield_now().await;

@@ -13,8 +13,8 @@ use tower_agent::{
 use crate::{
     reasons::all,
     support::{
-        DONE, FINISH, PING, ReadExt, STOP, Script, USAGE, UpstreamBody, chat, content_block, later,
-        messages, plain, request, request_of, secs,
+        DONE, FINISH, PING, ReadExt, STOP, Script, USAGE, Upstream, UpstreamBody, chat,
+        content_block, later, messages, plain, request, request_of, secs,
     },
 };
 
@@ -38,7 +38,7 @@ where
 #[tokio::test(start_paused = true)]
 async fn a_length_that_is_not_the_bodys_is_removed() {
     let answered = async |script: Script, head: bool| {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let mut request = request();
         if head {
             *request.method_mut() = Method::HEAD;
@@ -86,7 +86,7 @@ async fn a_length_that_is_not_the_bodys_is_removed() {
     let none = Script::json().header("content-length", "9").status(204);
     assert_eq!(length(none.size(0), false).await, None);
 
-    let (upstream, _) = said("2").size(2).upstream();
+    let upstream = Upstream::script(said("2").size(2));
     let service = ServiceBuilder::new()
         .layer(layer())
         .map_response(|mut answer: Response<UpstreamBody>| {
@@ -105,7 +105,7 @@ async fn the_framing_of_another_connection_is_removed() {
     for coding in ["chunked", "gzip, chunked", "identity"] {
         let script = Script::json().header("transfer-encoding", coding);
         let script = script.header("content-length", "2").size(2).data("{}");
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
 
         let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
 
@@ -124,15 +124,15 @@ async fn each_reason_before_the_head_is_its_status_shape_and_headers() {
             let run = Run::open();
             run.end(reason.clone());
             request.extensions_mut().insert(run.clone());
-            let (upstream, probe) = Script::sse().data(DONE).upstream();
+            let upstream = Upstream::script(Script::sse().data(DONE));
             let service = ServiceBuilder::new()
                 .layer(layer())
                 .layer(StepTimeoutLayer::new(secs(5)))
-                .service(upstream);
+                .service(upstream.clone());
 
             let answer = service.oneshot(request).await.unwrap();
 
-            assert_eq!(probe.calls(), 0);
+            assert_eq!(upstream.calls(), 0);
             assert_eq!(answer.status().as_u16(), status, "{name}");
             let headers = answer.headers().clone();
             assert_eq!(headers["content-type"], "application/json");
@@ -170,7 +170,7 @@ async fn an_anthropic_caller_is_known_by_its_header_or_by_the_programs_word() {
     let mut by_word = plain();
     by_word.extensions_mut().insert(Dialect::Anthropic);
     for request in [by_header, by_word] {
-        let (upstream, _) = Script::before_head().fail("refused").upstream();
+        let upstream = Upstream::script(Script::before_head().fail("refused"));
         let answer = layer().layer(upstream).oneshot(request).await.unwrap();
         assert_eq!(body_of(answer).await["type"], "error");
     }
@@ -196,11 +196,11 @@ async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
         (responses(), format!("{created}{delta}")),
     ];
     for (request, token) in cases {
-        let (upstream, probe) = Script::sse().data(&token).never().upstream();
+        let upstream = Upstream::script(Script::sse().data(&token).never());
         let service = ServiceBuilder::new()
             .layer(layer())
             .layer(StepTimeoutLayer::new(secs(9)))
-            .service(upstream);
+            .service(upstream.clone());
 
         let answer = service.oneshot(request.clone()).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
@@ -210,7 +210,7 @@ async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
             frames.push(frame.unwrap());
         }
 
-        let run = probe.run();
+        let run = upstream.run();
         let message = run.terminated().unwrap().message();
         let id = run.id().to_string();
         assert_eq!(frames.len(), 2);
@@ -245,7 +245,7 @@ async fn half_an_event_is_held_back_and_dropped_at_the_end_wherever_it_was_cut()
             .data(chat("a"))
             .data(&half.as_bytes()[..at])
             .never();
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let service = ServiceBuilder::new()
             .layer(layer())
             .layer(StepTimeoutLayer::new(secs(9)))
@@ -272,7 +272,7 @@ async fn an_event_that_is_split_anywhere_arrives_whole_and_in_order() {
     for at in 1..all.len() {
         for judged in [false, true] {
             let (head, tail) = all.as_bytes().split_at(at);
-            let (upstream, _) = Script::sse().data(head).wait(1.0).data(tail).upstream();
+            let upstream = Upstream::script(Script::sse().data(head).wait(1.0).data(tail));
             let inner = StepTimeoutLayer::optional(judged.then_some(secs(9))).layer(upstream);
 
             let answer = layer().layer(inner).oneshot(request()).await.unwrap();
@@ -292,7 +292,7 @@ async fn an_event_longer_than_what_is_held_goes_out_torn_and_is_closed_before_th
         .data("more")
         .wait(1.0)
         .fail("reset");
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
 
     let text = layer()
         .layer(upstream)
@@ -316,12 +316,7 @@ async fn an_event_longer_than_what_is_held_goes_out_torn_and_is_closed_before_th
 async fn a_long_event_that_ends_is_whole_again() {
     let long = format!("data: {}\n\n", "x".repeat(3 * 1024 * 1024));
     let (one, two) = long.split_at(2 * 1024 * 1024);
-    let (upstream, _) = Script::sse()
-        .data(one)
-        .data(two)
-        .data(chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(one).data(two).data(chat("a")).data(DONE));
 
     let text = layer()
         .layer(upstream)
@@ -340,7 +335,7 @@ async fn a_long_event_that_ends_is_whole_again() {
 #[tokio::test(start_paused = true)]
 async fn a_response_that_was_held_back_does_not_fail() {
     let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
-    let (upstream, _) = Script::sse().data(created).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().data(created).fail("reset"));
     let service = ServiceBuilder::new()
         .layer(layer())
         .map_response(|answer: Response<_>| {
@@ -373,7 +368,7 @@ async fn a_response_fails_by_the_name_that_the_caller_knows_or_not_at_all() {
         ),
     ] {
         for judged in [false, true] {
-            let (upstream, _) = script.clone().fail("reset").upstream();
+            let upstream = Upstream::script(script.clone().fail("reset"));
             let service = ServiceBuilder::new()
                 .layer(layer())
                 .layer(StepTimeoutLayer::optional(judged.then_some(secs(5))))
@@ -424,7 +419,7 @@ async fn an_upstreams_own_error_event_passes_unchanged_and_is_the_only_one() {
             Script::sse().data(error).never(),
         ] {
             for judged in [false, true] {
-                let (upstream, _) = script.clone().upstream();
+                let upstream = Upstream::script(script.clone());
                 let inner = HardCeilingLayer::new(secs(9))
                     .layer(StepTimeoutLayer::optional(judged.then_some(secs(5))).layer(upstream));
 
@@ -451,7 +446,7 @@ async fn a_finished_chat_stream_is_given_its_done() {
         Script::sse().data(chat("a")).data(FINISH).data(USAGE),
     ] {
         for judged in [false, true] {
-            let (upstream, _) = script.clone().upstream();
+            let upstream = Upstream::script(script.clone());
             let inner = StepTimeoutLayer::optional(judged.then_some(secs(5))).layer(upstream);
 
             let text = layer()
@@ -473,11 +468,7 @@ async fn a_finished_chat_stream_is_given_its_done() {
 #[tokio::test(start_paused = true)]
 async fn done_is_supplied_once_and_before_the_trailers() {
     for judged in [false, true] {
-        let (upstream, _) = Script::sse()
-            .data(chat("a"))
-            .data(FINISH)
-            .trailers()
-            .upstream();
+        let upstream = Upstream::script(Script::sse().data(chat("a")).data(FINISH).trailers());
         let inner = StepTimeoutLayer::optional(judged.then_some(secs(5))).layer(upstream);
         let mut body = layer()
             .layer(inner)
@@ -505,7 +496,7 @@ async fn done_is_supplied_once_and_before_the_trailers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_with_trailers_has_one_error_event() {
-    let (upstream, _) = Script::sse().data(chat("a")).trailers().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).trailers());
 
     let read = layer()
         .layer(upstream)
@@ -522,11 +513,12 @@ async fn a_cut_stream_with_trailers_has_one_error_event() {
 #[tokio::test(start_paused = true)]
 async fn half_an_event_after_the_finish_is_dropped_before_done() {
     for judged in [false, true] {
-        let (upstream, _) = Script::sse()
-            .data(chat("a"))
-            .data(FINISH)
-            .data("data: {\"usa")
-            .upstream();
+        let upstream = Upstream::script(
+            Script::sse()
+                .data(chat("a"))
+                .data(FINISH)
+                .data("data: {\"usa"),
+        );
         let inner = StepTimeoutLayer::optional(judged.then_some(secs(5))).layer(upstream);
 
         let text = layer()
@@ -551,7 +543,7 @@ async fn an_event_stream_loses_its_length_and_may_always_have_one_more_event() {
         .header("content-length", "999")
         .knows_its_end()
         .data(&text);
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
 
@@ -573,7 +565,7 @@ async fn other_answers_pass_unchanged() {
         .header("content-length", "2")
         .knows_its_end()
         .data("{}");
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
 
     let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
 
@@ -584,7 +576,7 @@ async fn other_answers_pass_unchanged() {
     body.token().await;
     assert!(body.is_end_stream());
 
-    let (upstream, _) = Script::json().data("{}").trailers().upstream();
+    let upstream = Upstream::script(Script::json().data("{}").trailers());
     let read = layer()
         .layer(upstream)
         .oneshot(request())
@@ -606,7 +598,7 @@ async fn a_compressed_event_stream_and_a_failed_one_are_no_event_streams() {
         Script::sse().status(429).size(3).data("abc"),
     ];
     for script in scripts {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
         assert_eq!(answer.body().size_hint().exact(), Some(3));
         assert_eq!(answer.into_body().read().await.whole(), "abc");
@@ -615,7 +607,7 @@ async fn a_compressed_event_stream_and_a_failed_one_are_no_event_streams() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_no_event_stream_and_is_cut_ends_with_an_error() {
-    let (upstream, _) = Script::json().data("{").never().upstream();
+    let upstream = Upstream::script(Script::json().data("{").never());
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(HardCeilingLayer::new(secs(9)))
@@ -635,8 +627,9 @@ async fn a_body_that_is_no_event_stream_and_is_cut_ends_with_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_an_answer_at_the_next_call_and_only_there() {
-    let (upstream, probe) = Script::json().data("{}").upstream();
-    let mut service = layer().layer(upstream.readiness(|| Err("full".into())));
+    let upstream = Upstream::script(Script::json().data("{}"));
+    let upstream = upstream.readiness([Some("full".into())]);
+    let mut service = layer().layer(upstream.clone());
 
     let ready = ServiceExt::<Request<()>>::ready(&mut service);
     let answer = ready.await.unwrap().call(request()).await.unwrap();
@@ -644,7 +637,7 @@ async fn a_service_that_is_not_ready_is_an_answer_at_the_next_call_and_only_ther
     assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert!(!answer.headers().contains_key("x-should-retry"));
     assert!(!answer.headers().contains_key("x-terminal-reason"));
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
     assert_eq!(body_of(answer).await["error"]["code"], "server_error");
     assert_eq!(
         service.call(request()).await.unwrap().status(),
@@ -712,7 +705,7 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
         Script::sse().data(chat("a")),
         Script::sse().data(chat("a")).knows_its_end(),
     ] {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
 
         let text = layer()
             .layer(upstream)
@@ -730,7 +723,7 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
             "{error}"
         );
     }
-    let (whole, _) = Script::sse().data(content_block("a")).data(STOP).upstream();
+    let whole = Upstream::script(Script::sse().data(content_block("a")).data(STOP));
     let text = layer()
         .layer(whole)
         .oneshot(messages())
@@ -745,11 +738,7 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
 
 #[tokio::test(start_paused = true)]
 async fn an_error_after_the_terminator_is_not_told() {
-    let (upstream, _) = Script::sse()
-        .data(chat("a"))
-        .data(DONE)
-        .fail("reset")
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).fail("reset"));
 
     let text = layer()
         .layer(upstream)
@@ -779,7 +768,7 @@ async fn statuses_can_be_mapped() {
                 .contains("busy")
                 .then_some(StatusCode::TOO_MANY_REQUESTS)
         });
-    let (upstream, _) = Script::sse().upstream();
+    let upstream = Upstream::script(Script::sse());
     let ended = mapped
         .layer(StepTimeoutLayer::new(secs(5)).layer(upstream))
         .oneshot(request_of(&run))
@@ -810,11 +799,11 @@ async fn statuses_can_be_mapped() {
 
 #[tokio::test(start_paused = true)]
 async fn the_run_of_a_stream_without_a_terminated_is_named_in_the_frame() {
-    let (upstream, probe) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(StepTimeoutLayer::new(secs(5)))
-        .service(upstream);
+        .service(upstream.clone());
 
     let text = service
         .oneshot(request())
@@ -826,25 +815,29 @@ async fn the_run_of_a_stream_without_a_terminated_is_named_in_the_frame() {
         .whole();
 
     assert!(
-        text.contains(&format!("\"run_id\":\"{}\"", probe.run().id())),
+        text.contains(&format!("\"run_id\":\"{}\"", upstream.run().id())),
         "{text}"
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_never_opens_a_run() {
-    let (upstream, probe) = Script::json().data("{}").upstream();
+    let upstream = Upstream::script(Script::json().data("{}"));
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let answer = layer()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
 
     assert!(answer.extensions().get::<Run>().is_none());
-    assert!(probe.runs().is_empty());
+    assert!(upstream.runs().is_empty());
     answer.into_body().read().await.whole();
 }
 
 #[tokio::test(start_paused = true)]
 async fn twice_in_one_stack_there_is_one_error_event() {
-    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(layer())
@@ -865,14 +858,14 @@ async fn twice_in_one_stack_there_is_one_error_event() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_in_the_middle_of_a_stream_is_told_at_once() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(HardCeilingLayer::new(secs(500)))
-        .service(upstream);
+        .service(upstream.clone());
     let body = service.oneshot(request()).await.unwrap().into_body();
     let start = tokio::time::Instant::now();
-    later(3, move || probe.run().end(TerminalReason::Shutdown));
+    later(3, move || upstream.run().end(TerminalReason::Shutdown));
 
     let text = body.read().await.whole();
 
@@ -887,7 +880,7 @@ async fn a_stream_that_is_announced_as_empty_ends_with_the_frame() {
         Script::sse().size(0),
         Script::sse().size(0).knows_its_end(),
     ] {
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let service = ServiceBuilder::new()
             .layer(layer())
             .layer(StepTimeoutLayer::new(secs(5)))
@@ -919,7 +912,7 @@ async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
         for breaks in [false, true] {
             let script = Script::sse().data(&content).data(event);
             let script = if breaks { script.fail("reset") } else { script };
-            let (upstream, _) = script.upstream();
+            let upstream = Upstream::script(script);
             let service = ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(HardCeilingLayer::new(secs(60)))
@@ -959,7 +952,7 @@ async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_
                 for judged in [false, true] {
                     let pieces = whole.as_bytes().chunks(size);
                     let script = pieces.fold(Script::sse(), |script, piece| script.data(piece));
-                    let (upstream, _) = script.upstream();
+                    let upstream = Upstream::script(script);
                     let ceiling = judged.then_some(secs(60));
                     let service = ServiceBuilder::new()
                         .layer(TerminalResponseLayer::new())

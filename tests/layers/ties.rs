@@ -1,4 +1,4 @@
-//! Several layers in one stack, and which of them has the last word.
+//! Upstream layers in one stack, and which of them has the last word.
 
 use std::time::Duration;
 
@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, ReadExt, Script, UpstreamBody, call_of, chat, later, poll_body, reason_of, request,
-    request_of, secs,
+    DONE, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, later, poll_body, reason_of,
+    request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -28,7 +28,7 @@ async fn of_equal_ceilings_on_run_and_call_the_runs_is_latched_in_either_order()
     let layers = [[Scope::Run, Scope::Found], [Scope::Found, Scope::Run]];
     for [outer, inner] in layers {
         let run = Run::open();
-        let (upstream, _) = Script::sse().never().upstream();
+        let upstream = Upstream::script(Script::sse().never());
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(WINDOW).scope(outer))
             .layer(HardCeilingLayer::new(WINDOW).scope(inner))
@@ -58,7 +58,7 @@ async fn of_equal_step_windows_on_run_and_call_the_runs_is_latched_in_either_ord
             Script::sse().wait(3.0).data(chat("a")).never(),
         ] {
             let run = Run::open();
-            let (upstream, _) = script.upstream();
+            let upstream = Upstream::script(script);
             let service = ServiceBuilder::new()
                 .layer(StepTimeoutLayer::new(WINDOW).scope(outer))
                 .layer(StepTimeoutLayer::new(WINDOW).scope(inner))
@@ -77,7 +77,7 @@ async fn of_equal_step_windows_on_run_and_call_the_runs_is_latched_in_either_ord
 #[tokio::test(start_paused = true)]
 async fn the_runs_caller_deadline_beats_the_calls_ceiling_of_the_same_instant() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(
             HardCeilingLayer::optional(None)
@@ -108,7 +108,7 @@ async fn on_one_node_ceiling_step_and_deadline_come_in_that_order() {
             (Some(WINDOW), TerminalReason::HardCeiling),
             (None, TerminalReason::StepTimeout),
         ] {
-            let (upstream, _) = Script::sse().never().upstream();
+            let upstream = Upstream::script(Script::sse().never());
             let totals = HardCeilingLayer::optional(ceiling).timeout(Some(WINDOW));
             let step = StepTimeoutLayer::new(WINDOW);
             let read = if reversed {
@@ -145,7 +145,7 @@ async fn on_one_node_ceiling_step_and_deadline_come_in_that_order() {
 #[tokio::test(start_paused = true)]
 async fn an_inner_window_and_an_outer_ceiling_of_one_instant_are_the_outer_nodes_ceiling() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(WINDOW).scope(Scope::Run))
         .layer(StepTimeoutLayer::new(WINDOW))
@@ -168,7 +168,7 @@ async fn an_inner_window_and_an_outer_ceiling_of_one_instant_are_the_outer_nodes
 #[tokio::test(start_paused = true)]
 async fn a_late_look_latches_the_outermost_though_an_inner_deadline_passed_first() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(20)).scope(Scope::Run))
         .layer(HardCeilingLayer::new(secs(10)))
@@ -192,7 +192,7 @@ async fn a_late_look_latches_the_outermost_though_an_inner_deadline_passed_first
 #[tokio::test(start_paused = true)]
 async fn an_error_in_the_instant_in_which_both_windows_pass_is_the_outermosts() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().wait(10.0).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().wait(10.0).fail("reset"));
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
         .layer(StepTimeoutLayer::new(WINDOW))
@@ -214,11 +214,11 @@ async fn an_error_in_the_instant_in_which_both_windows_pass_is_the_outermosts() 
 
 #[tokio::test(start_paused = true)]
 async fn an_error_in_the_instant_of_an_outer_window_is_not_settled_as_a_failure_further_in() {
-    let (upstream, probe) = Script::sse().wait(10.0).fail("reset").upstream();
+    let upstream = Upstream::script(Script::sse().wait(10.0).fail("reset"));
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(WINDOW))
         .layer(RunLayer::new(RunRegistry::new()))
-        .service(upstream);
+        .service(upstream.clone());
 
     let read = service
         .oneshot(request())
@@ -230,26 +230,22 @@ async fn an_error_in_the_instant_of_an_outer_window_is_not_settled_as_a_failure_
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(
-        probe.run().run().terminal_reason(),
+        upstream.run().run().terminal_reason(),
         Some(TerminalReason::StepTimeout)
     );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stored_reason_beats_a_ready_frame_and_a_passed_clock() {
-    let (upstream, probe) = Script::sse()
-        .wait(5.0)
-        .data(chat("a"))
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(Script::sse().wait(5.0).data(chat("a")).data(DONE));
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(WINDOW))
         .layer(StepTimeoutLayer::new(WINDOW))
-        .service(upstream);
+        .service(upstream.clone());
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     assert!(poll_body(&mut body).is_pending());
     advance(secs(30)).await;
-    probe.run().end(TerminalReason::Superseded);
+    upstream.run().end(TerminalReason::Superseded);
 
     let read = body.read().await;
 
@@ -287,8 +283,8 @@ where
 #[tokio::test(start_paused = true)]
 async fn clocks_hold_on_both_sides_of_a_combinator_with_wakers_of_its_own() {
     for (outer, inner, expected) in [(10, 30, 10), (30, 10, 10), (10, 10, 10)] {
-        let (upstream, probe) = Script::before_head().never().upstream();
-        let inner = StepTimeoutLayer::new(secs(inner)).layer(upstream);
+        let upstream = Upstream::script(Script::before_head().never());
+        let inner = StepTimeoutLayer::new(secs(inner)).layer(upstream.clone());
         let service = StepTimeoutLayer::new(secs(outer)).layer(Unordered(inner));
         let start = Instant::now();
 
@@ -296,20 +292,20 @@ async fn clocks_hold_on_both_sides_of_a_combinator_with_wakers_of_its_own() {
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
         assert_eq!(start.elapsed(), secs(expected));
-        assert_eq!(probe.dropped().at, start + secs(expected));
+        assert_eq!(upstream.dropped().at, start + secs(expected));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_reaches_through_a_combinator_with_wakers_of_its_own() {
-    let (upstream, probe) = Script::before_head().never().upstream();
-    let inner = HardCeilingLayer::new(secs(100)).layer(upstream);
+    let upstream = Upstream::script(Script::before_head().never());
+    let inner = HardCeilingLayer::new(secs(100)).layer(upstream.clone());
     let service = HardCeilingLayer::new(secs(200)).layer(Unordered(inner));
     let start = Instant::now();
 
     later(3, {
-        let probe = probe.clone();
-        move || probe.run().end(TerminalReason::Aborted)
+        let upstream = upstream.clone();
+        move || upstream.run().end(TerminalReason::Aborted)
     });
     let result = service.oneshot(request()).await;
 
@@ -317,13 +313,13 @@ async fn an_end_from_outside_reaches_through_a_combinator_with_wakers_of_its_own
         reason_of(&result.unwrap_err()),
         Some(TerminalReason::Aborted)
     );
-    assert_eq!(probe.dropped().at, start + secs(3));
+    assert_eq!(upstream.dropped().at, start + secs(3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_calls_in_one_task_have_clocks_of_their_own() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
     let read = |seconds, request| {
         let service = StepTimeoutLayer::new(secs(seconds)).layer(upstream.clone());
@@ -355,8 +351,8 @@ async fn a_calls_end_from_outside_wakes_a_driver_of_another_tree() {
     // A server's own run drives the task; the handler calls a model for a run
     // that it opened itself.
     let agent = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
-    let client = HardCeilingLayer::new(secs(1000)).layer(upstream);
+    let upstream = Upstream::script(Script::sse().never());
+    let client = HardCeilingLayer::new(secs(1000)).layer(upstream.clone());
     let inside = agent.clone();
     let server = StepTimeoutLayer::new(secs(500)).layer(service_fn(move |_: Request<()>| {
         client.clone().oneshot(inside.attach(request()))
@@ -371,9 +367,9 @@ async fn a_calls_end_from_outside_wakes_a_driver_of_another_tree() {
     let _end = body.next().await;
 
     assert_eq!(
-        probe.dropped().at,
+        upstream.dropped().at,
         start + secs(3),
-        "upstream runs on for a run that is over"
+        "upstream.clone() runs on for a run that is over"
     );
 }
 
@@ -381,11 +377,11 @@ async fn a_calls_end_from_outside_wakes_a_driver_of_another_tree() {
 async fn an_abort_by_id_reaches_a_call_whose_driver_has_another_run() {
     let registry = RunRegistry::new();
     let known = registry.open(tower_agent::Owner::anonymous(), "r-1".parse().unwrap());
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(500)))
         .layer(RunLayer::new(registry.clone()))
-        .service(upstream);
+        .service(upstream.clone());
     let mut request = request();
     request
         .headers_mut()
@@ -402,7 +398,7 @@ async fn an_abort_by_id_reaches_a_call_whose_driver_has_another_run() {
     let aborted = stop.await.unwrap();
 
     assert!(aborted);
-    assert_eq!(probe.dropped().at, start + secs(3));
+    assert_eq!(upstream.dropped().at, start + secs(3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -483,23 +479,23 @@ async fn all_layers_in_any_order_hand_an_answer_on() {
                 order.to_vec()
             };
             let registry = RunRegistry::new();
-            let (upstream, probe) = Script::sse()
-                .repeat(4, 7.0, chat("a"))
-                .data(DONE)
-                .upstream();
-            let service =
-                TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+            let upstream = Upstream::script(Script::sse().repeat(4, 7.0, chat("a")).data(DONE));
+            let service = TerminalResponseLayer::new().layer(stack(
+                &order,
+                &registry,
+                boxed(upstream.clone()),
+            ));
 
             let answer = service.oneshot(request()).await.unwrap();
             let text = answer.into_body().read().await.whole();
 
             assert_eq!(text, chat("a").repeat(4) + DONE, "{order:?}");
             assert_eq!(
-                probe.run().run().terminal_reason(),
+                upstream.run().run().terminal_reason(),
                 Some(TerminalReason::Completed),
                 "{order:?}"
             );
-            assert_eq!(probe.run().run().in_flight(), 0, "{order:?}");
+            assert_eq!(upstream.run().run().in_flight(), 0, "{order:?}");
         }
     }
 }
@@ -514,13 +510,13 @@ async fn all_layers_in_any_order_end_a_silent_stream_with_the_error_event() {
                 order.to_vec()
             };
             let registry = RunRegistry::new();
-            let (upstream, probe) = Script::sse()
-                .data(chat("a"))
-                .data("data: {\"cho")
-                .never()
-                .upstream();
-            let service =
-                TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+            let upstream =
+                Upstream::script(Script::sse().data(chat("a")).data("data: {\"cho").never());
+            let service = TerminalResponseLayer::new().layer(stack(
+                &order,
+                &registry,
+                boxed(upstream.clone()),
+            ));
             let start = Instant::now();
 
             let answer = service.oneshot(request()).await.unwrap();
@@ -538,9 +534,9 @@ async fn all_layers_in_any_order_end_a_silent_stream_with_the_error_event() {
             for _ in 0..4 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(probe.dropped().at, start + WINDOW, "{order:?}");
+            assert_eq!(upstream.dropped().at, start + WINDOW, "{order:?}");
             assert_eq!(
-                probe.run().run().terminal_reason(),
+                upstream.run().run().terminal_reason(),
                 Some(TerminalReason::StepTimeout),
                 "{order:?}"
             );
@@ -552,8 +548,9 @@ async fn all_layers_in_any_order_end_a_silent_stream_with_the_error_event() {
 async fn all_layers_in_any_order_see_a_dropped_body() {
     for order in ORDERS {
         let registry = RunRegistry::new();
-        let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
-        let service = TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream)));
+        let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+        let service =
+            TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream.clone())));
         let mut body = service.oneshot(request()).await.unwrap().into_body();
         body.token().await;
 
@@ -563,28 +560,28 @@ async fn all_layers_in_any_order_see_a_dropped_body() {
         }
 
         assert_eq!(
-            probe.run().terminal_reason(),
+            upstream.run().terminal_reason(),
             Some(TerminalReason::ClientDisconnect),
             "{order:?}"
         );
         assert_eq!(
-            probe.dropped().reason,
+            upstream.dropped().reason,
             Some(TerminalReason::ClientDisconnect),
             "{order:?}"
         );
-        assert_eq!(probe.run().run().in_flight(), 0, "{order:?}");
+        assert_eq!(upstream.run().run().in_flight(), 0, "{order:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn every_layer_twice_in_one_stack_measures_once() {
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(WINDOW))
         .layer(HardCeilingLayer::new(WINDOW))
         .layer(StepTimeoutLayer::new(WINDOW * 2))
         .layer(StepTimeoutLayer::new(WINDOW * 2))
-        .service(upstream);
+        .service(upstream.clone());
 
     let read = service
         .oneshot(request())
@@ -595,16 +592,17 @@ async fn every_layer_twice_in_one_stack_measures_once() {
         .await;
 
     assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
-    assert!(probe.run().terminated().unwrap().also.is_empty());
+    assert!(upstream.run().terminated().unwrap().also.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
 async fn inside_an_axum_router_the_layers_are_a_service_builder_under_terminal_response() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+    let played = upstream.clone();
     let handler = move |request: axum::extract::Request| {
-        let upstream = upstream.clone();
+        let played = played.clone();
         async move {
-            let answer: Response<UpstreamBody> = upstream.oneshot(request).await.unwrap();
+            let answer: Response<UpstreamBody> = played.oneshot(request).await.unwrap();
             answer.map(axum::body::Body::new)
         }
     };
@@ -637,17 +635,17 @@ async fn inside_an_axum_router_the_layers_are_a_service_builder_under_terminal_r
     for _ in 0..4 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(probe.dropped().at, start + WINDOW);
+    assert_eq!(upstream.dropped().at, start + WINDOW);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_in_the_request_is_used_and_not_settled_by_layers_that_did_not_open_it() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE));
     let service = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
         .layer(StepTimeoutLayer::new(WINDOW))
-        .service(upstream);
+        .service(upstream.clone());
 
     service
         .oneshot(request_of(&run))
@@ -658,7 +656,7 @@ async fn a_node_in_the_request_is_used_and_not_settled_by_layers_that_did_not_op
         .await
         .whole();
 
-    assert_eq!(probe.run().terminal_reason(), None);
+    assert_eq!(upstream.run().terminal_reason(), None);
     let (request, call) = call_of(&run);
     drop(request);
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
@@ -667,11 +665,7 @@ async fn a_node_in_the_request_is_used_and_not_settled_by_layers_that_did_not_op
 #[tokio::test(start_paused = true)]
 async fn a_runs_window_that_a_ping_interrupts_in_the_instant_it_passes_beats_a_calls_ceiling() {
     let run = Run::open();
-    let (upstream, _) = Script::sse()
-        .wait(10.0)
-        .data(crate::support::PING)
-        .never()
-        .upstream();
+    let upstream = Upstream::script(Script::sse().wait(10.0).data(crate::support::PING).never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
         .layer(HardCeilingLayer::new(WINDOW))
@@ -693,11 +687,11 @@ async fn a_runs_window_that_a_ping_interrupts_in_the_instant_it_passes_beats_a_c
 
 #[tokio::test(start_paused = true)]
 async fn silence_after_the_terminator_does_not_undo_an_answer_that_was_delivered() {
-    let (upstream, probe) = Script::sse().data(chat("a")).data(DONE).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).never());
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(StepTimeoutLayer::new(WINDOW))
-        .service(upstream);
+        .service(upstream.clone());
 
     let text = service
         .oneshot(request())
@@ -710,7 +704,7 @@ async fn silence_after_the_terminator_does_not_undo_an_answer_that_was_delivered
 
     assert_eq!(text, chat("a") + DONE);
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
 }
@@ -721,7 +715,7 @@ async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inn
         .wait(2.0)
         .head("application/json")
         .data("x");
-    let (upstream, probe) = script.never().upstream();
+    let upstream = Upstream::script(script.never());
     let service = ServiceBuilder::new()
         .layer(
             StepTimeoutLayer::new(secs(3))
@@ -729,7 +723,7 @@ async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inn
                 .resets_on(tower_agent::ResetOn::Step),
         )
         .layer(HardCeilingLayer::optional(None).timeout(Some(secs(3))))
-        .service(upstream);
+        .service(upstream.clone());
     let answer = service.oneshot(request()).await.unwrap();
     tokio::time::sleep(secs(1)).await;
 
@@ -737,5 +731,5 @@ async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inn
 
     // Two seconds of silence were counted, and the window is three by now.
     assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }

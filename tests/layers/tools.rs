@@ -5,7 +5,7 @@ use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt};
 use tower_agent::{BoxError, HardCeilingLayer, NodeKind, Run, Scope, TerminalReason, ToolError};
 
-use crate::support::{Script, later, poll_once, reason_of, request, secs};
+use crate::support::{Script, Upstream, later, poll_once, reason_of, request, secs};
 
 const WINDOW: Duration = secs(10);
 
@@ -80,7 +80,7 @@ async fn each_concurrent_tool_has_a_window_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn of_equal_windows_of_tool_and_run_ceiling_the_run_wins() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(WINDOW)
         .scope(Scope::Run)
         .layer(upstream);
@@ -144,7 +144,7 @@ async fn no_tool_starts_under_an_ended_run() {
 #[tokio::test(start_paused = true)]
 async fn no_tool_starts_under_a_run_whose_ceiling_passed_unseen() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().data(crate::support::DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(crate::support::DONE));
     let ceiling = HardCeilingLayer::new(WINDOW)
         .scope(Scope::Run)
         .layer(upstream);

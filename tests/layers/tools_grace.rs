@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, NodeKind, Run, Scope, TerminalReason, ToolError};
 
-use crate::support::{Script, later, poll_once, request, secs};
+use crate::support::{Script, Upstream, later, poll_once, request, secs};
 
 const GRACE: Duration = Duration::from_millis(100);
 
@@ -67,9 +67,11 @@ async fn a_tool_that_does_not_stop_is_dropped_when_its_grace_is_over() {
 #[tokio::test(start_paused = true)]
 async fn a_clock_of_the_run_gives_grace_too() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(secs(4)).scope(Scope::Run);
-    let answer = ceiling.layer(upstream).oneshot(run.attach(request()));
+    let answer = ceiling
+        .layer(upstream.clone())
+        .oneshot(run.attach(request()));
     let mut body = answer.await.unwrap().into_body();
     let start = Instant::now();
 
@@ -83,7 +85,7 @@ async fn a_clock_of_the_run_gives_grace_too() {
     assert_eq!(end.unwrap_err().reason, TerminalReason::HardCeiling);
     assert_eq!(start.elapsed(), secs(4) + GRACE);
     assert_eq!(model, (true, secs(4)), "a model call is dropped at once");
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]

@@ -19,7 +19,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    Heard, ReadExt, Script, Several, UpstreamBody, healthy, prompt, quick, reason_of, request, secs,
+    LogCapture, ReadExt, Script, Upstream, UpstreamBody, healthy, no_delay, prompt, reason_of,
+    request, secs,
 };
 
 /// What was written, call by call, and what of it was not flushed yet.
@@ -62,7 +63,7 @@ fn open(registry: &RunRegistry, id: &str) -> Run {
 }
 
 async fn use_up(run: &Run, turns: u32) {
-    let upstream = Script::json().data("{}").upstream().0;
+    let upstream = Upstream::script(Script::json().data("{}"));
     let service = TurnCapLayer::new(turns).layer(upstream);
     for _ in 0..turns {
         let answer = service
@@ -145,7 +146,7 @@ async fn a_clock_of_a_call_is_no_record_and_one_of_the_run_is() {
         run.record_to(&paper.trajectory());
         let service = StepTimeoutLayer::new(secs(5))
             .scope(scope)
-            .layer(Script::before_head().never().upstream().0);
+            .layer(Upstream::script(Script::before_head().never()));
         let cut = service.oneshot(run.attach(request())).await.unwrap_err();
         assert_eq!(reason_of(&cut), Some(TerminalReason::StepTimeout));
         assert_eq!(paper.lines().len(), records, "{scope:?}");
@@ -223,7 +224,7 @@ async fn a_writer_that_fails_or_panics_is_logged_and_disturbs_nothing() {
         (false, "trajectory not written"),
         (true, "trajectory panicked"),
     ] {
-        let heard = Heard::listen();
+        let heard = LogCapture::start();
         let trajectory = Trajectory::new(Broken(panics));
         for _ in 0..2 {
             let run = Run::open();
@@ -242,7 +243,7 @@ async fn a_run_whose_time_is_up_starts_no_compaction_and_says_so() {
     run.record_to(&paper.trajectory());
     let limited = HardCeilingLayer::new(secs(60))
         .scope(Scope::Run)
-        .layer(Script::json().data("{}").upstream().0);
+        .layer(Upstream::script(Script::json().data("{}")));
     let answer = limited.oneshot(run.attach(request())).await.unwrap();
     answer.into_body().read().await.whole();
     advance(secs(60)).await;
@@ -280,7 +281,7 @@ async fn what_is_refused_while_a_run_is_held_open_for_its_last_call_is_recorded(
     run.record_to(&paper.trajectory());
     let service = TurnCapLayer::new(1)
         .finaliser(secs(60))
-        .layer(Script::json().data("{}").upstream().0);
+        .layer(Upstream::script(Script::json().data("{}")));
     let answer = service.clone().oneshot(run.attach(request())).await;
     answer.unwrap().into_body().read().await.whole();
     assert!(service.oneshot(run.attach(request())).await.is_err());
@@ -311,9 +312,9 @@ async fn what_is_refused_for_another_reason_is_no_record() {
 #[tokio::test(start_paused = true)]
 async fn timeouts_of_tools_move_to_no_other_model() {
     // Beside a call: the tool's alone.
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let fallback = ModelFallbackLayer::new(["a", "b"].map(Candidate::new))
-        .budget(quick())
+        .budget(no_delay())
         .cooldowns(Cooldowns::new());
     let service = fallback.clone().layer(upstream.clone());
     let run = Run::open();
@@ -322,15 +323,15 @@ async fn timeouts_of_tools_move_to_no_other_model() {
         assert_eq!(cut.unwrap_err().reason, TerminalReason::StepTimeout);
         let answer = service
             .clone()
-            .oneshot(run.attach(prompt("a", true)))
+            .oneshot(run.attach(prompt("a")))
             .await
             .unwrap();
         answer.into_body().read().await.whole();
     }
-    let asked = |upstream: &Several| -> Vec<_> {
-        let seen = upstream.seen();
+    let asked = |upstream: &Upstream| -> Vec<_> {
+        let seen = upstream.requests();
         seen.iter()
-            .map(|seen| seen.body.contains("\"a\""))
+            .map(|seen| seen.body().contains("\"a\""))
             .collect()
     };
     assert_eq!(asked(&upstream), [true, true]);
@@ -351,20 +352,17 @@ async fn timeouts_of_tools_move_to_no_other_model() {
     });
     let service = ServiceBuilder::new()
         .layer(fallback)
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(compacting);
     let error = service
         .clone()
-        .oneshot(run.attach(prompt("a", true)))
+        .oneshot(run.attach(prompt("a")))
         .await
         .unwrap_err();
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(*calls.lock().unwrap(), 1, "neither repeated nor moved");
     assert_eq!(run.terminal_reason(), None);
     // And it was nothing that the model did: it is not left alone.
-    service
-        .oneshot(run.attach(prompt("a", true)))
-        .await
-        .unwrap_err();
+    service.oneshot(run.attach(prompt("a"))).await.unwrap_err();
     assert_eq!(*calls.lock().unwrap(), 2);
 }

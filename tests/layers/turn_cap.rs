@@ -14,13 +14,13 @@ use tower_agent::{
 };
 
 use crate::support::{
-    Probe, Script, Upstream, call_of, prompt, reason_of, request, request_of, secs,
+    Script, Upstream, call_of, prompt_json, reason_of, request, request_of, secs,
 };
 
 const CAPPED: Option<TerminalReason> = Some(TerminalReason::TurnCap);
 
-fn upstream() -> (Upstream, Probe) {
-    Script::json().data("{\"choices\":[]}").upstream()
+fn upstream() -> Upstream {
+    Upstream::script(Script::json().data("{\"choices\":[]}"))
 }
 
 /// One call of the run, read to its end.
@@ -39,8 +39,8 @@ fn end_of(error: &BoxError) -> &Terminated {
 
 #[tokio::test(start_paused = true)]
 async fn so_many_turns_are_admitted_and_the_next_ends_the_run_unseen() {
-    let (upstream, probe) = upstream();
-    let service = TurnCapLayer::new(3).layer(upstream);
+    let upstream = upstream();
+    let service = TurnCapLayer::new(3).layer(upstream.clone());
     let run = Run::open();
     for number in 1..=3 {
         turn(&service, run.attach(request())).await.unwrap();
@@ -64,23 +64,23 @@ async fn so_many_turns_are_admitted_and_the_next_ends_the_run_unseen() {
         (run.terminal_reason(), call.terminal_reason()),
         (CAPPED, CAPPED)
     );
-    assert_eq!((probe.calls(), run.turns(), run.in_flight()), (3, 3, 0));
+    assert_eq!((upstream.calls(), run.turns(), run.in_flight()), (3, 3, 0));
     assert_eq!((run.snapshot().turns, run.snapshot().reason), (3, CAPPED));
     let tool = run.tool("search").call(async { Ok::<_, &str>(()) }).await;
     assert!(matches!(tool, Err(ToolError::Terminated(end)) if end.at_turn() == Some(3)));
     // Not once more, and nothing is counted that was not admitted.
     turn(&service, run.attach(request())).await.unwrap_err();
-    assert_eq!((probe.calls(), run.turns()), (3, 3));
+    assert_eq!((upstream.calls(), run.turns()), (3, 3));
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
-    let (upstream, probe) = upstream();
+    let upstream = upstream();
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(TurnCapLayer::new(2))
-        .service(upstream);
+        .service(upstream.clone());
     let ask = |id: &'static str| {
         let mut request = request();
         request
@@ -108,7 +108,7 @@ async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
         let text = String::from_utf8(text.to_vec()).unwrap();
         assert!(text.contains("its limit of 2 turns"), "{text}");
     }
-    assert_eq!(probe.calls(), 2);
+    assert_eq!(upstream.calls(), 2);
     assert_eq!(ask("b").await.unwrap().status(), 200, "another run");
 }
 
@@ -116,12 +116,12 @@ async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
 async fn calls_that_come_at_the_same_time_are_counted_exactly() {
     const CAP: u32 = 20;
     for finaliser in [None, Some(secs(3600))] {
-        let (upstream, probe) = upstream();
+        let upstream = upstream();
         let mut layer = TurnCapLayer::new(CAP);
         if let Some(limit) = finaliser {
             layer = layer.finaliser(limit);
         }
-        let service = layer.layer(upstream);
+        let service = layer.layer(upstream.clone());
         let run = Run::open();
         let start = Arc::new(Barrier::new(64));
         let calls: Vec<_> = (0..64)
@@ -139,9 +139,12 @@ async fn calls_that_come_at_the_same_time_are_counted_exactly() {
             refused += usize::from(call.await.unwrap().is_err());
         }
         assert_eq!(run.turns(), CAP);
-        assert!(probe.calls() <= CAP as usize && refused >= 44, "{refused}");
+        assert!(
+            upstream.calls() <= CAP as usize && refused >= 44,
+            "{refused}"
+        );
         if finaliser.is_some() {
-            assert_eq!((probe.calls(), refused), (20, 44), "nothing is cut");
+            assert_eq!((upstream.calls(), refused), (20, 44), "nothing is cut");
             assert!(run.finaliser(request()).is_some());
             assert_eq!(run.terminal_reason(), CAPPED, "its request was dropped");
         }
@@ -153,18 +156,18 @@ async fn calls_that_come_at_the_same_time_are_counted_exactly() {
 #[tokio::test(start_paused = true)]
 async fn layers_of_one_stack_count_one_turn_and_compare_it_each() {
     for (outer, inner) in [(5, 2), (2, 5)] {
-        let (upstream, probe) = upstream();
+        let upstream = upstream();
         let service = ServiceBuilder::new()
             .layer(TurnCapLayer::new(outer))
             .layer(TurnCapLayer::new(inner))
-            .service(upstream);
+            .service(upstream.clone());
         for bare in [true, false] {
             let run = Run::open();
             let next = || match bare {
                 true => request_of(&run),
                 false => run.attach(request()),
             };
-            let before = probe.calls();
+            let before = upstream.calls();
             for number in 1..=2 {
                 turn(&service, next()).await.unwrap();
                 assert_eq!(run.turns(), number);
@@ -173,7 +176,7 @@ async fn layers_of_one_stack_count_one_turn_and_compare_it_each() {
             let error = turn(&service, next()).await.unwrap_err();
 
             assert_eq!(end_of(&error).at_turn(), Some(2), "{outer} around {inner}");
-            assert_eq!((run.turns(), probe.calls() - before), (2, 2));
+            assert_eq!((run.turns(), upstream.calls() - before), (2, 2));
             assert_eq!(run.terminal_reason(), CAPPED);
         }
     }
@@ -181,8 +184,8 @@ async fn layers_of_one_stack_count_one_turn_and_compare_it_each() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reason_that_is_stored_wins_and_is_not_counted() {
-    let (upstream, probe) = upstream();
-    let service = TurnCapLayer::new(1).layer(upstream);
+    let upstream = upstream();
+    let service = TurnCapLayer::new(1).layer(upstream.clone());
     let run = Run::open();
     turn(&service, run.attach(request())).await.unwrap();
     run.end(TerminalReason::Aborted);
@@ -190,17 +193,17 @@ async fn a_reason_that_is_stored_wins_and_is_not_counted() {
     let error = turn(&service, run.attach(request())).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!((run.turns(), probe.calls()), (1, 1));
+    assert_eq!((run.turns(), upstream.calls()), (1, 1));
     assert!(end_of(&error).also.is_empty(), "the cap was not reached");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_same_instant_wins_over_the_cap() {
-    let (upstream, probe) = upstream();
+    let upstream = upstream();
     let service = ServiceBuilder::new()
         .layer(TurnCapLayer::new(1))
         .layer(HardCeilingLayer::new(secs(60)).scope(Scope::Run))
-        .service(upstream);
+        .service(upstream.clone());
     let run = Run::open();
     turn(&service, run.attach(request())).await.unwrap();
     // Put into its request before, so that no admission looks at the clock.
@@ -211,13 +214,13 @@ async fn a_ceiling_of_the_same_instant_wins_over_the_cap() {
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(end_of(&error).at_turn(), None);
-    assert_eq!((run.turns(), probe.calls()), (1, 1));
+    assert_eq!((run.turns(), upstream.calls()), (1, 1));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_turn_that_was_admitted_last_ends_with_its_run() {
-    let (upstream, probe) = Script::before_head().never().upstream();
-    let service = TurnCapLayer::new(1).layer(upstream);
+    let upstream = Upstream::script(Script::before_head().never());
+    let service = TurnCapLayer::new(1).layer(upstream.clone());
     let run = Run::open();
     let last = tokio::spawn(service.clone().oneshot(run.attach(request())));
     tokio::task::yield_now().await;
@@ -226,16 +229,16 @@ async fn the_turn_that_was_admitted_last_ends_with_its_run() {
 
     let error = last.await.unwrap().unwrap_err();
     assert_eq!(reason_of(&error), CAPPED);
-    assert_eq!(probe.dropped().reason, CAPPED);
+    assert_eq!(upstream.dropped().reason, CAPPED);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_nobody_knows_is_a_run_of_one_turn() {
-    let (upstream, probe) = upstream();
-    let service = TurnCapLayer::new(1).layer(upstream);
+    let upstream = upstream();
+    let service = TurnCapLayer::new(1).layer(upstream.clone());
     for _ in 0..3 {
         turn(&service, request()).await.unwrap();
-        let run = probe.run();
+        let run = upstream.run();
         assert_eq!(
             (run.turns(), run.terminal_reason()),
             (1, Some(TerminalReason::Completed))
@@ -251,17 +254,16 @@ fn no_turn_at_all_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
-    let (upstream, probe) = upstream();
-    let service: BoxCloneService<_, _, _> =
-        TurnCapLayer::optional(None).layer(upstream).boxed_clone();
+    let upstream = upstream();
+    let service: BoxCloneService<_, _, _> = TurnCapLayer::optional(None)
+        .layer(upstream.clone())
+        .boxed_clone();
     let run = Run::open();
     for _ in 0..50 {
-        turn(&service, run.attach(prompt("m", false)))
-            .await
-            .unwrap();
+        turn(&service, run.attach(prompt_json("m"))).await.unwrap();
     }
     assert_eq!(
-        (probe.calls(), run.turns(), run.terminal_reason()),
+        (upstream.calls(), run.turns(), run.terminal_reason()),
         (50, 0, None)
     );
 }

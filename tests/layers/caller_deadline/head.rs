@@ -1,7 +1,7 @@
 //! Limits to the head, to a whole answer, and to everything.
 
 use super::*;
-use crate::support::{DONE, chat};
+use crate::support::{DONE, Upstream, chat};
 
 #[tokio::test(start_paused = true)]
 async fn each_is_a_limit_to_the_head() {
@@ -80,7 +80,7 @@ async fn a_total_holds_to_the_end_of_a_stream() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_does_not_starve_a_total() {
-    let (upstream, _) = Script::sse().flood(chat("a")).upstream();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
     let service = layer().layer(upstream);
     let answer = service.oneshot(announcing(GRPC, "5S")).await.unwrap();
     let mut body = answer.into_body();

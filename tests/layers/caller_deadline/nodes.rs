@@ -6,7 +6,7 @@ use tower::{Service, ServiceBuilder};
 use tower_agent::{NodeKind, Run, RunId, RunLayer, RunRegistry, Scope, Terminated};
 
 use super::*;
-use crate::support::{DONE, call_of, chat, request_of};
+use crate::support::{DONE, Upstream, call_of, chat, request_of};
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_the_call_and_never_the_run() {
@@ -96,11 +96,12 @@ async fn two_calls_of_one_run_at_once_wait_each_for_themselves() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_a_layer_further_in_names_does_not_end_by_it() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::before_head()
-        .wait(20.0)
-        .head("text/event-stream")
-        .data(DONE)
-        .upstream();
+    let upstream = Upstream::script(
+        Script::before_head()
+            .wait(20.0)
+            .head("text/event-stream")
+            .data(DONE),
+    );
     let service = ServiceBuilder::new()
         .layer(layer())
         .layer(RunLayer::new(registry.clone()))
@@ -123,7 +124,7 @@ async fn nor_does_it_if_it_is_looked_at_late() {
     let registry = RunRegistry::new();
     let script = Script::before_head().wait(2.0).head("text/event-stream");
     let script = script.data(chat("a")).wait(20.0).data(DONE);
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let mut service = ServiceBuilder::new()
         .layer(layer())
         .layer(RunLayer::new(registry.clone()))
@@ -157,7 +158,7 @@ async fn twice_in_one_stack_is_as_once() {
     ] {
         let script = Script::before_head().wait(3.0).head("text/event-stream");
         let script = script.wait(1.0).data(chat("a")).wait(16.0).data(DONE);
-        let (upstream, _) = script.upstream();
+        let upstream = Upstream::script(script);
         let service = ServiceBuilder::new()
             .layer(layer())
             .layer(layer())
@@ -177,7 +178,7 @@ async fn twice_in_one_stack_is_as_once() {
 async fn nothing_is_left_on_the_call_once_it_was_answered_or_dropped() {
     let run = Run::open();
     for (name, value) in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
-        let (upstream, _) = Script::before_head().never().upstream();
+        let upstream = Upstream::script(Script::before_head().never());
         let (request, call) = call_of(&run);
         let mut future = Box::pin(
             layer()

@@ -4,7 +4,7 @@ use tower::ServiceBuilder;
 use tower_agent::{StepTimeoutLayer, Terminated};
 
 use super::*;
-use crate::support::{DONE, PING, chat, poll_body};
+use crate::support::{DONE, PING, Upstream, chat, poll_body};
 
 #[tokio::test(start_paused = true)]
 async fn a_silent_stream_ends_one_window_after_its_last_byte() {
@@ -57,11 +57,7 @@ async fn the_same_number_under_both_names_is_one_read_timeout() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_reader_is_not_punished() {
-    let (upstream, _) = Script::sse()
-        .data(chat("a"))
-        .data(chat("b"))
-        .never()
-        .upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
     let service = layer().layer(upstream);
     let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
     let mut body = answer.into_body();
@@ -80,10 +76,10 @@ async fn a_slow_reader_is_not_punished() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pause_and_a_heartbeat_are_no_bytes_to_the_caller() {
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
-    let service = layer().layer(upstream);
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+    let service = layer().layer(upstream.clone());
     let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
-    let (start, run) = (Instant::now(), probe.run());
+    let (start, run) = (Instant::now(), upstream.run());
     let _pause = run.pause();
     let beats = crate::support::later(4, move || run.heartbeat());
 
@@ -118,7 +114,7 @@ async fn an_error_in_the_very_instant_is_the_deadlines() {
 #[tokio::test(start_paused = true)]
 async fn an_error_after_the_readers_own_time_is_the_error() {
     let script = Script::sse().wait(1.0).data(chat("a")).fail("reset");
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let service = layer().layer(upstream);
     let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
     let mut body = answer.into_body();
@@ -134,7 +130,7 @@ async fn an_error_after_the_readers_own_time_is_the_error() {
 #[tokio::test(start_paused = true)]
 async fn it_goes_on_when_the_answer_moves_to_another_task() {
     let script = Script::sse().data(chat("a")).wait(5.0).fail("reset");
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let service = layer().layer(upstream);
     let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
     let mut body = answer.into_body();
@@ -162,7 +158,7 @@ async fn ceiling_and_step_come_before_it() {
             ((PYTHON, "5"), Script::sse().never()),
             ((GRPC, "5S"), Script::sse().never()),
         ] {
-            let (upstream, _) = script.upstream();
+            let upstream = Upstream::script(script);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::new(secs(ceiling)).caller_deadline(true))
                 .layer(StepTimeoutLayer::new(secs(step)))

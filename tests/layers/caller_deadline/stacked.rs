@@ -9,7 +9,7 @@ use tower_agent::{
 
 use super::*;
 use crate::support::{
-    DONE, PRELUDE, Several, attached, chat, failing, later, messages, prompt, quick,
+    DONE, PRELUDE, Upstream, attach, chat, failure, later, messages, no_delay, prompt,
 };
 
 #[tokio::test(start_paused = true)]
@@ -19,13 +19,15 @@ async fn candidates_share_the_time_that_the_caller_gives() {
             Script::before_head().never(),
             Script::sse().data(PRELUDE).never(),
         ] {
-            let upstream = Several::new([script]);
+            let upstream = Upstream::scripts([script]);
             let service = ServiceBuilder::new()
                 .layer(layer())
-                .layer(ModelFallbackLayer::new(["a", "b", "c"].map(Candidate::new)).budget(quick()))
+                .layer(
+                    ModelFallbackLayer::new(["a", "b", "c"].map(Candidate::new)).budget(no_delay()),
+                )
                 .service(upstream.clone());
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("a", true));
+            let (request, call) = attach(&run, prompt("a"));
             let start = Instant::now();
 
             let error = service
@@ -47,22 +49,23 @@ async fn no_try_begins_for_which_the_caller_does_not_wait() {
     // Shorter than the shortest try by a millisecond.
     let late = Script::before_head().wait(4.901).fail("reset");
     for (name, value) in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
-        let upstream = Several::new([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
+        let upstream = Upstream::scripts([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
         let service = ServiceBuilder::new()
             .layer(layer())
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
-        let request = with(prompt("a", true), &[(name, value)]);
+        let request = with(prompt("a"), &[(name, value)]);
 
         service.clone().oneshot(request).await.unwrap_err();
         assert_eq!(upstream.calls(), 1, "{name}");
 
-        let request = with(prompt("a", true), &[(name, "6")]);
+        let request = with(prompt("a"), &[(name, "6")]);
         if name != GRPC {
-            let upstream = Several::new([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
+            let upstream =
+                Upstream::scripts([late.clone(), Script::sse().data(chat("a")).data(DONE)]);
             let service = ServiceBuilder::new()
                 .layer(layer())
-                .layer(RetryBudgetLayer::new(quick()))
+                .layer(RetryBudgetLayer::new(no_delay()))
                 .service(upstream.clone());
             service.oneshot(request).await.unwrap();
             assert_eq!(upstream.calls(), 2, "{name}");
@@ -72,14 +75,14 @@ async fn no_try_begins_for_which_the_caller_does_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_within_a_try_starts_no_other() {
-    let upstream = Several::new([Script::before_head().wait(5.0).fail("reset"), failing(500)]);
+    let upstream = Upstream::scripts([Script::before_head().wait(5.0).fail("reset"), failure(500)]);
     let service = ServiceBuilder::new()
         .layer(layer())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
     let error = service
-        .oneshot(with(prompt("a", true), &[(NODE, "5")]))
+        .oneshot(with(prompt("a"), &[(NODE, "5")]))
         .await
         .unwrap_err();
 
@@ -89,18 +92,18 @@ async fn a_deadline_within_a_try_starts_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn inside_of_a_retry_it_is_the_calls_deadline_all_the_same() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::before_head().wait(3.0).fail("reset"),
         Script::before_head().never(),
     ]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(layer())
         .service(upstream.clone());
     let start = Instant::now();
 
     let error = service
-        .oneshot(with(prompt("a", true), &[(NODE, "5")]))
+        .oneshot(with(prompt("a"), &[(NODE, "5")]))
         .await
         .unwrap_err();
 
@@ -112,14 +115,14 @@ async fn inside_of_a_retry_it_is_the_calls_deadline_all_the_same() {
 #[tokio::test(start_paused = true)]
 async fn the_silence_of_a_try_is_forgotten_with_it() {
     let cut = |seconds| Script::sse().data(PRELUDE).wait(seconds).fail("reset");
-    let upstream = Several::new([cut(4.0), cut(3.0)]);
+    let upstream = Upstream::scripts([cut(4.0), cut(3.0)]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(layer())
         .service(upstream.clone());
     let start = Instant::now();
 
-    let request = with(prompt("a", true), &[(PYTHON, "5")]);
+    let request = with(prompt("a"), &[(PYTHON, "5")]);
     let error = service.oneshot(request).await.unwrap_err();
 
     assert_eq!(reason_of(&error), None);
@@ -132,7 +135,7 @@ async fn it_is_504_in_each_dialect() {
     let responses = || Request::post("/v1/responses").body(()).unwrap();
     for (request, anthropic) in [(request(), false), (responses(), false), (messages(), true)] {
         for header in [(NODE, "5"), (PYTHON, "5"), (GRPC, "5S")] {
-            let (upstream, _) = Script::before_head().never().upstream();
+            let upstream = Upstream::script(Script::before_head().never());
             let service = ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(layer())
@@ -158,7 +161,7 @@ async fn it_is_504_in_each_dialect() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_falls_silent_ends_with_the_frame() {
-    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(layer())
@@ -174,11 +177,11 @@ async fn a_stream_that_falls_silent_ends_with_the_frame() {
 #[tokio::test(start_paused = true)]
 async fn inside_of_a_pump_a_reader_that_stays_away_is_not_punished_and_silence_is_still_heard() {
     let script = Script::sse().repeat(10, 4.0, chat("a")).never();
-    let (upstream, probe) = script.upstream();
+    let upstream = Upstream::script(script);
     let service = ServiceBuilder::new()
         .layer(PumpLayer::new(2))
         .layer(layer())
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
     let answer = service.oneshot(announcing(PYTHON, "5")).await.unwrap();
     later(100, || ()).await.unwrap();
@@ -189,5 +192,5 @@ async fn inside_of_a_pump_a_reader_that_stays_away_is_not_punished_and_silence_i
     assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
     assert_eq!(read.frames, 10);
     assert!(back.elapsed() < secs(40), "{:?}", back.elapsed());
-    assert_eq!(probe.dropped().at, start + start.elapsed());
+    assert_eq!(upstream.dropped().at, start + start.elapsed());
 }

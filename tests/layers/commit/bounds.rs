@@ -6,9 +6,10 @@ use tower_agent::{
     Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
 };
 
+use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Several, attached, chat, healthy, healthy_text, holding,
-    holding_for, prompt, quick, secs,
+    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, no_delay,
+    prompt, secs,
 };
 
 const KIB: usize = 1024;
@@ -17,8 +18,8 @@ const KIB: usize = 1024;
 async fn two_hundred_and_fifty_six_events_are_a_commit() {
     for (events, calls) in [(255, 2), (256, 1)] {
         let script = Script::sse().repeat(events, 0.0, PRELUDE).fail("reset");
-        for (upstream, service) in holding([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
             let read = answer.into_body().read().await;
 
             assert_eq!(upstream.calls(), calls);
@@ -37,8 +38,8 @@ async fn two_hundred_and_fifty_six_kib_are_a_commit() {
     let comment = format!(":{}\n", " ".repeat(KIB - 2));
     for (kib, calls) in [(256, 2), (257, 1)] {
         let script = Script::sse().repeat(kib, 0.0, &comment).fail("reset");
-        for (upstream, service) in holding([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
             let read = answer.into_body().read().await;
 
             assert_eq!(upstream.calls(), calls, "{kib}");
@@ -55,10 +56,10 @@ async fn two_hundred_and_fifty_six_kib_are_a_commit() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_that_is_shorter_than_the_stall_commits_early() {
     let stalls = Script::sse().data(PRELUDE).never();
-    let upstream = [(); 2].map(|()| Several::new([stalls.clone(), healthy()]));
+    let upstream = [(); 2].map(|()| Upstream::scripts([stalls.clone(), healthy()]));
     let step = StepTimeoutLayer::new(secs(20));
     let repeats = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()).hold(secs(5)))
+        .layer(RetryBudgetLayer::new(no_delay()).hold(secs(5)))
         .layer(step)
         .service(upstream[0].clone())
         .boxed_clone();
@@ -69,7 +70,7 @@ async fn a_hold_that_is_shorter_than_the_stall_commits_early() {
         .boxed_clone();
     for (service, upstream) in [repeats, fallback].into_iter().zip(upstream) {
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
         let start = Instant::now();
 
         let answer = service.oneshot(request).await.unwrap();
@@ -89,10 +90,10 @@ async fn a_hold_that_is_shorter_than_the_stall_commits_early() {
 async fn a_hold_commits_nothing_of_which_there_is_no_head() {
     let late = Script::before_head().wait(7.0).head("text/event-stream");
     let late = late.data(PRELUDE).wait(60.0).data(chat("a")).data(DONE);
-    for (upstream, service) in holding_for([late], Some(secs(5))) {
+    for (upstream, service) in hold_stacks_for([late], Some(secs(5))) {
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(start.elapsed(), secs(7));
         assert_eq!(answer.into_body().read().await.whole(), healthy_text());
@@ -103,8 +104,8 @@ async fn a_hold_commits_nothing_of_which_there_is_no_head() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_within_the_hold_is_another_try() {
     let script = Script::sse().data(PRELUDE).wait(4.0).fail("reset");
-    for (upstream, service) in holding_for([script, healthy()], Some(secs(5))) {
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    for (upstream, service) in hold_stacks_for([script, healthy()], Some(secs(5))) {
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.into_body().read().await.whole(), healthy_text());
         assert_eq!(upstream.calls(), 2);

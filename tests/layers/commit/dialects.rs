@@ -11,7 +11,7 @@ use tower_agent::{
     upstream::{Failure, FailureClass},
 };
 
-use crate::support::{ReadExt, Script, Several, attached, secs};
+use crate::support::{ReadExt, Script, Upstream, attach, secs};
 
 /// What a stream amounts to, as far as the first candidate is concerned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -185,12 +185,12 @@ impl Dialect {
     /// What the caller gets of a stream, who was asked, and the judgement.
     async fn play(&self, script: Script) -> (String, Vec<String>, Option<FailureClass>) {
         let healthy = Script::sse().data(self.healthy());
-        let upstream = Several::new([script, healthy]);
+        let upstream = Upstream::scripts([script, healthy]);
         let service = ModelFallbackLayer::new([
             Candidate::new("a").context_window(8),
             Candidate::new("b").context_window(64),
         ]);
-        let (request, call) = attached(&Run::open(), self.asks());
+        let (request, call) = attach(&Run::open(), self.asks());
         let answer = service.layer(upstream.clone()).oneshot(request);
         let answer = answer.await.unwrap();
         let judged = answer.extensions().get::<Failure>().map(|it| it.class);
@@ -239,10 +239,10 @@ async fn the_class_of_what_comes_instead_of_content_is_told() {
             let text = [dialect.prelude, instead].concat();
             for script in cuts(&text) {
                 // The same from both, so that the last is handed on, or breaks.
-                let upstream = Several::new([script]);
+                let upstream = Upstream::scripts([script]);
                 let candidates = [Candidate::new("a").context_window(8)];
                 let service = ModelFallbackLayer::new(candidates).layer(upstream);
-                let (request, call) = attached(&Run::open(), dialect.asks());
+                let (request, call) = attach(&Run::open(), dialect.asks());
 
                 if let Ok(answer) = service.oneshot(request).await {
                     answer.into_body().read().await;
@@ -302,13 +302,13 @@ async fn empty_deltas_are_silence_before_the_commit_and_after_it() {
             ] {
                 let begun = [dialect.prelude, content].concat();
                 let silent = Script::sse().data(begun).repeat(100, 3.0, empty);
-                let upstream = Several::new([silent, Script::sse().data(dialect.healthy())]);
+                let upstream = Upstream::scripts([silent, Script::sse().data(dialect.healthy())]);
                 let service = ServiceBuilder::new()
                     .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
                     .layer(StepTimeoutLayer::new(secs(10)))
                     .service(upstream.clone());
                 let start = Instant::now();
-                let (request, _call) = attached(&Run::open(), dialect.asks());
+                let (request, _call) = attach(&Run::open(), dialect.asks());
 
                 let read = service
                     .oneshot(request)

@@ -9,16 +9,17 @@ use tower_agent::{
     upstream::{Failure, FailureClass},
 };
 
+use crate::commit::hold_stacks;
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, healthy, healthy_text, holding, prompt, quick, secs,
+    ERROR, ReadExt, Script, Upstream, attach, healthy, healthy_text, no_delay, prompt, secs,
 };
 
 const KIB: usize = 1024;
 
 /// Once, so that what fails is handed on.
-fn once(script: Script) -> (Several, Retry<Several>) {
-    let upstream = Several::new([script]);
-    let layer = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+fn once(script: Script) -> (Upstream, Retry<Upstream>) {
+    let upstream = Upstream::scripts([script]);
+    let layer = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
     (upstream.clone(), layer.layer(upstream))
 }
 
@@ -29,7 +30,7 @@ async fn a_large_error_is_judged_by_its_beginning_and_handed_on_whole() {
     let (upstream, service) = once(large);
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(1), "it is slow, too");
     assert_eq!(answer.into_body().read().await.whole(), kib.repeat(100));
@@ -39,7 +40,7 @@ async fn a_large_error_is_judged_by_its_beginning_and_handed_on_whole() {
     let large = Script::json().status(500).repeat(64, 0.0, &kib).wait(30.0);
     let (_, service) = once(large.repeat(36, 0.0, &kib));
     let start = Instant::now();
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     assert_eq!(start.elapsed(), secs(0), "64 KiB are enough");
     assert_eq!(answer.into_body().read().await.whole(), kib.repeat(100));
     assert_eq!(start.elapsed(), secs(30));
@@ -48,17 +49,17 @@ async fn a_large_error_is_judged_by_its_beginning_and_handed_on_whole() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_error_is_given_a_second() {
     let slow = Script::json().status(503).wait(20.0).data(ERROR);
-    for (upstream, service) in holding([slow.clone(), healthy()]) {
+    for (upstream, service) in hold_stacks([slow.clone(), healthy()]) {
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.into_body().read().await.whole(), healthy_text());
         assert_eq!(upstream.times(start), [secs(0), secs(1)]);
     }
     let (_, service) = once(slow);
     let start = Instant::now();
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     assert_eq!(start.elapsed(), secs(1));
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
     assert_eq!(start.elapsed(), secs(20));
@@ -71,7 +72,7 @@ async fn the_second_begins_with_the_head() {
     let (_, service) = once(late);
     let start = Instant::now();
 
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(31));
 }
@@ -87,7 +88,7 @@ async fn what_came_of_a_slow_error_tells_what_it_is() {
         let slow = Script::json().status(429).data(head).wait(20.0).data(tail);
         let (upstream, service) = once(slow);
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.extensions().get::<Failure>().unwrap().class, class);
         assert_eq!(answer.into_body().read().await.whole(), overflow);
@@ -100,7 +101,7 @@ async fn an_error_that_breaks_is_judged_and_breaks_for_the_caller_too() {
     let broken = Script::json().status(400).data("{").fail("reset");
     let (upstream, service) = once(broken);
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let answer = service.oneshot(request).await.unwrap();
 
@@ -126,8 +127,8 @@ async fn an_error_without_a_body_is_judged_by_its_status() {
         Script::json().status(500).size(0),
         Script::json().status(500).knows_its_end(),
     ] {
-        for (upstream, service) in holding([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), healthy_text());
             assert_eq!(upstream.calls(), 2);
@@ -140,7 +141,7 @@ async fn an_error_whose_length_is_known_keeps_it() {
     let length = ERROR.len() as u64;
     let (_, service) = once(Script::json().status(500).data(ERROR).size(length));
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.body().size_hint().exact(), Some(length));
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
@@ -150,7 +151,7 @@ async fn an_error_whose_length_is_known_keeps_it() {
 async fn trailers_of_an_error_are_handed_on() {
     let (_, service) = once(Script::json().status(500).data(ERROR).trailers());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.text, ERROR);
@@ -165,7 +166,7 @@ async fn an_error_in_many_frames_is_handed_on_whole() {
     });
     let (_, service) = once(script.knows_its_end());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     let failure = answer.extensions().get::<Failure>().unwrap();
     assert_eq!(failure.message, "no");
@@ -179,7 +180,7 @@ async fn a_compressed_error_is_judged_by_its_head() {
         .header("content-encoding", "gzip");
     let (_, service) = once(script.data("....insufficient_quota...."));
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     let failure = answer.extensions().get::<Failure>().unwrap();
     assert_eq!(failure.class, FailureClass::RateLimit);

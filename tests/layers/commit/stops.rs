@@ -4,7 +4,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass};
 
 use crate::support::{
-    DONE, PRELUDE, ReadExt, STOP, Script, Several, attached, chat, content_block, healthy,
+    DONE, PRELUDE, ReadExt, STOP, Script, Upstream, attach, chat, content_block, healthy,
     healthy_text, prompt,
 };
 
@@ -33,10 +33,10 @@ async fn a_filter_is_handed_on_unless_the_program_allows_another() {
         (layer(), ["a"].as_slice(), text),
         (allowing, &["a", "b"], healthy_text()),
     ] {
-        let upstream = Several::new([filtered(), healthy()]);
+        let upstream = Upstream::scripts([filtered(), healthy()]);
         let service = layer.layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true));
+        let (request, call) = attach(&run, prompt("a"));
 
         let answer = service.oneshot(request).await.unwrap();
 
@@ -61,10 +61,10 @@ async fn a_context_that_was_full_from_the_start_goes_to_a_larger_window() {
         Script::sse().data(full),
         Script::sse().data(content_block("a")),
     ];
-    let upstream = Several::new(answers.map(|script| script.data(STOP)));
+    let upstream = Upstream::scripts(answers.map(|script| script.data(STOP)));
     let service = layer().layer(upstream.clone());
 
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     *request.uri_mut() = "/v1/messages".parse().unwrap();
     let answer = service.oneshot(request).await.unwrap();
 
@@ -76,12 +76,12 @@ async fn a_context_that_was_full_from_the_start_goes_to_a_larger_window() {
 async fn what_stops_after_it_said_something_is_the_callers() {
     let stopped = finished("content_filter");
     let script = Script::sse().data(PRELUDE).data(chat("a")).data(&stopped);
-    let upstream = Several::new([script.data(DONE), healthy()]);
+    let upstream = Upstream::scripts([script.data(DONE), healthy()]);
     let service = layer()
         .also_after(FailureClass::ContentFilter)
         .layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     let text = [PRELUDE, &chat("a"), &stopped, DONE].concat();
     assert_eq!(answer.into_body().read().await.whole(), text);

@@ -5,9 +5,10 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
 
+use crate::commit::hold_stacks;
 use crate::support::{
-    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, Several, USAGE, attached, chat,
-    content_block, healthy, healthy_text, holding, prompt, quick, secs,
+    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, USAGE, Upstream, attach, chat,
+    content_block, healthy, healthy_text, no_delay, prompt, secs,
 };
 
 /// A stream's own error event.
@@ -29,8 +30,8 @@ async fn nothing_of_a_failed_attempt_reaches_the_caller() {
         Script::sse().data(&prelude).size(prelude.len() as u64),
         Script::sse().data(&BUSY[..20]).data(&BUSY[20..]),
     ] {
-        for (upstream, service) in holding([failed.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([failed.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(answer.headers()["x-attempt"], "2");
             let read = answer.into_body().read().await;
@@ -63,8 +64,8 @@ async fn the_bytes_of_the_answer_that_serves_are_those_of_the_upstream() {
         .wait(5.0)
         .data(&events[PRELUDE.len()..]);
     for script in [whole, by_byte.trailers(), slow.trailers()] {
-        for (upstream, service) in holding([script.clone()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
             let read = answer.into_body().read().await;
 
             assert_eq!(read.text, events);
@@ -88,14 +89,10 @@ async fn the_answer_is_handed_on_with_its_first_content() {
         .data(chat("a"))
         .wait(1.0)
         .data(DONE);
-    for (_, service) in holding([script]) {
+    for (_, service) in hold_stacks([script]) {
         let start = Instant::now();
 
-        let mut body = service
-            .oneshot(prompt("m", true))
-            .await
-            .unwrap()
-            .into_body();
+        let mut body = service.oneshot(prompt("m")).await.unwrap().into_body();
 
         assert_eq!(start.elapsed(), secs(4));
         for expected in [PRELUDE, PING, &chat("a")] {
@@ -113,8 +110,8 @@ async fn a_failure_right_behind_the_first_content_is_the_callers() {
         Script::sse().data(chat("a") + BUSY),
         Script::sse().data(chat("a")).data(BUSY),
     ] {
-        for (upstream, service) in holding([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), chat("a") + BUSY);
             assert_eq!(upstream.calls(), 1);
@@ -137,9 +134,9 @@ async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
             } else {
                 script
             };
-            for (upstream, service) in holding([script.clone(), healthy()]) {
+            for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
                 let run = Run::open();
-                let (request, call) = attached(&run, prompt("m", true));
+                let (request, call) = attach(&run, prompt("m"));
 
                 let answer = service.oneshot(request).await.unwrap();
 
@@ -155,10 +152,10 @@ async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
 #[tokio::test(start_paused = true)]
 async fn a_terminator_is_not_waited_behind() {
     let open = Script::sse().data(PRELUDE).data(DONE).never();
-    for (_, service) in holding([open]) {
+    for (_, service) in hold_stacks([open]) {
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(start.elapsed(), secs(0));
         assert_eq!(answer.into_body().token().await, PRELUDE);
@@ -177,8 +174,8 @@ async fn an_anthropic_stream_is_held_to_its_first_content_too() {
         Script::sse().data(start).data(ping),
         Script::sse().data(start).fail("reset"),
     ] {
-        for (upstream, service) in holding([failed, Script::sse().data(&text)]) {
-            let mut request = prompt("m", true);
+        for (upstream, service) in hold_stacks([failed, Script::sse().data(&text)]) {
+            let mut request = prompt("m");
             *request.uri_mut() = http::Uri::from_static("/v1/messages");
 
             let answer = service.oneshot(request).await.unwrap();
@@ -193,9 +190,9 @@ async fn an_anthropic_stream_is_held_to_its_first_content_too() {
 async fn a_stream_that_is_cut_after_the_commit_is_the_callers() {
     let cut = Script::sse().data(PRELUDE).data(chat("a"));
     for script in [cut.clone(), cut.knows_its_end()] {
-        for (upstream, service) in holding([script.clone(), healthy()]) {
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", true));
+            let (request, call) = attach(&run, prompt("m"));
 
             let answer = service.oneshot(request).await.unwrap();
             let read = answer.into_body().read().await;
@@ -212,12 +209,8 @@ async fn a_stream_that_is_cut_after_the_commit_is_the_callers() {
 
 #[tokio::test(start_paused = true)]
 async fn a_held_stream_does_not_say_that_it_has_ended() {
-    for (_, service) in holding([healthy().knows_its_end()]) {
-        let mut body = service
-            .oneshot(prompt("m", true))
-            .await
-            .unwrap()
-            .into_body();
+    for (_, service) in hold_stacks([healthy().knows_its_end()]) {
+        let mut body = service.oneshot(prompt("m")).await.unwrap().into_body();
 
         for expected in [PRELUDE, &chat("a"), DONE] {
             assert!(!body.is_end_stream());
@@ -235,8 +228,8 @@ async fn events_that_are_split_anywhere_are_held_as_well() {
     for at in PRELUDE.len()..events.len() {
         let (head, tail) = events.as_bytes().split_at(at);
         let script = Script::sse().data(head).wait(1.0).data(tail);
-        for (upstream, service) in holding([first.clone(), script.clone()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([first.clone(), script.clone()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), events);
             assert_eq!(upstream.calls(), 2);
@@ -246,10 +239,10 @@ async fn events_that_are_split_anywhere_are_held_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn a_last_attempt_is_held_and_judged_as_the_first_is() {
-    let upstream = Several::new([Script::sse().data(PRELUDE).data(BUSY)]);
-    let layer = RetryBudgetLayer::new(quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).data(BUSY)]);
+    let layer = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
 
-    let answer = layer.layer(upstream.clone()).oneshot(prompt("m", true));
+    let answer = layer.layer(upstream.clone()).oneshot(prompt("m"));
     let answer = answer.await.unwrap();
 
     let failure = answer.extensions().get::<tower_agent::upstream::Failure>();

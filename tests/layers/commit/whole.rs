@@ -9,9 +9,10 @@ use tower_agent::{
     upstream::{FailureClass, IncompleteJson, Judgement},
 };
 
+use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text,
-    holding, holding_for, prompt, quick, saying, secs,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, prompt_as, prompt_json, secs,
 };
 
 const KIB: usize = 1024;
@@ -29,10 +30,10 @@ async fn an_answer_is_held_to_its_end() {
             .data(tail)
             .knows_its_end(),
     ] {
-        for (upstream, service) in holding([script.clone()]) {
+        for (upstream, service) in hold_stacks([script.clone()]) {
             let start = Instant::now();
 
-            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+            let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
             assert_eq!(start.elapsed(), secs(3));
             assert_eq!(answer.into_body().read().await.whole(), ANSWER);
@@ -43,8 +44,8 @@ async fn an_answer_is_held_to_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn trailers_of_a_held_answer_are_handed_on() {
-    for (_, service) in holding([Script::json().data("{}").trailers()]) {
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+    for (_, service) in hold_stacks([Script::json().data("{}").trailers()]) {
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
         let read = answer.into_body().read().await;
 
         assert_eq!(read.text, "{}");
@@ -55,8 +56,8 @@ async fn trailers_of_a_held_answer_are_handed_on() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_breaks_is_another_try() {
     let broken = Script::json().data(&ANSWER[..9]).wait(3.0).fail("reset");
-    for (upstream, service) in holding([broken, Script::json().data(ANSWER)]) {
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+    for (upstream, service) in hold_stacks([broken, Script::json().data(ANSWER)]) {
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
         assert_eq!(answer.into_body().read().await.whole(), ANSWER);
         assert_eq!(upstream.calls(), 2);
@@ -68,8 +69,8 @@ async fn two_hundred_and_fifty_six_kib_of_an_answer_are_a_commit() {
     let kib = " ".repeat(KIB);
     for (frames, calls) in [(256, 2), (257, 1)] {
         let script = Script::json().repeat(frames, 0.0, &kib).fail("reset");
-        for (upstream, service) in holding([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let answer = service.oneshot(prompt_json("m")).await.unwrap();
             let read = answer.into_body().read().await;
 
             assert_eq!(upstream.calls(), calls);
@@ -86,10 +87,10 @@ async fn two_hundred_and_fifty_six_kib_of_an_answer_are_a_commit() {
 #[tokio::test(start_paused = true)]
 async fn a_hold_is_a_commit_of_an_answer_too() {
     let slow = Script::json().data("{").wait(30.0).fail("reset");
-    for (upstream, service) in holding_for([slow, healthy()], Some(secs(5))) {
+    for (upstream, service) in hold_stacks_for([slow, healthy()], Some(secs(5))) {
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
         assert_eq!(start.elapsed(), secs(5));
         let read = answer.into_body().read().await;
@@ -102,8 +103,8 @@ async fn a_hold_is_a_commit_of_an_answer_too() {
 #[tokio::test(start_paused = true)]
 async fn size_and_end_are_those_of_the_answer_as_it_is_read() {
     let script = Script::json().data("{\"a\"").data(":1}").size(7);
-    for (_, service) in holding([script.knows_its_end()]) {
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+    for (_, service) in hold_stacks([script.knows_its_end()]) {
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
         let mut body = answer.into_body();
 
         assert_eq!(body.size_hint().exact(), Some(7));
@@ -118,12 +119,8 @@ async fn size_and_end_are_those_of_the_answer_as_it_is_read() {
 #[tokio::test(start_paused = true)]
 async fn a_size_that_is_only_partly_held_is_the_sum() {
     let gzip = Script::json().header("content-encoding", "gzip");
-    for (_, service) in holding([gzip.data("1234").data("567").size(7)]) {
-        let mut body = service
-            .oneshot(prompt("m", false))
-            .await
-            .unwrap()
-            .into_body();
+    for (_, service) in hold_stacks([gzip.data("1234").data("567").size(7)]) {
+        let mut body = service.oneshot(prompt_json("m")).await.unwrap().into_body();
 
         assert_eq!(body.size_hint().exact(), Some(7));
         assert_eq!(body.token().await, "1234");
@@ -137,10 +134,10 @@ async fn a_compressed_answer_is_committed_by_its_first_byte() {
     for script in [Script::json(), Script::sse()] {
         let gzip = script.header("content-encoding", "gzip");
         let broken = gzip.clone().wait(1.0).data([31, 139]).fail("reset");
-        for (upstream, service) in holding([broken, healthy()]) {
+        for (upstream, service) in hold_stacks([broken, healthy()]) {
             let start = Instant::now();
 
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(start.elapsed(), secs(1));
             let mut body = answer.into_body();
@@ -150,8 +147,8 @@ async fn a_compressed_answer_is_committed_by_its_first_byte() {
             assert_eq!(error.to_string(), "reset");
             assert_eq!(upstream.calls(), 1);
         }
-        for (upstream, service) in holding([gzip.fail("reset"), healthy()]) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (upstream, service) in hold_stacks([gzip.fail("reset"), healthy()]) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), healthy_text());
             assert_eq!(upstream.calls(), 2);
@@ -163,9 +160,13 @@ async fn a_compressed_answer_is_committed_by_its_first_byte() {
 async fn an_error_under_a_good_status_is_a_failure() {
     let page = Script::of("text/html").data("<html><p>busy</html>");
     let message = r#"{"type":"error","error":{"type":"overloaded_error","message":"no"}}"#;
-    for script in [saying(200, ERROR), page, saying(200, message)] {
-        for (upstream, service) in holding([script.clone(), Script::json().data(ANSWER)]) {
-            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+    for script in [
+        Script::answer(200, ERROR),
+        page,
+        Script::answer(200, message),
+    ] {
+        for (upstream, service) in hold_stacks([script.clone(), Script::json().data(ANSWER)]) {
+            let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), ANSWER);
             assert_eq!(upstream.calls(), 2, "{script:?}");
@@ -175,9 +176,9 @@ async fn an_error_under_a_good_status_is_a_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failure() {
-    for (upstream, service) in holding([saying(200, ERROR)]) {
+    for (upstream, service) in hold_stacks([Script::answer(200, ERROR)]) {
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", false));
+        let (request, call) = attach(&run, prompt_json("m"));
 
         let answer = service.oneshot(request).await.unwrap();
 
@@ -192,13 +193,13 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
 
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_is_counted_on_the_run() {
-    let upstream = Several::new([saying(200, ERROR)]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([Script::answer(200, ERROR)]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
 
     for _ in 0..4 {
         assert_eq!(run.terminal_reason(), None);
-        let request = run.attach(prompt("m", false));
+        let request = run.attach(prompt_json("m"));
         let answer = service.clone().oneshot(request).await.unwrap();
         answer.into_body().read().await.whole();
     }
@@ -211,9 +212,9 @@ async fn an_error_under_a_good_status_is_counted_on_the_run() {
 async fn answers_without_a_body_and_redirects_are_handed_on_at_once() {
     for status in [204, 301, 304, 307] {
         for script in [Script::json().status(status), Script::sse().status(status)] {
-            for (upstream, service) in holding([script.clone(), healthy()]) {
+            for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
                 let run = Run::open();
-                let (request, call) = attached(&run, prompt("m", false));
+                let (request, call) = attach(&run, prompt_json("m"));
 
                 let answer = service.oneshot(request).await.unwrap();
 
@@ -230,12 +231,12 @@ async fn answers_without_a_body_and_redirects_are_handed_on_at_once() {
 #[tokio::test(start_paused = true)]
 async fn the_answer_to_a_head_request_has_no_body_to_wait_for() {
     for script in [Script::sse(), Script::json()] {
-        for (upstream, service) in holding([script.clone(), failing(500)]) {
-            let mut request = prompt("m", false);
+        for (upstream, service) in hold_stacks([script.clone(), failure(500)]) {
+            let mut request = prompt_json("m");
             *request.method_mut() = Method::HEAD;
             *request.uri_mut() = Uri::from_static("/v1/models");
             let run = Run::open();
-            let (request, call) = attached(&run, request);
+            let (request, call) = attach(&run, request);
 
             let answer = service.oneshot(request).await.unwrap();
 
@@ -255,8 +256,8 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
         (Script::json().data(ANSWER), true, ANSWER),
         (healthy(), false, &*stream),
     ] {
-        for (upstream, service) in holding([script.clone()]) {
-            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+        for (upstream, service) in hold_stacks([script.clone()]) {
+            let answer = service.oneshot(prompt_as("m", asked)).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), text);
             assert_eq!(upstream.calls(), 1);
@@ -269,16 +270,17 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
 async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
     let half = &ANSWER[..9];
     for asked in [false, true] {
-        for (upstream, service) in holding([Script::json().data(half), Script::json().data(ANSWER)])
+        for (upstream, service) in
+            hold_stacks([Script::json().data(half), Script::json().data(ANSWER)])
         {
-            let answer = service.oneshot(prompt("m", asked)).await.unwrap();
+            let answer = service.oneshot(prompt_as("m", asked)).await.unwrap();
 
             assert_eq!(answer.into_body().read().await.whole(), ANSWER);
             assert_eq!(upstream.calls(), 2);
         }
-        for (upstream, service) in holding([Script::json().data(half)]) {
+        for (upstream, service) in hold_stacks([Script::json().data(half)]) {
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", asked));
+            let (request, call) = attach(&run, prompt_as("m", asked));
 
             let error = service.oneshot(request).await.unwrap_err();
 
@@ -300,11 +302,11 @@ fn cut() -> Option<TerminalReason> {
 #[tokio::test(start_paused = true)]
 async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
     let judgement = Judgement::new().rule(|_| Some(FailureClass::Quota));
-    let upstream = Several::new([Script::json().data("{")]);
-    let service = RetryBudgetLayer::new(quick()).judgement(judgement);
+    let upstream = Upstream::scripts([Script::json().data("{")]);
+    let service = RetryBudgetLayer::new(no_delay()).judgement(judgement);
     let service = service.layer(upstream.clone());
 
-    let error = service.oneshot(prompt("m", false)).await.unwrap_err();
+    let error = service.oneshot(prompt_json("m")).await.unwrap_err();
 
     assert!(error.is::<IncompleteJson>(), "{error}");
     assert_eq!(upstream.calls(), 1);
@@ -331,9 +333,9 @@ async fn broken_json_that_is_too_long_to_be_held_does_not_end_cleanly() {
         (whole().size(bytes + 2), true),
         (whole().size(bytes + 2).knows_its_end(), true),
     ] {
-        for (upstream, service) in holding([script.clone()]) {
+        for (upstream, service) in hold_stacks([script.clone()]) {
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", false));
+            let (request, call) = attach(&run, prompt_json("m"));
 
             let answer = service.oneshot(request).await.unwrap();
 
@@ -366,16 +368,16 @@ async fn broken_json_behind_a_hold_does_not_end_cleanly() {
         Script::json().data("[1,").wait(30.0),
         Script::json().wait(30.0).data("{"),
     ] {
-        for (_, service) in holding_for([script.clone()], Some(secs(5))) {
-            let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        for (_, service) in hold_stacks_for([script.clone()], Some(secs(5))) {
+            let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
             let error = answer.into_body().read().await.end.unwrap_err();
             assert!(error.is::<IncompleteJson>(), "{error}");
         }
     }
     let script = Script::json().data("[1,").wait(30.0).data("2]\n");
-    for (_, service) in holding_for([script], Some(secs(5))) {
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+    for (_, service) in hold_stacks_for([script], Some(secs(5))) {
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
         assert_eq!(answer.into_body().read().await.whole(), "[1,2]\n");
     }
 }
@@ -383,13 +385,13 @@ async fn broken_json_behind_a_hold_does_not_end_cleanly() {
 #[tokio::test(start_paused = true)]
 async fn bytes_that_are_held_are_progress_of_the_call() {
     let slow = Script::of("text/plain").repeat(6, 9.0, "1");
-    for (upstream, service) in holding([slow]) {
+    for (upstream, service) in hold_stacks([slow]) {
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)))
             .service(service);
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", false)).await.unwrap();
+        let answer = service.oneshot(prompt_json("m")).await.unwrap();
 
         assert_eq!(start.elapsed(), secs(54));
         assert_eq!(answer.into_body().read().await.whole(), "111111");

@@ -14,7 +14,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::Terminated;
 
 use super::{Health, down, refused};
-use crate::support::{DONE, ReadExt, Script, Several, chat, healthy, prompt, secs};
+use crate::support::{DONE, ReadExt, Script, Upstream, chat, healthy, prompt, prompt_json, secs};
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_at_a_closed_gate_holds_no_place_in_the_service() {
@@ -22,8 +22,8 @@ async fn who_waits_at_a_closed_gate_holds_no_place_in_the_service() {
     let service = ServiceBuilder::new()
         .layer(health.gate())
         .concurrency_limit(1)
-        .service(Several::new([down(), healthy()]));
-    let waiting = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(prompt("m", true))));
+        .service(Upstream::scripts([down(), healthy()]));
+    let waiting = [(); 2].map(|()| tokio::spawn(service.clone().oneshot(prompt("m"))));
     sleep(secs(1)).await;
 
     let mut third = service.clone();
@@ -39,15 +39,15 @@ async fn who_waits_at_a_closed_gate_holds_no_place_in_the_service() {
 #[tokio::test(start_paused = true)]
 async fn one_who_waits_and_is_not_polled_any_more_keeps_nobody_out() {
     let health = Health::new(|_| true);
-    let service = health.gate().layer(Several::new([down(), healthy()]));
+    let service = health.gate().layer(Upstream::scripts([down(), healthy()]));
     let start = Instant::now();
-    let mut parked = pin!(service.clone().oneshot(prompt("m", true)));
+    let mut parked = pin!(service.clone().oneshot(prompt("m")));
     let mut cx = Context::from_waker(Waker::noop());
     assert!(parked.as_mut().poll(&mut cx).is_pending());
 
-    service.clone().oneshot(prompt("m", true)).await.unwrap();
+    service.clone().oneshot(prompt("m")).await.unwrap();
     let healthy = start.elapsed();
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert!(healthy > secs(5), "it waited for its turn to ask");
     assert_eq!(start.elapsed(), healthy, "the next was let through");
@@ -60,8 +60,8 @@ async fn silence_that_begins_anew_is_not_asked_about_sooner() {
     let script = script.wait(5.0).data(chat("b")).data(DONE);
     let gate = health.gate().watch_silence(secs(1));
 
-    let service = gate.layer(Several::new([script]));
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let service = gate.layer(Upstream::scripts([script]));
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     answer.into_body().read().await.whole();
 
     assert_eq!(health.asked(), [1000, 6000]);
@@ -76,8 +76,8 @@ async fn a_call_that_is_made_again_is_silent_from_then_on() {
     let gate = health.gate().watch_silence(secs(20));
     let start = Instant::now();
 
-    let service = gate.layer(Several::new([late, hung]));
-    let error = service.oneshot(prompt("m", false)).await.unwrap_err();
+    let service = gate.layer(Upstream::scripts([late, hung]));
+    let error = service.oneshot(prompt_json("m")).await.unwrap_err();
 
     let again = secs(8 + 8 * 5);
     assert_eq!(start.elapsed(), again + secs(25));

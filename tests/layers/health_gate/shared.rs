@@ -19,12 +19,12 @@ use tower::{Layer, ServiceExt, service_fn};
 use tower_agent::{HealthGateLayer, ReplayBody, upstream::TransportError};
 
 use super::{Health, down};
-use crate::support::{Several, healthy, prompt, secs};
+use crate::support::{Upstream, healthy, prompt, secs};
 
 #[tokio::test(start_paused = true)]
 async fn many_calls_wait_behind_the_first_with_one_probe_at_a_time() {
     let health = Health::new(|passed| passed >= secs(45)).takes(secs(1));
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = health.gate().layer(upstream.clone());
     let start = Instant::now();
 
@@ -32,7 +32,7 @@ async fn many_calls_wait_behind_the_first_with_one_probe_at_a_time() {
         let service = service.clone();
         tokio::spawn(async move {
             sleep(secs(late)).await;
-            service.oneshot(prompt("m", true)).await.unwrap().status()
+            service.oneshot(prompt("m")).await.unwrap().status()
         })
     };
     let answers = join_all((0..100).map(|number| call(number % 40))).await;
@@ -53,11 +53,11 @@ async fn another_asks_when_the_one_who_asked_leaves() {
     // In the middle of its probe, and before it.
     for leaves in [5.5, 2.0] {
         let health = Health::new(|_| true).takes(secs(1));
-        let service = health.gate().layer(Several::new([down(), healthy()]));
+        let service = health.gate().layer(Upstream::scripts([down(), healthy()]));
         let start = Instant::now();
-        let first = tokio::spawn(service.clone().oneshot(prompt("m", true)));
+        let first = tokio::spawn(service.clone().oneshot(prompt("m")));
         sleep(Duration::from_millis(1)).await;
-        let others = [(); 5].map(|()| tokio::spawn(service.clone().oneshot(prompt("m", true))));
+        let others = [(); 5].map(|()| tokio::spawn(service.clone().oneshot(prompt("m"))));
 
         sleep(Duration::from_secs_f64(leaves) - Duration::from_millis(1)).await;
         first.abort();
@@ -74,9 +74,9 @@ async fn another_asks_when_the_one_who_asked_leaves() {
 async fn one_who_asks_and_is_not_polled_any_more_loses_its_turn() {
     for polled in [1, 2] {
         let health = Health::new(|_| true).takes(secs(1));
-        let service = health.gate().layer(Several::new([down(), healthy()]));
+        let service = health.gate().layer(Upstream::scripts([down(), healthy()]));
         let start = Instant::now();
-        let mut first = pin!(service.clone().oneshot(prompt("m", true)));
+        let mut first = pin!(service.clone().oneshot(prompt("m")));
         let mut cx = Context::from_waker(futures_util::task::noop_waker_ref());
         for _ in 0..polled {
             assert!(first.as_mut().poll(&mut cx).is_pending());
@@ -84,7 +84,7 @@ async fn one_who_asks_and_is_not_polled_any_more_loses_its_turn() {
             sleep(secs(5)).await;
         }
 
-        service.oneshot(prompt("m", true)).await.unwrap();
+        service.oneshot(prompt("m")).await.unwrap();
 
         // Due at 5 s, and late by what a probe may take and an interval.
         assert_eq!(start.elapsed(), secs(5 + 10 + 1), "{polled}");
@@ -97,13 +97,13 @@ async fn one_who_asks_and_is_not_polled_any_more_loses_its_turn() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_known_once_nobody_waits() {
     let health = Health::new(|_| false);
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = health.gate().layer(upstream.clone());
-    let first = service.clone().oneshot(prompt("m", true));
+    let first = service.clone().oneshot(prompt("m"));
     tokio::time::timeout(secs(12), first).await.unwrap_err();
     let start = Instant::now();
 
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(0));
     assert_eq!(upstream.calls(), 2);
@@ -112,18 +112,18 @@ async fn nothing_is_known_once_nobody_waits() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_waited_without_knocking_knocks_when_its_patience_ends() {
     let health = Health::new(|_| false);
-    let upstream = Several::new([down(), down(), healthy()]);
+    let upstream = Upstream::scripts([down(), down(), healthy()]);
     let gate = health.gate();
     let waiting = gate.clone().layer(upstream.clone());
-    let first = tokio::spawn(waiting.oneshot(prompt("m", true)));
+    let first = tokio::spawn(waiting.oneshot(prompt("m")));
     sleep(Duration::from_millis(1)).await;
     let start = Instant::now();
 
     let hasty = gate.patience(secs(3)).layer(upstream.clone());
-    hasty.clone().oneshot(prompt("m", true)).await.unwrap_err();
+    hasty.clone().oneshot(prompt("m")).await.unwrap_err();
     assert_eq!((start.elapsed(), upstream.calls()), (secs(3), 2));
 
-    hasty.oneshot(prompt("m", true)).await.unwrap();
+    hasty.oneshot(prompt("m")).await.unwrap();
     assert_eq!((start.elapsed(), upstream.calls()), (secs(6), 3));
     assert!(!first.is_finished());
 }
@@ -131,12 +131,12 @@ async fn a_call_that_waited_without_knocking_knocks_when_its_patience_ends() {
 #[tokio::test(start_paused = true)]
 async fn two_layers_know_nothing_of_each_other() {
     let health = Health::new(|_| false);
-    let one = health.gate().layer(Several::new([down()]));
-    let first = tokio::spawn(one.oneshot(prompt("m", true)));
+    let one = health.gate().layer(Upstream::scripts([down()]));
+    let first = tokio::spawn(one.oneshot(prompt("m")));
     sleep(secs(1)).await;
 
-    let other = health.gate().layer(Several::new([healthy()]));
-    other.oneshot(prompt("m", true)).await.unwrap();
+    let other = health.gate().layer(Upstream::scripts([healthy()]));
+    other.oneshot(prompt("m")).await.unwrap();
 
     assert!(!first.is_finished());
 }
@@ -179,7 +179,7 @@ fn no_call_is_forgotten_among_threads() {
         let calls = (0..2000).map(|number| {
             let service = service.clone();
             tokio::spawn(async move {
-                let call = service.oneshot(prompt("m", true));
+                let call = service.oneshot(prompt("m"));
                 // Every third leaves, somewhere.
                 let patience = if number % 3 == 0 { number % 7 } else { 60_000 };
                 let patience = Duration::from_millis(patience);

@@ -10,7 +10,8 @@ use tower_agent::{
 
 use super::{Health, down};
 use crate::support::{
-    PING, ReadExt, Script, Several, attached, chat, healthy, healthy_text, prompt, reason_of, secs,
+    PING, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, prompt, prompt_json,
+    reason_of, secs,
 };
 
 fn hung() -> Script {
@@ -20,10 +21,10 @@ fn hung() -> Script {
 #[tokio::test(start_paused = true)]
 async fn two_failed_probes_in_a_row_end_a_call_without_a_head() {
     let health = Health::new(|_| false);
-    let upstream = Several::new([hung()]);
+    let upstream = Upstream::scripts([hung()]);
     let gate = health.gate().watch_silence(secs(20));
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", false));
+    let (request, call) = attach(&run, prompt_json("m"));
     let start = Instant::now();
 
     let service = gate.layer(upstream.clone());
@@ -37,26 +38,26 @@ async fn two_failed_probes_in_a_row_end_a_call_without_a_head() {
     assert!(ended.message().contains(told), "{}", ended.message());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(run.terminal_reason(), None);
-    assert!(upstream.probe().is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_stands_still_is_watched_too() {
     let health = Health::new(|_| false);
     let script = Script::sse().wait(15.0).data(chat("a")).wait(19.0);
-    let upstream = Several::new([script.data(chat("b")).never()]);
+    let upstream = Upstream::scripts([script.data(chat("b")).never()]);
     let gate = health.gate().watch_silence(secs(20));
     let start = Instant::now();
 
     let service = gate.layer(upstream.clone());
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(read.text, [chat("a"), chat("b")].concat());
     assert_eq!(start.elapsed(), secs(34 + 25));
     assert_eq!(health.asked(), [54_000, 59_000]);
-    assert!(upstream.probe().is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
@@ -66,9 +67,9 @@ async fn a_slow_model_that_is_well_is_let_alone() {
     let script = script.wait(60.0).data("data: [DONE]\n\n");
     let gate = health.gate().watch_silence(secs(20));
 
-    let service = gate.layer(Several::new([script.clone(), script.delayed(60)]));
+    let service = gate.layer(Upstream::scripts([script.clone(), script.delayed(60)]));
     for _ in 0..2 {
-        let answer = service.clone().oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.clone().oneshot(prompt("m")).await.unwrap();
         let text = answer.into_body().read().await.whole();
         assert_eq!(text, [&chat("a"), "data: [DONE]\n\n"].concat());
     }
@@ -79,11 +80,11 @@ async fn a_slow_model_that_is_well_is_let_alone() {
 async fn a_probe_that_fails_alone_is_no_death() {
     // Asked every five seconds: every other fails.
     let health = Health::new(|passed| passed.as_secs() % 10 == 0);
-    let upstream = Several::new([healthy().delayed(120)]);
+    let upstream = Upstream::scripts([healthy().delayed(120)]);
     let gate = health.gate().watch_silence(secs(15));
 
     let service = gate.layer(upstream);
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
 }
@@ -96,8 +97,8 @@ async fn a_byte_begins_anew_and_forgets_a_failed_probe() {
     let gate = health.gate().watch_silence(secs(10));
     let start = Instant::now();
 
-    let service = gate.layer(Several::new([script]));
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let service = gate.layer(Upstream::scripts([script]));
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.frames, 10);
@@ -110,8 +111,8 @@ async fn a_reader_who_is_away_is_no_silence() {
     let health = Health::new(|_| false);
     let script = Script::sse().data(chat("a")).data(chat("b")).never();
     let gate = health.gate().watch_silence(secs(10));
-    let service = gate.layer(Several::new([script]));
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let service = gate.layer(Upstream::scripts([script]));
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let mut body = answer.into_body();
 
     body.token().await;
@@ -131,9 +132,9 @@ async fn it_is_off_unless_set_and_a_ceiling_goes_before_it() {
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(25)))
             .layer(gate)
-            .service(Several::new([hung()]));
+            .service(Upstream::scripts([hung()]));
         let start = Instant::now();
-        let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+        let error = service.oneshot(prompt("m")).await.unwrap_err();
         assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
         assert_eq!(start.elapsed(), secs(25));
         assert!(health.asked().len() >= asked);
@@ -144,12 +145,12 @@ async fn it_is_off_unless_set_and_a_ceiling_goes_before_it() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_the_upstream_is_no_silence_of_the_call() {
     let health = Health::new(|passed| passed.as_secs() == 46);
-    let upstream = Several::new([down().delayed(1), healthy().delayed(9)]);
+    let upstream = Upstream::scripts([down().delayed(1), healthy().delayed(9)]);
     let gate = health.gate().watch_silence(secs(10));
     let start = Instant::now();
 
     let service = gate.layer(upstream);
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert!(start.elapsed() >= secs(54));
@@ -159,8 +160,8 @@ async fn the_wait_for_the_upstream_is_no_silence_of_the_call() {
 async fn many_silent_calls_share_their_probes() {
     let health = Health::new(|_| false).takes(Duration::from_millis(10));
     let gate = health.gate().watch_silence(secs(20));
-    let service = gate.layer(Several::new([hung()]));
-    let calls = (0..50).map(|_| tokio::spawn(service.clone().oneshot(prompt("m", true))));
+    let service = gate.layer(Upstream::scripts([hung()]));
+    let calls = (0..50).map(|_| tokio::spawn(service.clone().oneshot(prompt("m"))));
 
     for call in futures_util::future::join_all(calls).await {
         let error = call.unwrap().unwrap_err();
@@ -174,13 +175,13 @@ async fn many_silent_calls_share_their_probes() {
 #[tokio::test(start_paused = true)]
 async fn it_ends_an_attempt_and_another_model_is_tried() {
     let health = Health::new(|_| false);
-    let upstream = Several::new([hung(), healthy()]);
+    let upstream = Upstream::scripts([hung(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(["m", "n"].map(Candidate::new)))
         .layer(health.gate().watch_silence(secs(20)))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.headers()["x-served-model"], "n");
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());

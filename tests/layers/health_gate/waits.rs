@@ -16,8 +16,8 @@ use tower_agent::{
 
 use super::{Health, LOADING, down, loading, refused};
 use crate::support::{
-    ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, prompt, quick,
-    reason_of, saying, secs,
+    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay, prompt,
+    reason_of, secs,
 };
 
 fn after_45_s(passed: Duration) -> bool {
@@ -32,25 +32,25 @@ fn never(_: Duration) -> bool {
 async fn a_call_that_is_refused_is_made_again_once_the_upstream_is_healthy() {
     for first in [down(), loading()] {
         let health = Health::new(after_45_s);
-        let upstream = Several::new([first, healthy()]);
+        let upstream = Upstream::scripts([first, healthy()]);
         let service = health.gate().layer(upstream.clone());
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.into_body().read().await.whole(), healthy_text());
         assert_eq!(upstream.times(start), [secs(0), secs(45)]);
         let every: Vec<_> = (1..=9).map(|times| times * 5000).collect();
         assert_eq!(health.asked(), every);
-        let [first, again] = &upstream.seen()[..] else {
+        let [first, again] = &upstream.requests()[..] else {
             panic!("two calls");
         };
         assert_eq!(
-            (&first.body, &first.headers, &first.uri),
-            (&again.body, &again.headers, &again.uri)
+            (&first.body(), &first.headers, &first.uri),
+            (&again.body(), &again.headers, &again.uri)
         );
         assert_eq!(
-            first.run.terminal_reason(),
+            first.run().terminal_reason(),
             Some(TerminalReason::Completed),
             "one node, for both"
         );
@@ -60,26 +60,26 @@ async fn a_call_that_is_refused_is_made_again_once_the_upstream_is_healthy() {
 #[tokio::test(start_paused = true)]
 async fn a_step_window_around_it_does_not_fire_and_one_inside_begins_anew() {
     let health = Health::new(after_45_s);
-    let upstream = Several::new([down(), Script::before_head().never()]);
+    let upstream = Upstream::scripts([down(), Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(30)))
         .layer(health.gate())
         .service(upstream.clone());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     // The pause is over with the wait.
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(75));
     assert_eq!(upstream.calls(), 2);
 
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(health.gate())
         .layer(StepTimeoutLayer::new(secs(30)))
         .service(upstream.clone());
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
     assert_eq!(upstream.calls(), 2);
 }
 
@@ -87,7 +87,7 @@ async fn a_step_window_around_it_does_not_fire_and_one_inside_begins_anew() {
 async fn a_ceiling_around_or_inside_ends_the_wait_and_the_probe() {
     for inside in [false, true] {
         let health = Health::new(never).takes(secs(3));
-        let upstream = Several::new([down(), healthy()]);
+        let upstream = Upstream::scripts([down(), healthy()]);
         let ceiling = HardCeilingLayer::new(secs(61));
         let outer = HardCeilingLayer::optional((!inside).then_some(secs(61)));
         let service = ServiceBuilder::new()
@@ -96,7 +96,7 @@ async fn a_ceiling_around_or_inside_ends_the_wait_and_the_probe() {
             .service(ceiling.layer(upstream.clone()));
         let start = Instant::now();
 
-        let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+        let error = service.oneshot(prompt("m")).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
         assert_eq!(start.elapsed(), secs(61));
@@ -110,13 +110,13 @@ async fn a_ceiling_around_or_inside_ends_the_wait_and_the_probe() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_at_the_instant_of_health_wins() {
     let health = Health::new(after_45_s);
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(45)))
         .layer(health.gate())
         .service(upstream.clone());
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
@@ -125,10 +125,10 @@ async fn a_deadline_at_the_instant_of_health_wins() {
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_ends_the_wait_at_once() {
     let health = Health::new(never).takes(secs(3));
-    let upstream = Several::new([down()]);
+    let upstream = Upstream::scripts([down()]);
     let service = health.gate().layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     let start = Instant::now();
     later(7, {
         let run = run.clone();
@@ -149,8 +149,8 @@ async fn an_end_from_outside_ends_the_wait_at_once() {
 async fn a_caller_who_leaves_in_the_wait_leaves_nothing_behind() {
     let health = Health::new(never).takes(secs(3));
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
-    let service = health.gate().layer(Several::new([down()]));
+    let (request, call) = attach(&run, prompt("m"));
+    let service = health.gate().layer(Upstream::scripts([down()]));
     let waiting = tokio::time::timeout(secs(6), service.oneshot(request));
 
     waiting.await.unwrap_err();
@@ -164,8 +164,8 @@ async fn a_caller_who_leaves_in_the_wait_leaves_nothing_behind() {
 #[tokio::test(start_paused = true)]
 async fn no_budget_pays_for_it_and_no_candidate_is_cooled() {
     let health = Health::new(after_45_s);
-    let budget = quick().shared(1.0, 0).per_run(1);
-    let upstream = Several::new([down(), healthy()]);
+    let budget = no_delay().shared(1.0, 0).per_run(1);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(
             ModelFallbackLayer::new([Candidate::new("m")])
@@ -178,7 +178,7 @@ async fn no_budget_pays_for_it_and_no_candidate_is_cooled() {
         .layer(health.gate())
         .service(upstream.clone());
     let run = Run::open();
-    let (request, _) = attached(&run, prompt("m", true));
+    let (request, _) = attach(&run, prompt("m"));
 
     let answer = service.clone().oneshot(request).await.unwrap();
 
@@ -192,7 +192,7 @@ async fn no_budget_pays_for_it_and_no_candidate_is_cooled() {
     );
     assert_eq!(run.terminal_reason(), None);
     // Nobody has to wait for a cooldown.
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -201,14 +201,14 @@ async fn patience_hands_on_the_failure_as_it_was() {
     let start = Instant::now();
     let service = health.gate().patience(secs(20));
 
-    let gate = service.layer(Several::new([down()]));
-    let error = gate.oneshot(prompt("m", true)).await.unwrap_err();
+    let gate = service.layer(Upstream::scripts([down()]));
+    let error = gate.oneshot(prompt("m")).await.unwrap_err();
     assert!(TransportError::is_refused(&*error));
     assert!(Terminated::find(&*error).is_none());
     assert_eq!(start.elapsed(), secs(20));
 
-    let gate = service.layer(Several::new([loading()]));
-    let answer = gate.oneshot(prompt("m", true)).await.unwrap();
+    let gate = service.layer(Upstream::scripts([loading()]));
+    let answer = gate.oneshot(prompt("m")).await.unwrap();
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.into_body().read().await.whole(), LOADING);
     assert_eq!(start.elapsed(), secs(40));
@@ -218,11 +218,11 @@ async fn patience_hands_on_the_failure_as_it_was() {
 async fn patience_is_for_all_waits_of_a_call_together() {
     // Health is no promise: the call is refused again, and again.
     let health = Health::new(|_| true);
-    let upstream = Several::new([down()]);
+    let upstream = Upstream::scripts([down()]);
     let service = health.gate().patience(secs(12)).layer(upstream.clone());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert!(TransportError::is_refused(&*error));
     assert_eq!(upstream.times(start), [secs(0), secs(5), secs(10)]);
@@ -235,8 +235,8 @@ async fn a_probe_that_hangs_has_failed_at_its_timeout() {
     let gate = health.gate().timeout(secs(2)).patience(secs(23));
     let start = Instant::now();
 
-    let service = gate.layer(Several::new([down()]));
-    service.oneshot(prompt("m", true)).await.unwrap_err();
+    let service = gate.layer(Upstream::scripts([down()]));
+    service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(health.asked(), [5000, 10_000, 15_000, 20_000]);
     assert_eq!(health.most(), 1);
@@ -247,10 +247,10 @@ async fn a_probe_that_hangs_has_failed_at_its_timeout() {
 async fn a_probe_that_fails_is_no_health() {
     let probe = service_fn(|()| async { Err::<bool, _>("no route") });
     let gate = HealthGateLayer::new(probe).patience(secs(11));
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
 
     let service = gate.layer(upstream.clone());
-    service.oneshot(prompt("m", true)).await.unwrap_err();
+    service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(upstream.calls(), 1);
 }
@@ -262,18 +262,18 @@ async fn what_may_have_reached_the_model_is_not_sent_again() {
     let others = [
         (reset, None),
         (cut, Some(200)),
-        (failing(503), Some(503)),
-        (failing(500), Some(500)),
-        (failing(429), Some(429)),
-        (saying(200, LOADING), Some(200)),
+        (failure(503), Some(503)),
+        (failure(500), Some(500)),
+        (failure(429), Some(429)),
+        (Script::answer(200, LOADING), Some(200)),
     ];
     for (script, status) in others {
         let health = Health::new(|_| true);
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let start = Instant::now();
 
         let answer = health.gate().layer(upstream.clone());
-        let answer = answer.oneshot(prompt("m", true)).await;
+        let answer = answer.oneshot(prompt("m")).await;
 
         let came = answer.as_ref().ok().map(|answer| answer.status().as_u16());
         assert_eq!(came, status);
@@ -288,9 +288,9 @@ async fn a_failure_that_is_not_waited_for_is_handed_on_byte_for_byte() {
     let script = Script::json().status(500).data("{\"a\":");
     let script = script.wait(0.5).data("1}").trailers();
     let health = Health::new(|_| true);
-    let service = health.gate().layer(Several::new([script]));
+    let service = health.gate().layer(Upstream::scripts([script]));
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
@@ -301,10 +301,10 @@ async fn a_failure_that_is_not_waited_for_is_handed_on_byte_for_byte() {
 async fn a_failure_that_does_not_end_is_judged_by_its_head_after_a_second() {
     let script = Script::json().status(503).data("{\"error\":").never();
     let health = Health::new(|_| true);
-    let service = health.gate().layer(Several::new([script]));
+    let service = health.gate().layer(Upstream::scripts([script]));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(1));
     assert_eq!(answer.into_body().token().await, "{\"error\":");
@@ -317,10 +317,10 @@ async fn a_rule_of_the_program_says_what_is_loading() {
         let is_proxy = answered.headers.get("server")? == "proxy";
         is_proxy.then_some(FailureClass::NotReady)
     });
-    let upstream = Several::new([failing(502).header("server", "proxy"), healthy()]);
+    let upstream = Upstream::scripts([failure(502).header("server", "proxy"), healthy()]);
     let service = health.gate().judgement(rule).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), 200);
     assert_eq!(upstream.calls(), 2);
@@ -330,7 +330,7 @@ async fn a_rule_of_the_program_says_what_is_loading() {
 async fn calls_to_another_upstream_pass() {
     let health = Health::new(never);
     let gate = health.gate().upstream("here:8080".parse().unwrap());
-    let upstream = Several::new([down()]);
+    let upstream = Upstream::scripts([down()]);
     let service = gate.layer(upstream.clone());
     let to = |uri: &'static str, host: &str| {
         let body = Full::new(Bytes::from_static(b"{}"));
@@ -353,7 +353,7 @@ async fn calls_to_another_upstream_pass() {
 #[tokio::test(start_paused = true)]
 async fn two_in_one_stack_wait_for_two_upstreams() {
     let [one, two] = [Health::new(after_45_s), Health::new(|t| t >= secs(70))];
-    let upstream = Several::new([down(), loading(), healthy()]);
+    let upstream = Upstream::scripts([down(), loading(), healthy()]);
     // The inner one knows the first upstream, and lets the second pass.
     let service = ServiceBuilder::new()
         .layer(two.gate().every(secs(7)))
@@ -361,7 +361,7 @@ async fn two_in_one_stack_wait_for_two_upstreams() {
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     // Refused; loading, for which patience is up 5 s later; healthy at last.
@@ -374,7 +374,7 @@ async fn two_in_one_stack_wait_for_two_upstreams() {
 #[tokio::test(start_paused = true)]
 async fn readiness_is_not_held_in_the_wait() {
     let health = Health::new(after_45_s);
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(health.gate())
         .concurrency_limit(1)
@@ -382,7 +382,7 @@ async fn readiness_is_not_held_in_the_wait() {
     let start = Instant::now();
 
     let call = || async {
-        let answer = service.clone().oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.clone().oneshot(prompt("m")).await.unwrap();
         answer.into_body().read().await.whole()
     };
     let (a, b, c) = tokio::join!(call(), call(), call());
@@ -394,11 +394,11 @@ async fn readiness_is_not_held_in_the_wait() {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_cannot_connect_again_waits_again() {
     let health = Health::new(|_| true);
-    let upstream = Several::new([down(), healthy()]).readiness([None, Some(refused()), None]);
+    let upstream = Upstream::scripts([down(), healthy()]).readiness([None, Some(refused()), None]);
     let service = health.gate().layer(upstream.clone());
     let start = Instant::now();
 
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(10));
     assert_eq!(upstream.calls(), 2);
@@ -406,7 +406,7 @@ async fn a_service_that_cannot_connect_again_waits_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_http_probe_takes_2xx_for_health() {
-    let asked = Several::new([failing(503), Script::json().status(204)]);
+    let asked = Upstream::scripts([failure(503), Script::json().status(204)]);
     let gate = HealthGateLayer::get(
         service_fn({
             let asked = asked.clone();
@@ -419,23 +419,23 @@ async fn an_http_probe_takes_2xx_for_health() {
         }),
         Uri::from_static("http://here/health"),
     );
-    let upstream = Several::new([down(), healthy()]);
+    let upstream = Upstream::scripts([down(), healthy()]);
     let service = gate.layer(upstream.clone());
     let start = Instant::now();
 
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(10));
-    assert_eq!(asked.seen()[0].uri, "http://here/health");
+    assert_eq!(asked.requests()[0].uri, "http://here/health");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_too_large_reaches_nobody() {
     let health = Health::new(|_| true);
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = health.gate().max_body(3).layer(upstream.clone());
 
-    let error: BoxError = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error: BoxError = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert!(error.is::<http_body_util::LengthLimitError>());
     assert_eq!(upstream.calls(), 0);
@@ -452,11 +452,11 @@ async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
     let sent = [0, 5, 10, 15].map(secs);
     for first in [down(), loading()] {
         let health = Health::new(|_| true);
-        let upstream = Several::new([first]);
+        let upstream = Upstream::scripts([first]);
         let service = health.gate().layer(upstream.clone());
         let start = Instant::now();
 
-        match service.oneshot(prompt("m", true)).await {
+        match service.oneshot(prompt("m")).await {
             Ok(answer) => assert_eq!(answer.into_body().read().await.whole(), LOADING),
             Err(error) => assert!(TransportError::is_refused(&*error)),
         }
@@ -466,10 +466,10 @@ async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
 
     // Unhealthy probes between do not count, and the third time it is well.
     let health = Health::new(after_45_s);
-    let upstream = Several::new([down(), loading(), down(), healthy()]);
+    let upstream = Upstream::scripts([down(), loading(), down(), healthy()]);
     let service = health.gate().layer(upstream.clone());
     let start = Instant::now();
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.times(start), [0, 45, 50, 55].map(secs));
 }
@@ -477,15 +477,15 @@ async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
 #[tokio::test(start_paused = true)]
 async fn behind_such_a_probe_the_budget_pays_again() {
     let health = Health::new(|_| true);
-    let upstream = Several::new([down()]);
-    let budget = quick().shared(1.0, 0).per_run(1);
+    let upstream = Upstream::scripts([down()]);
+    let budget = no_delay().shared(1.0, 0).per_run(1);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(24 * 3600)))
         .layer(RetryBudgetLayer::new(budget))
         .layer(health.gate())
         .service(upstream.clone());
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert!(TransportError::is_refused(&*error), "{error}");
     assert!(upstream.calls() <= 8, "{}", upstream.calls());

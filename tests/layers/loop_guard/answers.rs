@@ -10,14 +10,14 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{LoopGuardLayer, ReplayBody};
 
 use super::agent::{Agent, Dialect};
-use crate::support::{DONE, PRELUDE, ReadExt, Script, Several, chat, poll_body, saying};
+use crate::support::{DONE, PRELUDE, ReadExt, Script, Upstream, chat, poll_body};
 
 const CALL: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}}]}\n\n";
 
 async fn answered(
     script: Script,
 ) -> Response<impl Body<Data = Bytes, Error = tower_agent::BoxError> + Unpin + Send> {
-    let service = LoopGuardLayer::new().layer(Several::new([script]));
+    let service = LoopGuardLayer::new().layer(Upstream::scripts([script]));
     service
         .oneshot(Agent::new(Dialect::Chat).request())
         .await
@@ -47,15 +47,15 @@ async fn a_stream_passes_byte_for_byte_each_frame_at_once() {
 async fn what_is_no_json_or_compressed_passes() {
     let scripts = [
         Script::of("text/plain").data("plain"),
-        saying(200, "not json at all"),
+        Script::answer(200, "not json at all"),
         Script::json()
             .header("content-encoding", "gzip")
             .data([31_u8, 9, 8]),
         Script::of("application/json; charset=utf-8").data(r#"{"choices":[{"message":{}}]}"#),
-        saying(503, r#"{"error":{"message":"no"}}"#),
+        Script::answer(503, r#"{"error":{"message":"no"}}"#),
     ];
     for script in scripts {
-        let (upstream, _) = script.clone().upstream();
+        let upstream = Upstream::script(script.clone());
         let plain = upstream.oneshot(crate::support::request()).await.unwrap();
         let expected = plain.into_body().read().await.whole();
 
@@ -73,7 +73,7 @@ async fn a_request_that_holds_no_conversation_passes_as_it_is() {
         r#"{"messages":[}"#,
         r#"{"input":["embed","me"]}"#,
     ] {
-        let upstream = Several::new([saying(200, "{}")]);
+        let upstream = Upstream::scripts([Script::answer(200, "{}")]);
         let service = LoopGuardLayer::new().layer(upstream.clone());
 
         let request = Request::post("/v1/embeddings")
@@ -88,13 +88,13 @@ async fn a_request_that_holds_no_conversation_passes_as_it_is() {
             .await
             .whole();
 
-        assert_eq!(upstream.seen()[0].body, body);
+        assert_eq!(upstream.requests()[0].body(), body);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_kept_already_is_not_kept_again() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = LoopGuardLayer::new().max_body(1).layer(upstream.clone());
     let body = Agent::new(Dialect::Chat).body();
 
@@ -110,7 +110,7 @@ async fn a_body_that_is_kept_already_is_not_kept_again() {
         .read()
         .await
         .whole();
-    assert_eq!(upstream.seen()[0].body, body);
+    assert_eq!(upstream.requests()[0].body(), body);
 
     let request = Request::post("/v1/chat/completions")
         .body(Full::<Bytes>::from(body))

@@ -10,7 +10,7 @@ use tower_agent::{
 };
 
 use super::agent::{ALL, Agent, Dialect};
-use crate::support::{ReadExt, Several, saying, secs};
+use crate::support::{ReadExt, Script, Upstream, secs};
 
 /// How long the tool takes, whoever runs it.
 const TOOL: Duration = secs(5);
@@ -44,7 +44,7 @@ async fn polls(
         .layer(RunLayer::new(registry.clone()))
         .layer(HardCeilingLayer::new(CLOCK).scope(Scope::Run))
         .layer(LoopGuardLayer::new())
-        .service(Several::new([saying(200, "{}")]));
+        .service(Upstream::scripts([Script::answer(200, "{}")]));
     let mut agent = Agent::new(dialect);
     let agent = async {
         loop {

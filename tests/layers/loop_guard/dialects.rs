@@ -10,16 +10,16 @@ use super::{
     agent::{ALL, Agent, Dialect},
     told,
 };
-use crate::support::{ReadExt, Script, Several, reason_of, saying};
+use crate::support::{ReadExt, Script, Upstream, reason_of};
 
 fn fine() -> Script {
-    saying(200, "{}")
+    Script::answer(200, "{}")
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth() {
     for dialect in ALL {
-        let upstream = Several::new([fine()]);
+        let upstream = Upstream::scripts([fine()]);
         let registry = RunRegistry::new();
         let events = registry.subscribe();
         let service = ServiceBuilder::new()
@@ -73,7 +73,7 @@ async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth()
 
 #[tokio::test(start_paused = true)]
 async fn at_a_server_it_is_an_answer_that_nobody_retries() {
-    let upstream = Several::new([fine()]);
+    let upstream = Upstream::scripts([fine()]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(LoopGuardLayer::new())
@@ -93,7 +93,7 @@ async fn at_a_server_it_is_an_answer_that_nobody_retries() {
 #[tokio::test(start_paused = true)]
 async fn without_an_id_what_came_before_the_users_message_does_not_count() {
     for dialect in ALL {
-        let upstream = Several::new([fine()]);
+        let upstream = Upstream::scripts([fine()]);
         let service = LoopGuardLayer::new().layer(upstream.clone());
         let mut agent = Agent::new(dialect);
         (0..20).for_each(|_| agent.does("job_status", "running"));
@@ -115,7 +115,7 @@ async fn without_an_id_what_came_before_the_users_message_does_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn twice_in_a_stack_and_inside_of_retries_each_call_counts_once() {
-    let upstream = Several::new([fine()]);
+    let upstream = Upstream::scripts([fine()]);
     let registry = RunRegistry::new();
     let events = registry.subscribe();
     let service = ServiceBuilder::new()
@@ -150,7 +150,7 @@ async fn results_that_come_without_their_calls_find_them_in_the_answers() {
         )
     };
     let unary: Vec<_> = (0..20)
-        .map(|turn| saying(200, format!(r#"{{"output":[{}]}}"#, call(turn))))
+        .map(|turn| Script::answer(200, format!(r#"{{"output":[{}]}}"#, call(turn))))
         .collect();
     let streams: Vec<_> = (0..20)
         .map(|turn| {
@@ -164,7 +164,7 @@ async fn results_that_come_without_their_calls_find_them_in_the_answers() {
         })
         .collect();
     for scripts in [unary, streams] {
-        let upstream = Several::new(scripts);
+        let upstream = Upstream::scripts(scripts);
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(RunRegistry::new()))
             .layer(LoopGuardLayer::new())
@@ -210,7 +210,7 @@ async fn a_key_of_another_api_or_deep_brackets_switch_nothing_off() {
             if extra.contains(own) {
                 continue;
             }
-            let service = LoopGuardLayer::new().layer(Several::new([fine()]));
+            let service = LoopGuardLayer::new().layer(Upstream::scripts([fine()]));
             let mut agent = Agent::new(dialect);
             (0..20).for_each(|_| agent.does("job_status", "running"));
             let body = agent.body();
@@ -235,7 +235,7 @@ async fn one_request_with_thousands_of_results_is_told_of_once() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(LoopGuardLayer::new().observe())
-        .service(Several::new([fine()]));
+        .service(Upstream::scripts([fine()]));
     let mut agent = Agent::new(Dialect::Chat);
     (0..20_000).for_each(|_| agent.does("job_status", "running"));
 

@@ -8,11 +8,11 @@ use super::{
     agent::{Agent, Dialect},
     told,
 };
-use crate::support::{ReadExt, Several, later, reason_of, saying, secs};
+use crate::support::{ReadExt, Script, Upstream, later, reason_of, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_observes_tells_and_ends_nothing() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = LoopGuardLayer::new()
         .stop(8)
         .observe()
@@ -49,7 +49,7 @@ async fn a_layer_that_observes_tells_and_ends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_changes_lets_it_go_on() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(LoopGuardLayer::new().any_tool(0))
@@ -69,7 +69,7 @@ async fn a_result_that_changes_lets_it_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_while_its_request_is_read_is_not_sent_on() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = LoopGuardLayer::new().layer(upstream.clone());
     let run = Run::open();
     let (_sender, body) = Channel::<Bytes>::new(1);
@@ -86,7 +86,7 @@ async fn a_run_that_ends_while_its_request_is_read_is_not_sent_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_is_no_silence_of_the_upstream() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(5)))
         .layer(LoopGuardLayer::new())
@@ -106,7 +106,7 @@ async fn a_slow_upload_is_no_silence_of_the_upstream() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_waited_for() {
-    let upstream = Several::new([saying(200, "{}")]).readiness([Some("no".into())]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]).readiness([Some("no".into())]);
     let service = LoopGuardLayer::new().layer(upstream.clone());
 
     let error = service

@@ -9,7 +9,7 @@ use super::{
     agent::{ALL, Agent},
     told,
 };
-use crate::support::{ReadExt, Several, reason_of, saying, secs};
+use crate::support::{ReadExt, Script, Upstream, reason_of, secs};
 
 /// Lets an agent do one thing before each of its requests, at most 60 times. Answers
 /// how many it had done when its run ended, if it did, and which loops were told of.
@@ -20,7 +20,7 @@ async fn circles(
 ) -> (Option<usize>, Vec<String>) {
     let registry = RunRegistry::new();
     let events = registry.subscribe();
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(guard)
@@ -219,7 +219,7 @@ async fn each_run_has_a_history_of_its_own() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(LoopGuardLayer::new())
-        .service(Several::new([saying(200, "{}")]));
+        .service(Upstream::scripts([Script::answer(200, "{}")]));
     let mut agents = ALL.map(Agent::new);
     for _ in 0..19 {
         for (agent, id) in agents.iter_mut().zip(["a", "b", "c"]) {

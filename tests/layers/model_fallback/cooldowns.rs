@@ -13,7 +13,7 @@ use tower::Layer;
 use tower_agent::{Candidate, Cooldowns, ModelFallbackLayer, model_fallback::ModelFallback};
 
 use super::{asks, from, models, of_account};
-use crate::support::{Several, healthy, secs};
+use crate::support::{Upstream, healthy, secs};
 
 const INSTANT: Duration = Duration::from_nanos(1);
 
@@ -30,8 +30,8 @@ fn unprobed() -> Cooldowns {
 fn cooled<const N: usize>(
     cooldowns: &Cooldowns,
     candidates: [Candidate; N],
-) -> (ModelFallback<Several>, Several) {
-    let upstream = Several::new([healthy()]);
+) -> (ModelFallback<Upstream>, Upstream) {
+    let upstream = Upstream::scripts([healthy()]);
     let layer = ModelFallbackLayer::new(candidates).cooldowns(cooldowns.clone());
     (layer.layer(upstream.clone()), upstream)
 }

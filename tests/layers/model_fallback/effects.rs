@@ -11,12 +11,12 @@ use tower_agent::{
 
 use super::{Boxed, asks, boxed, models};
 use crate::support::{
-    ERROR, Heard, ReadExt, Script, Several, attached, failing, healthy, prompt, quick, tries,
+    ERROR, LogCapture, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, tries,
 };
 
 /// Fallback alone, repeats alone, and both; with one who says of each attempt
 /// that fails what it did.
-fn services(upstream: &Several, marks: bool) -> [Boxed; 3] {
+fn services(upstream: &Upstream, marks: bool) -> [Boxed; 3] {
     let inner = upstream.clone();
     let marking = service_fn(move |request: Request<ReplayBody>| {
         let run = request.extensions().get::<Run>().unwrap().clone();
@@ -29,7 +29,7 @@ fn services(upstream: &Several, marks: bool) -> [Boxed; 3] {
             answer
         }
     });
-    let repeats = RetryBudgetLayer::new(quick());
+    let repeats = RetryBudgetLayer::new(no_delay());
     let both = ServiceBuilder::new()
         .layer(models(["a", "b"]))
         .layer(repeats.clone())
@@ -50,15 +50,15 @@ fn marked(mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
 async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
     for which in 0..3 {
         for marks in [false, true] {
-            let upstream = Several::new([failing(503).header("x-request-id", "r"), healthy()]);
+            let upstream = Upstream::scripts([failure(503).header("x-request-id", "r"), healthy()]);
             let service = services(&upstream, marks)[which].clone();
-            let heard = Heard::listen();
+            let heard = LogCapture::start();
             let run = Run::open();
             let request = match marks {
-                true => prompt("a", true),
-                false => marked(prompt("a", true)),
+                true => prompt("a"),
+                false => marked(prompt("a")),
             };
-            let (request, call) = attached(&run, request);
+            let (request, call) = attach(&run, request);
 
             let answer = service.oneshot(request).await.unwrap();
 
@@ -86,10 +86,10 @@ async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
 #[tokio::test(start_paused = true)]
 async fn an_error_is_handed_up_itself() {
     for which in 0..3 {
-        let upstream = Several::new([Script::before_head().fail("reset"), healthy()]);
+        let upstream = Upstream::scripts([Script::before_head().fail("reset"), healthy()]);
         let service = services(&upstream, false)[which].clone();
 
-        let error = service.oneshot(marked(prompt("a", true))).await;
+        let error = service.oneshot(marked(prompt("a"))).await;
 
         assert_eq!(error.unwrap_err().to_string(), "reset");
         assert_eq!(upstream.calls(), 1);
@@ -99,10 +99,10 @@ async fn an_error_is_handed_up_itself() {
 #[tokio::test(start_paused = true)]
 async fn what_serves_is_served() {
     for which in 0..3 {
-        let upstream = Several::new([healthy()]);
+        let upstream = Upstream::scripts([healthy()]);
         let service = services(&upstream, true)[which].clone();
 
-        let answer = service.oneshot(marked(prompt("a", true))).await.unwrap();
+        let answer = service.oneshot(marked(prompt("a"))).await.unwrap();
 
         assert_eq!(answer.status(), 200);
         answer.into_body().read().await.whole();
@@ -112,7 +112,7 @@ async fn what_serves_is_served() {
 #[tokio::test(start_paused = true)]
 async fn the_next_call_of_the_run_is_not_affected() {
     for which in 0..3 {
-        let upstream = Several::new([failing(500), failing(500), healthy()]);
+        let upstream = Upstream::scripts([failure(500), failure(500), healthy()]);
         let [service, plain] = [true, false].map(|marks| services(&upstream, marks)[which].clone());
         let run = Run::open();
         // Also where the run itself is the node of its calls.
@@ -121,23 +121,23 @@ async fn the_next_call_of_the_run_is_not_affected() {
             request
         };
 
-        let first = asks(&service, &upstream, run.attach(prompt("a", true))).await;
+        let first = asks(&service, &upstream, run.attach(prompt("a"))).await;
         assert_eq!(first, ["a"]);
-        let second = asks(&plain, &upstream, run.attach(prompt("a", true))).await;
+        let second = asks(&plain, &upstream, run.attach(prompt("a"))).await;
         assert_eq!(second.len(), 2);
 
-        let upstream = Several::new([failing(500), failing(500), healthy()]);
+        let upstream = Upstream::scripts([failure(500), failure(500), healthy()]);
         let [service, plain] = [true, false].map(|marks| services(&upstream, marks)[which].clone());
-        let first = asks(&service, &upstream, direct(prompt("a", true))).await;
+        let first = asks(&service, &upstream, direct(prompt("a"))).await;
         assert_eq!(first, ["a"]);
-        let second = asks(&plain, &upstream, direct(prompt("a", true))).await;
+        let second = asks(&plain, &upstream, direct(prompt("a"))).await;
         assert_eq!(second.len(), 2);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_mark_on_the_first_candidate_counts_for_its_repeat_too() {
-    let upstream = Several::new([failing(500), failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), failure(500), healthy()]);
     let inner = upstream.clone();
     // The second try has an effect, and then fails.
     let marking = service_fn(move |request: Request<ReplayBody>| {
@@ -153,10 +153,10 @@ async fn a_mark_on_the_first_candidate_counts_for_its_repeat_too() {
     });
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(marking);
 
-    let answer: Response<_> = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer: Response<_> = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), 500);
     assert_eq!(upstream.models(), ["a", "a"]);
@@ -164,13 +164,13 @@ async fn a_mark_on_the_first_candidate_counts_for_its_repeat_too() {
 
 #[tokio::test(start_paused = true)]
 async fn the_candidate_is_left_alone_all_the_same() {
-    let upstream = Several::new([healthy()]);
-    upstream.play("a", failing(500));
+    let upstream = Upstream::scripts([healthy()]);
+    upstream.play("a", failure(500));
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
 
-    let first = asks(&service, &upstream, marked(prompt("a", true))).await;
-    let second = asks(&service, &upstream, marked(prompt("a", true))).await;
+    let first = asks(&service, &upstream, marked(prompt("a"))).await;
+    let second = asks(&service, &upstream, marked(prompt("a"))).await;
 
     assert_eq!([first, second], [["a"], ["b"]]);
 }

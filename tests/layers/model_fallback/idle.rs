@@ -12,18 +12,18 @@ use tower_agent::{
 
 use super::{Boxed, asks, boxed, models};
 use crate::support::{
-    DONE, Heard, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, prompt,
-    quick, reason_of, secs,
+    DONE, LogCapture, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, no_delay,
+    prompt, prompt_as, prompt_json, reason_of, secs,
 };
 
 fn breaker(then: IdleBreaker) -> RetryBudget {
     // Four that are silent are one failure four times as well.
-    quick().per_error_key(None).idle_breaker(5, then)
+    no_delay().per_error_key(None).idle_breaker(5, then)
 }
 
 /// Repeats alone, fallback alone, and both with one budget: an attempt may be
 /// silent for ten seconds.
-fn services(budget: &RetryBudget, upstream: &Several) -> [Boxed; 3] {
+fn services(budget: &RetryBudget, upstream: &Upstream) -> [Boxed; 3] {
     let silent = StepTimeoutLayer::new(secs(10)).layer(upstream.clone());
     let repeats = RetryBudgetLayer::new(budget.clone());
     let fallback = models(["a", "b"]).budget(budget.clone());
@@ -35,7 +35,7 @@ fn services(budget: &RetryBudget, upstream: &Several) -> [Boxed; 3] {
 }
 
 fn call(run: &Run, stream: bool) -> Request<Full<Bytes>> {
-    run.attach(prompt("a", stream))
+    run.attach(prompt_as("a", stream))
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,9 +54,9 @@ async fn the_fifth_silent_attempt_in_a_row_ends_the_run() {
             Script::before_head().never(),
             Script::json().data("{").never(),
         ] {
-            let upstream = Several::new([script]);
+            let upstream = Upstream::scripts([script]);
             let service = services(&breaker(IdleBreaker::End), &upstream)[which].clone();
-            let heard = Heard::listen();
+            let heard = LogCapture::start();
             let run = Run::open();
             let start = Instant::now();
             for _ in 1..calls {
@@ -88,7 +88,7 @@ async fn the_fifth_silent_attempt_in_a_row_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_shows_life_but_no_content_is_silent_too() {
-    let upstream = Several::new([Script::sse().data(PRELUDE).never()]);
+    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
     let [.., service] = services(&breaker(IdleBreaker::End), &upstream);
     let run = Run::open();
     asks(&service, &upstream, call(&run, true)).await;
@@ -101,7 +101,7 @@ async fn a_stream_that_shows_life_but_no_content_is_silent_too() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_is_told_422_in_the_shape_of_the_dialect() {
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let budget = breaker(IdleBreaker::End).max_attempts_per_candidate(5);
     let candidates = ["a", "b", "c", "d", "e"];
     let service = ServiceBuilder::new()
@@ -112,7 +112,7 @@ async fn whoever_waits_is_told_422_in_the_shape_of_the_dialect() {
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", false)).await.unwrap();
+    let answer = service.oneshot(prompt_json("a")).await.unwrap();
 
     assert_eq!(answer.status(), 422);
     assert_eq!(answer.headers()["x-terminal-reason"], "idle_circuit_open");
@@ -125,7 +125,7 @@ async fn whoever_waits_is_told_422_in_the_shape_of_the_dialect() {
 
 /// How many silent attempts a run makes after something else, until it ends.
 async fn silent_ones_after(which: usize, before: Script) -> usize {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let budget = breaker(IdleBreaker::End).per_run(None);
     let service = services(&budget, &upstream)[which].clone();
     let run = Run::open();
@@ -160,9 +160,9 @@ async fn what_is_not_silent_starts_the_count_anew() {
     for which in 0..3 {
         for before in [
             healthy(),
-            crate::support::saying(200, "{}"),
-            failing(500),
-            failing(400),
+            Script::answer(200, "{}"),
+            failure(500),
+            failure(400),
             Script::before_head().fail("reset"),
             Script::sse().data(chat("a")).fail("reset"),
             // Content was heard, whatever came of it.
@@ -176,7 +176,7 @@ async fn what_is_not_silent_starts_the_count_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn another_run_has_a_count_of_its_own() {
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let [service, ..] = services(&breaker(IdleBreaker::End), &upstream);
     let runs = [Run::open(), Run::open()];
     for _ in 0..4 {
@@ -194,8 +194,8 @@ async fn another_run_has_a_count_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn it_is_off_by_default() {
     for which in 0..3 {
-        let upstream = Several::new([Script::before_head().never()]);
-        let budget = quick().per_error_key(None).per_run(None);
+        let upstream = Upstream::scripts([Script::before_head().never()]);
+        let budget = no_delay().per_error_key(None).per_run(None);
         let service = services(&budget, &upstream)[which].clone();
         let run = Run::open();
         for _ in 0..10 {
@@ -207,10 +207,10 @@ async fn it_is_off_by_default() {
 
 #[tokio::test(start_paused = true)]
 async fn a_breaker_of_the_outer_layer_alone_counts_as_well() {
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).budget(breaker(IdleBreaker::End)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
     let run = Run::open();
@@ -226,7 +226,7 @@ async fn a_breaker_of_the_outer_layer_alone_counts_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn or_silent_candidates_are_no_longer_repeated_and_the_run_goes_on() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     upstream.play("a", Script::before_head().never());
     upstream.play("b", Script::before_head().never());
     let [.., service] = services(&breaker(IdleBreaker::FailOver), &upstream);
@@ -248,12 +248,12 @@ async fn or_silent_candidates_are_no_longer_repeated_and_the_run_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn where_nobody_else_is_left_the_silence_is_handed_up() {
-    let upstream = Several::new([Script::before_head().never()]);
-    let budget = quick().idle_breaker(1, IdleBreaker::FailOver);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let budget = no_delay().idle_breaker(1, IdleBreaker::FailOver);
     let [service, ..] = services(&budget, &upstream);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -267,7 +267,7 @@ async fn where_nobody_else_is_left_the_silence_is_handed_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_the_silence_is_not_counted() {
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let [service, ..] = services(&breaker(IdleBreaker::End), &upstream);
     let run = Run::open();
     for _ in 0..6 {

@@ -14,8 +14,8 @@ use tower_agent::{
 
 use super::{Boxed, asks, boxed, failed, models, of_account};
 use crate::support::{
-    PRELUDE, ReadExt, Script, Several, chat, coded, failing, healthy, prompt, quick, run_on,
-    saying, secs, tries,
+    PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, no_delay, prompt, run_on, secs,
+    tries,
 };
 
 const DAY: u64 = 24 * 3600;
@@ -34,11 +34,11 @@ fn layers(judgement: &Judgement) -> (ModelFallbackLayer, RetryBudgetLayer) {
     let fallback = ModelFallbackLayer::new(candidates)
         .cooldowns(Cooldowns::new())
         .judgement(judgement.clone());
-    let repeats = RetryBudgetLayer::new(quick()).judgement(judgement.clone());
+    let repeats = RetryBudgetLayer::new(no_delay()).judgement(judgement.clone());
     (fallback, repeats)
 }
 
-fn services(judgement: &Judgement, upstream: &Several) -> [Boxed; 3] {
+fn services(judgement: &Judgement, upstream: &Upstream) -> [Boxed; 3] {
     let (fallback, repeats) = layers(judgement);
     // A handle for each, which must not learn from the others.
     let other = layers(judgement).0;
@@ -58,15 +58,15 @@ fn services(judgement: &Judgement, upstream: &Several) -> [Boxed; 3] {
 fn odd() -> [Script; 4] {
     let event = "data: {\"error\":{\"message\":\"odd\",\"type\":\"x\"}}\n\n";
     [
-        saying(400, r#"{"error":{"message":"odd","type":"x"}}"#),
-        saying(200, r#"{"error":{"message":"odd","type":"x"}}"#),
-        saying(200, r#"{"choices":[],"note":"odd"}"#),
+        Script::answer(400, r#"{"error":{"message":"odd","type":"x"}}"#),
+        Script::answer(200, r#"{"error":{"message":"odd","type":"x"}}"#),
+        Script::answer(200, r#"{"choices":[],"note":"odd"}"#),
         Script::sse().data(PRELUDE).data(event),
     ]
 }
 
 fn request() -> Request<Full<Bytes>> {
-    prompt("a", true)
+    prompt("a")
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,7 +79,7 @@ async fn whether_the_same_one_is_asked_again() {
         (FailureClass::Caller, false),
     ] {
         for script in odd() {
-            let upstream = Several::new([script.clone(), healthy()]);
+            let upstream = Upstream::scripts([script.clone(), healthy()]);
             let [service, ..] = services(&ruled("odd", class), &upstream);
 
             let answer = service.oneshot(request()).await.unwrap();
@@ -105,7 +105,7 @@ async fn which_other_one_is_asked() {
         (FailureClass::Conflict, 2, false),
     ] {
         for script in odd() {
-            let upstream = Several::new([healthy()]);
+            let upstream = Upstream::scripts([healthy()]);
             let [_, alone, both] = services(&ruled("odd", class), &upstream);
             upstream.play("a", script.clone());
             let mut expected = vec!["a"];
@@ -133,7 +133,7 @@ async fn for_how_long_it_is_left_alone() {
     ] {
         for script in odd() {
             for which in [1, 2] {
-                let upstream = Several::new([healthy()]);
+                let upstream = Upstream::scripts([healthy()]);
                 let service = services(&ruled("odd", class), &upstream)[which].clone();
                 upstream.play("a", script.clone());
                 let ask = || asks(&service, &upstream, request());
@@ -153,13 +153,13 @@ async fn for_how_long_it_is_left_alone() {
 #[tokio::test(start_paused = true)]
 async fn what_we_would_leave_alone_is_not_if_the_rule_says_so() {
     for script in [
-        failing(500),
-        failing(401),
-        coded(429, "insufficient_quota"),
+        failure(500),
+        failure(401),
+        Script::error_code(429, "insufficient_quota"),
         Script::sse().data("data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n"),
     ] {
         for which in [1, 2] {
-            let upstream = Several::new([healthy()]);
+            let upstream = Upstream::scripts([healthy()]);
             let judgement = ruled("\"no\"", FailureClass::RequestLimit);
             let service = services(&judgement, &upstream)[which].clone();
             upstream.play("a", script.clone());
@@ -180,7 +180,7 @@ async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
             (FailureClass::Quota, 5 * 3600),
             (FailureClass::Server, 30),
         ] {
-            let upstream = Several::new([healthy()]);
+            let upstream = Upstream::scripts([healthy()]);
             let service = services(&ruled("odd", class), &upstream)[which].clone();
             upstream.play("a", Script::sse().data(chat("a")).data(event));
             let ask = || asks(&service, &upstream, request());
@@ -210,9 +210,9 @@ async fn a_rule_sees_the_status_the_headers_and_the_error() {
         ));
         None
     });
-    let odd = saying(418, r#"{"error":{"message":"odd","type":"x"}}"#);
+    let odd = Script::answer(418, r#"{"error":{"message":"odd","type":"x"}}"#);
     let event = "data: {\"error\":{\"message\":\"event\",\"type\":\"x\"}}\n\n";
-    let upstream = Several::new([odd.header("x-gateway", "g"), Script::sse().data(event)]);
+    let upstream = Upstream::scripts([odd.header("x-gateway", "g"), Script::sse().data(event)]);
     let [service, ..] = services(&judgement, &upstream);
 
     for _ in 0..2 {
@@ -235,7 +235,7 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
         ("so", FailureClass::Caller, 1),
         ("x", FailureClass::Server, 2),
     ] {
-        let upstream = Several::new([saying(500, body)]);
+        let upstream = Upstream::scripts([Script::answer(500, body)]);
         let [_, service, _] = services(&judgement, &upstream);
 
         let answer = service.oneshot(request()).await.unwrap();
@@ -250,9 +250,9 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rules_class_asks_for_a_wait_as_any_other() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let [_, service, _] = services(&ruled("odd", FailureClass::RateLimit), &upstream);
-    let limited = saying(400, r#"{"error":{"message":"odd","type":"x"}}"#);
+    let limited = Script::answer(400, r#"{"error":{"message":"odd","type":"x"}}"#);
     upstream.play("a", limited.header("retry-after", "100000"));
     let ask = || asks(&service, &upstream, request());
 
@@ -275,12 +275,12 @@ async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
     });
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n";
     let text = [chat("a"), event.to_owned()].concat();
-    let upstream = Several::new([Script::sse().data(&text)]);
+    let upstream = Upstream::scripts([Script::sse().data(&text)]);
     let cooldowns = Cooldowns::new();
     let layer = models(["a"]).judgement(judgement);
     let service = layer.cooldowns(cooldowns.clone()).layer(upstream);
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), text);
     assert_eq!(cooldowns.len(), 1, "as what it was judged without the rule");

@@ -12,14 +12,14 @@ use tower_agent::{
 
 use super::{asks, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Several, coded, failing, healthy, prompt, quick, run_on, secs, tries,
+    ERROR, ReadExt, Script, Upstream, failure, healthy, no_delay, prompt, run_on, secs, tries,
 };
 
 type Finals = Arc<Mutex<Vec<bool>>>;
 
 /// An upstream, and what each attempt is told of itself.
 fn told(
-    upstream: &Several,
+    upstream: &Upstream,
 ) -> (
     Finals,
     tower::util::BoxCloneService<
@@ -44,11 +44,11 @@ async fn each_attempt_knows_whether_another_candidate_follows() {
         (["a", "b", "c"], vec![false, false, true]),
         (["a", "a", "b"], vec![false, true]),
     ] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let (finals, service) = told(&upstream);
         let service = models(names).layer(service);
 
-        asks(&service, &upstream, prompt("a", true)).await;
+        asks(&service, &upstream, prompt("a")).await;
 
         assert_eq!(*finals.lock().unwrap(), asked);
     }
@@ -56,14 +56,14 @@ async fn each_attempt_knows_whether_another_candidate_follows() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_of_a_candidate_know_it_too() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let (finals, service) = told(&upstream);
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(service);
 
-    asks(&service, &upstream, prompt("a", true)).await;
+    asks(&service, &upstream, prompt("a")).await;
 
     assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
     assert_eq!(*finals.lock().unwrap(), [false, false, true, true]);
@@ -71,13 +71,13 @@ async fn repeats_of_a_candidate_know_it_too() {
 
 #[tokio::test(start_paused = true)]
 async fn without_candidates_each_is_the_last() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let (finals, service) = told(&upstream);
 
-    let repeats = RetryBudgetLayer::new(quick()).layer(service.clone());
-    asks(&repeats, &upstream, prompt("a", true)).await;
+    let repeats = RetryBudgetLayer::new(no_delay()).layer(service.clone());
+    asks(&repeats, &upstream, prompt("a")).await;
     let plain = models([]).layer(service);
-    asks(&plain, &upstream, prompt("a", true)).await;
+    asks(&plain, &upstream, prompt("a")).await;
 
     assert_eq!(*finals.lock().unwrap(), [true, true, true]);
     assert!(Run::open().is_final_attempt());
@@ -85,16 +85,16 @@ async fn without_candidates_each_is_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_left_alone_does_not_follow() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let (finals, service) = told(&upstream);
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(service);
-    upstream.play("b", failing(500));
-    asks(&service, &upstream, prompt("b", true)).await;
-    asks(&service, &upstream, prompt("a", true)).await;
+    upstream.play("b", failure(500));
+    asks(&service, &upstream, prompt("b")).await;
+    asks(&service, &upstream, prompt("a")).await;
     advance(secs(30)).await;
 
-    asks(&service, &upstream, prompt("a", true)).await;
+    asks(&service, &upstream, prompt("a")).await;
 
     assert_eq!(upstream.models(), ["b", "a", "a", "a"]);
     assert_eq!(*finals.lock().unwrap(), [false, true, true, false]);
@@ -102,16 +102,16 @@ async fn one_that_is_left_alone_does_not_follow() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_overloaded_is_repeated_only_while_nobody_else_can_serve() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    let ask = |model| asks(&service, &upstream, prompt(model));
     upstream.play("b", Script::before_head().fail("reset"));
     assert_eq!(ask("b").await, ["b", "b", "a"]);
 
-    upstream.play("a", failing(529));
+    upstream.play("a", failure(529));
     assert_eq!(ask("a").await, ["a", "a"]);
 
     upstream.play("b", healthy());
@@ -121,17 +121,17 @@ async fn one_that_is_overloaded_is_repeated_only_while_nobody_else_can_serve() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_left_alone_gets_no_share_of_the_time() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .layer(models(["a", "b", "c"]).cooldowns(Cooldowns::new()))
         .service(upstream.clone());
-    upstream.play("b", failing(500));
-    asks(&service, &upstream, prompt("b", true)).await;
+    upstream.play("b", failure(500));
+    asks(&service, &upstream, prompt("b")).await;
     upstream.play("a", Script::before_head().never());
     let start = tokio::time::Instant::now();
 
-    let asked = asks(&service, &upstream, prompt("a", true)).await;
+    let asked = asks(&service, &upstream, prompt("a")).await;
 
     assert_eq!(asked, ["a", "c"]);
     assert_eq!(start.elapsed(), secs(15), "a half, not a third");
@@ -139,7 +139,7 @@ async fn one_that_is_left_alone_gets_no_share_of_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_have_failed_the_summary_says_who_and_until_when() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = [
         of_account("a", "one"),
         of_account("b", "two"),
@@ -147,12 +147,12 @@ async fn when_all_have_failed_the_summary_says_who_and_until_when() {
     ];
     let layer = ModelFallbackLayer::new(layer).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    upstream.play("a", coded(401, "invalid_api_key"));
-    upstream.play("b", failing(429).header("retry-after", "45"));
-    let last = failing(503).header("x-request-id", "r");
+    upstream.play("a", Script::error_code(401, "invalid_api_key"));
+    upstream.play("b", failure(429).header("retry-after", "45"));
+    let last = failure(503).header("x-request-id", "r");
     upstream.play("c", last.header("retry-after", "100"));
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.headers()["x-request-id"], "r");
@@ -175,17 +175,17 @@ async fn when_all_have_failed_the_summary_says_who_and_until_when() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
-    upstream.play("a", failing(500));
-    asks(&service, &upstream, prompt("a", true)).await;
+    upstream.play("a", failure(500));
+    asks(&service, &upstream, prompt("a")).await;
     advance(secs(10)).await;
-    upstream.play("b", failing(400));
+    upstream.play("b", failure(400));
 
-    let answer = service.clone().oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.clone().oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), 400);
     let told = answer.extensions().get::<Tries>().unwrap();
@@ -198,8 +198,8 @@ async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
     assert_eq!(told.soonest(), Some(secs(20)));
     drop(answer);
 
-    upstream.play("b", failing(500));
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    upstream.play("b", failure(500));
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     let told = answer.extensions().get::<Tries>().unwrap();
     assert_eq!(told.all().len(), 2);
     assert_eq!(told.soonest(), Some(secs(20)));
@@ -207,17 +207,17 @@ async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
 
 #[tokio::test(start_paused = true)]
 async fn without_cooldowns_nobody_is_waited_for() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = models(["a", "b"]).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.extensions().get::<Tries>().unwrap().soonest(), None);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_is_known_by_its_attempt() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (noted, inner) = (Arc::clone(&seen), upstream.clone());
     let service = service_fn(move |request: Request<ReplayBody>| {
@@ -226,12 +226,7 @@ async fn a_candidate_is_known_by_its_attempt() {
         inner.clone().oneshot(request)
     });
 
-    asks(
-        &models(["a", "b"]).layer(service),
-        &upstream,
-        prompt("b", true),
-    )
-    .await;
+    asks(&models(["a", "b"]).layer(service), &upstream, prompt("b")).await;
 
     assert_eq!(*seen.lock().unwrap(), ["b", "a"]);
 }

@@ -9,7 +9,7 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, prompt, reason_of,
+    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, prompt, reason_of,
     secs,
 };
 
@@ -21,13 +21,13 @@ async fn each_candidate_gets_its_share_of_the_time_that_is_left() {
             Script::sse().data(PRELUDE).never(),
             Script::json().data("{").never(),
         ] {
-            let upstream = Several::new([script]);
+            let upstream = Upstream::scripts([script]);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::new(secs(30)).scope(scope))
                 .layer(models(["a", "b", "c"]))
                 .service(upstream.clone());
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("a", true));
+            let (request, call) = attach(&run, prompt("a"));
             let start = Instant::now();
 
             let error = service.oneshot(request).await.unwrap_err();
@@ -44,14 +44,14 @@ async fn each_candidate_gets_its_share_of_the_time_that_is_left() {
 #[tokio::test(start_paused = true)]
 async fn what_one_does_not_use_is_shared_by_the_others() {
     let early = Script::before_head().wait(4.0).fail("reset");
-    let upstream = Several::new([early, Script::before_head().never()]);
+    let upstream = Upstream::scripts([early, Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .layer(models(["a", "b", "c"]))
         .service(upstream.clone());
     let start = Instant::now();
 
-    service.oneshot(prompt("a", true)).await.unwrap_err();
+    service.oneshot(prompt("a")).await.unwrap_err();
 
     assert_eq!(upstream.times(start), [secs(0), secs(4), secs(17)]);
     assert_eq!(start.elapsed(), secs(30));
@@ -64,14 +64,14 @@ async fn a_share_is_a_limit_to_the_commit_and_no_further() {
         .data(chat("a"))
         .repeat(18, 1.0, chat("b"))
         .data(DONE);
-    let upstream = Several::new([slow, healthy()]);
+    let upstream = Upstream::scripts([slow, healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .layer(models(["a", "b", "c"]))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     let text = answer.into_body().read().await.whole();
 
     assert_eq!(text, chat("a") + &chat("b").repeat(18) + DONE);
@@ -82,14 +82,14 @@ async fn a_share_is_a_limit_to_the_commit_and_no_further() {
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_of_the_call_holds_on_after_the_commit() {
     let endless = Script::sse().data(chat("a")).never();
-    let upstream = Several::new([endless, healthy()]);
+    let upstream = Upstream::scripts([endless, healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .layer(models(["a", "b", "c"]))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.text, chat("a"));
@@ -105,11 +105,11 @@ async fn without_a_ceiling_nothing_is_shared() {
         .head("text/event-stream")
         .data(chat("a"))
         .data(DONE);
-    let upstream = Several::new([slow, healthy()]);
+    let upstream = Upstream::scripts([slow, healthy()]);
     let service = models(["a", "b", "c"]).layer(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.headers()["x-served-model"], "a");
     assert_eq!(start.elapsed(), secs(5_000));
@@ -119,14 +119,14 @@ async fn without_a_ceiling_nothing_is_shared() {
 async fn a_candidate_for_which_the_time_does_not_last_is_not_asked() {
     // The first one's share ends at 15 s, with 15 s left.
     for (least, served) in [(15, true), (16, false)] {
-        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
         let budget = RetryBudget::new().min_attempt(secs(least));
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(30)))
             .layer(models(["a", "b"]).budget(budget))
             .service(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true));
+        let (request, call) = attach(&run, prompt("a"));
         let start = Instant::now();
 
         match service.oneshot(request).await {
@@ -155,7 +155,7 @@ async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
     };
     let candidates = [Candidate::new("a").limits(limits), Candidate::new("b")];
     let silent = Script::before_head().never();
-    let upstream = Several::new([silent.clone(), silent]);
+    let upstream = Upstream::scripts([silent.clone(), silent]);
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(candidates))
         .layer(HardCeilingLayer::new(secs(60)))
@@ -163,7 +163,7 @@ async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
         .service(upstream.clone());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("a", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("a")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(3)]);
@@ -173,14 +173,14 @@ async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_candidate_restarts_the_window_of_the_call() {
     let slow = Script::before_head().wait(9.0).fail("reset");
-    let upstream = Several::new([slow.clone(), slow, Script::before_head().never()]);
+    let upstream = Upstream::scripts([slow.clone(), slow, Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(models(["a", "b", "c"]))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("a", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("a")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(9), secs(18)]);
@@ -189,21 +189,21 @@ async fn a_failed_candidate_restarts_the_window_of_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_of_calls_are_counted_on_their_run_if_a_budget_says_so() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let budget = RetryBudget::new().per_error_key(2);
     let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
     let run = Run::open();
 
     for _ in 0..3 {
         assert_eq!(run.terminal_reason(), None);
-        let request = run.attach(prompt("a", true));
+        let request = run.attach(prompt("a"));
         let answer = service.clone().oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);
         answer.into_body().read().await.whole();
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
-    let request = run.attach(prompt("a", true));
+    let request = run.attach(prompt("a"));
     let error = service.oneshot(request).await.unwrap_err();
     assert_eq!(reason_of(&error), Some(TerminalReason::RetryBudget));
     assert_eq!(upstream.calls(), 6);

@@ -11,17 +11,17 @@ use tower_agent::{
 };
 
 use super::{asks, models};
-use crate::support::{ERROR, ReadExt, Several, attached, failing, healthy, prompt};
+use crate::support::{ERROR, ReadExt, Upstream, attach, failure, healthy, prompt};
 
 fn listing<const N: usize>(model: &str, names: [&str; N]) -> Request<Full<Bytes>> {
-    let mut request = prompt(model, true);
+    let mut request = prompt(model);
     request.extensions_mut().insert(CandidateOrder::new(names));
     request
 }
 
 /// Whom a call asks of whom all fail.
 async fn order<const N: usize>(model: &str, names: [&str; N]) -> Vec<String> {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = models(["a", "b", "c", "d"]).layer(upstream.clone());
     asks(&service, &upstream, listing(model, names)).await
 }
@@ -52,7 +52,7 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
     assert_eq!(order("c", []).await, ["c"]);
     assert_eq!(order("unknown", []).await, ["a"]);
 
-    let upstream = Several::new([failing(500).header("x-request-id", "r")]);
+    let upstream = Upstream::scripts([failure(500).header("x-request-id", "r")]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let answer = service.oneshot(listing("a", [])).await.unwrap();
     assert_eq!(answer.status(), 500);
@@ -62,7 +62,7 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_leaves_the_first_that_speaks_the_dialect() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let candidates = [
         Candidate::new("claude").dialect(CandidateDialect::Anthropic),
         Candidate::new("gpt").dialect(CandidateDialect::OpenAi),
@@ -78,19 +78,16 @@ async fn an_empty_list_leaves_the_first_that_speaks_the_dialect() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_for_that_request_alone() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = models(["a", "b"]).layer(upstream.clone());
 
     assert_eq!(asks(&service, &upstream, listing("a", [])).await, ["a"]);
-    assert_eq!(
-        asks(&service, &upstream, prompt("a", true)).await,
-        ["a", "b"]
-    );
+    assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn names_are_those_of_candidates_and_not_their_models() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let candidates = [
         Candidate::new("gpt-1").name("large"),
         Candidate::new("gpt-2").name("small"),
@@ -106,10 +103,10 @@ async fn names_are_those_of_candidates_and_not_their_models() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_name_is_an_error_that_names_it() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, listing("a", ["b", "typo"]));
+    let (request, call) = attach(&run, listing("a", ["b", "typo"]));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -126,7 +123,7 @@ async fn an_unknown_name_is_an_error_that_names_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_400() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
@@ -144,7 +141,7 @@ async fn a_caller_is_told_400() {
 
 #[tokio::test(start_paused = true)]
 async fn if_nobody_listed_speaks_the_dialect_the_error_names_those() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let candidates = [
         Candidate::new("claude").dialect(CandidateDialect::Anthropic),
         Candidate::new("gpt").dialect(CandidateDialect::OpenAi),
@@ -163,10 +160,10 @@ async fn if_nobody_listed_speaks_the_dialect_the_error_names_those() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_left_alone_is_skipped_on_it() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = models(["a", "b", "c"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    upstream.play("c", failing(500));
+    upstream.play("c", failure(500));
     let ask = || asks(&service, &upstream, listing("unknown", ["c", "a"]));
 
     assert_eq!(ask().await, ["c", "a"]);
@@ -175,7 +172,7 @@ async fn who_is_left_alone_is_skipped_on_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_without_candidates_has_no_use_for_it() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = models([]).layer(upstream.clone());
 
     let asked = asks(&service, &upstream, listing("a", ["b"])).await;

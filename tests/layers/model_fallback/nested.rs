@@ -12,14 +12,14 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt,
-    quick, reason_of, run_on, secs, tries,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay,
+    prompt, prompt_as, reason_of, run_on, secs, tries,
 };
 
 fn both(
     budget: &RetryBudget,
-    upstream: &Several,
-) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Several>> {
+    upstream: &Upstream,
+) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Upstream>> {
     ServiceBuilder::new()
         .layer(models(["a", "b"]).budget(budget.clone()))
         .layer(RetryBudgetLayer::new(budget.clone()))
@@ -28,11 +28,11 @@ fn both(
 
 #[tokio::test(start_paused = true)]
 async fn two_attempts_of_two_candidates_are_four_calls_that_are_numbered_on() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
-    let answer = both(&quick(), &upstream).oneshot(request).await.unwrap();
+    let answer = both(&no_delay(), &upstream).oneshot(request).await.unwrap();
 
     assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
     let numbers = ["1", "2", "3", "4"].map(|number| Some(number.to_owned()));
@@ -48,10 +48,10 @@ async fn two_attempts_of_two_candidates_are_four_calls_that_are_numbered_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_repeat_of_the_second_candidate_may_serve() {
-    let scripts = [failing(500), failing(500), failing(500), healthy()];
-    let upstream = Several::new(scripts);
+    let scripts = [failure(500), failure(500), failure(500), healthy()];
+    let upstream = Upstream::scripts(scripts);
 
-    let answer = both(&quick(), &upstream).oneshot(prompt("a", true)).await;
+    let answer = both(&no_delay(), &upstream).oneshot(prompt("a")).await;
 
     let answer = answer.unwrap();
     assert_eq!(answer.headers()["x-served-model"], "b");
@@ -64,11 +64,11 @@ async fn the_repeat_of_the_second_candidate_may_serve() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_that_lasts_too_long_is_left_for_the_next_candidate() {
-    let limited = failing(429).header("retry-after", "3600");
-    let upstream = Several::new([limited, healthy()]);
+    let limited = failure(429).header("retry-after", "3600");
+    let upstream = Upstream::scripts([limited, healthy()]);
     let start = Instant::now();
 
-    let answer = both(&quick(), &upstream).oneshot(prompt("a", true)).await;
+    let answer = both(&no_delay(), &upstream).oneshot(prompt("a")).await;
 
     assert_eq!(answer.unwrap().status(), 200);
     assert_eq!(upstream.models(), ["a", "b"]);
@@ -77,20 +77,17 @@ async fn a_rate_limit_that_lasts_too_long_is_left_for_the_next_candidate() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_one_candidate_does_not_starve_the_other() {
-    let budget = quick().shared(0.25, 0).per_error_key(None);
+    let budget = no_delay().shared(0.25, 0).per_error_key(None);
     // What the outage of the first takes and pays in is its own.
     for _ in 0..3 {
-        let upstream = Several::new([failing(500), healthy()]);
-        let request = prompt("a", true);
+        let upstream = Upstream::scripts([failure(500), healthy()]);
+        let request = prompt("a");
         both(&budget, &upstream).oneshot(request).await.unwrap();
         assert_eq!(upstream.models(), ["a", "b"]);
     }
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
 
-    both(&budget, &upstream)
-        .oneshot(prompt("a", true))
-        .await
-        .unwrap();
+    both(&budget, &upstream).oneshot(prompt("a")).await.unwrap();
 
     // Each has four deposits of a quarter by now, and had no repeat.
     assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
@@ -98,10 +95,10 @@ async fn an_outage_of_one_candidate_does_not_starve_the_other() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_forbids_no_other_candidate() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let budget = quick().shared(0.0, 0);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let budget = no_delay().shared(0.0, 0);
 
-    let answer = both(&budget, &upstream).oneshot(prompt("a", true)).await;
+    let answer = both(&budget, &upstream).oneshot(prompt("a")).await;
 
     assert_eq!(answer.unwrap().status(), 200);
     assert_eq!(upstream.models(), ["a", "b"]);
@@ -110,15 +107,15 @@ async fn an_empty_bucket_forbids_no_other_candidate() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_call_that_does_not_stream_moves_straight_on() {
     for (stream, times) in [(false, [0, 10, 0]), (true, [0, 10, 20])] {
-        let upstream = Several::new([Script::before_head().never()]);
+        let upstream = Upstream::scripts([Script::before_head().never()]);
         let service = ServiceBuilder::new()
             .layer(models(["a", "b"]))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .layer(StepTimeoutLayer::new(secs(10)))
             .service(upstream.clone());
         let start = Instant::now();
 
-        let error = service.oneshot(prompt("a", stream)).await.unwrap_err();
+        let error = service.oneshot(prompt_as("a", stream)).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
         let asked = if stream {
@@ -136,10 +133,10 @@ async fn a_silent_call_that_does_not_stream_moves_straight_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
-    let budget = quick().max_attempts_per_candidate(9).count(Count::Every);
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay().max_attempts_per_candidate(9).count(Count::Every);
+    let upstream = Upstream::scripts([failure(500)]);
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let answer = both(&budget, &upstream).oneshot(request).await.unwrap();
     answer.into_body().read().await.whole();
@@ -147,8 +144,8 @@ async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
     assert_eq!(upstream.models(), ["a", "a", "a", "a", "b", "b", "b", "b"]);
     assert_eq!(run.terminal_reason(), None);
     let spent = Some(TerminalReason::RetryBudget);
-    for seen in upstream.seen() {
-        assert_eq!(seen.run.parent().unwrap().terminal_reason(), spent);
+    for seen in upstream.requests() {
+        assert_eq!(seen.run().parent().unwrap().terminal_reason(), spent);
     }
     let failed = TerminalReason::Failed(FailureClass::Server);
     assert_eq!(call.terminal_reason(), Some(failed));
@@ -159,17 +156,14 @@ async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
 async fn the_hook_sees_whom_the_next_attempt_goes_to() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
-    let budget = quick().before_attempt(move |next: &NextAttempt<'_>| {
+    let budget = no_delay().before_attempt(move |next: &NextAttempt<'_>| {
         let candidate = next.candidate.unwrap().to_owned();
         noted.lock().unwrap().push((next.attempt, candidate));
         true
     });
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
 
-    both(&budget, &upstream)
-        .oneshot(prompt("a", true))
-        .await
-        .unwrap();
+    both(&budget, &upstream).oneshot(prompt("a")).await.unwrap();
 
     let expected = [(2, "a"), (3, "b"), (4, "b")];
     let seen = seen.lock().unwrap();
@@ -182,10 +176,10 @@ async fn the_hook_sees_whom_the_next_attempt_goes_to() {
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_refuses_another_candidate_hands_up_the_answer() {
-    let budget = quick().before_attempt(|next| next.candidate == Some("a"));
-    let upstream = Several::new([failing(500), failing(503), healthy()]);
+    let budget = no_delay().before_attempt(|next| next.candidate == Some("a"));
+    let upstream = Upstream::scripts([failure(500), failure(503), healthy()]);
 
-    let answer = both(&budget, &upstream).oneshot(prompt("a", true)).await;
+    let answer = both(&budget, &upstream).oneshot(prompt("a")).await;
 
     assert_eq!(answer.unwrap().status(), 503);
     assert_eq!(upstream.models(), ["a", "a"]);
@@ -197,10 +191,10 @@ async fn the_fallback_takes_the_commit_of_the_repeats() {
         .data(PRELUDE)
         .data(crate::support::chat("a"))
         .fail("reset");
-    let upstream = Several::new([failing(500), broken, healthy()]);
-    let service = both(&quick(), &upstream);
+    let upstream = Upstream::scripts([failure(500), broken, healthy()]);
+    let service = both(&no_delay(), &upstream);
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let answer = service.oneshot(request).await.unwrap();
     let read = answer.into_body().read().await;
@@ -215,10 +209,11 @@ async fn the_fallback_takes_the_commit_of_the_repeats() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_around_the_fallback_ask_nobody_again() {
-    let upstream = Several::new([failing(500)]);
-    let service = RetryBudgetLayer::new(quick()).layer(models(["a", "b"]).layer(upstream.clone()));
+    let upstream = Upstream::scripts([failure(500)]);
+    let service =
+        RetryBudgetLayer::new(no_delay()).layer(models(["a", "b"]).layer(upstream.clone()));
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(upstream.models(), ["a", "b"]);
     assert_eq!(answer.headers()["x-attempt"], "2");
@@ -227,7 +222,7 @@ async fn repeats_around_the_fallback_ask_nobody_again() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
-    let limited = failing(429).header("retry-after", "20");
+    let limited = failure(429).header("retry-after", "20");
     let never = Script::before_head().never();
     for (scripts, asked, times) in [
         // A wait that is longer than the share is not begun.
@@ -235,12 +230,12 @@ async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
         // What the share cut is not asked again.
         ([never.clone(), never], ["a", "b"], [0, 15]),
     ] {
-        let upstream = Several::new(scripts);
+        let upstream = Upstream::scripts(scripts);
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(30)))
-            .service(both(&quick(), &upstream));
+            .service(both(&no_delay(), &upstream));
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true));
+        let (request, call) = attach(&run, prompt("a"));
         let start = Instant::now();
 
         let error = service.oneshot(request).await.unwrap_err();
@@ -258,13 +253,13 @@ async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
 async fn what_a_repeat_has_committed_is_not_cut_at_the_share() {
     let slow = Script::sse().wait(9.0).data(crate::support::chat("a"));
     let slow = slow.wait(15.0).data(crate::support::DONE);
-    let upstream = Several::new([failing(500), slow, healthy()]);
+    let upstream = Upstream::scripts([failure(500), slow, healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
-        .service(both(&quick(), &upstream));
+        .service(both(&no_delay(), &upstream));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     assert_eq!(answer.headers()["x-served-model"], "a");
     let read = answer.into_body().read().await;
 

@@ -11,7 +11,9 @@ use tower_agent::{
 };
 
 use super::{asks, models, of_account};
-use crate::support::{ERROR, ReadExt, Several, coded, failing, healthy, prompt, saying, secs};
+use crate::support::{
+    ERROR, ReadExt, Script, Upstream, failure, healthy, prompt, prompt_json, secs,
+};
 
 const OPERATIONS: [(&str, &str, &str); 3] = [
     (
@@ -32,7 +34,7 @@ const OPERATIONS: [(&str, &str, &str); 3] = [
 ];
 
 fn asking(operation: &str, body: &'static str) -> Request<Full<Bytes>> {
-    let mut request = prompt("a", false).map(|_| Full::from(body));
+    let mut request = prompt_json("a").map(|_| Full::from(body));
     *request.uri_mut() = format!("/v1/{operation}?tier=1").parse().unwrap();
     request
 }
@@ -40,7 +42,7 @@ fn asking(operation: &str, body: &'static str) -> Request<Full<Bytes>> {
 #[tokio::test(start_paused = true)]
 async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
     for (operation, body, served) in OPERATIONS {
-        let upstream = Several::new([failing(500), saying(200, served)]);
+        let upstream = Upstream::scripts([failure(500), Script::answer(200, served)]);
         let elsewhere = Candidate::new("bb").base_url(Uri::from_static("http://two.test/api"));
         let candidates = [Candidate::new("a"), elsewhere.unwrap()];
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
@@ -50,12 +52,12 @@ async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
         assert_eq!(answer.status(), StatusCode::OK);
         assert_eq!(answer.headers()["x-served-model"], "bb");
         assert_eq!(answer.into_body().read().await.whole(), served);
-        let [first, second] = &upstream.seen()[..] else {
+        let [first, second] = &upstream.requests()[..] else {
             panic!("{operation}")
         };
-        assert_eq!(first.body, body);
+        assert_eq!(first.body(), body);
         assert_eq!(
-            second.body,
+            second.body(),
             body.replace(r#""model":"a""#, r#""model":"bb""#)
         );
         assert_eq!(first.uri, *format!("/v1/{operation}?tier=1"));
@@ -67,10 +69,10 @@ async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
 #[tokio::test(start_paused = true)]
 async fn each_leaves_alone_who_failed() {
     for (operation, body, served) in OPERATIONS {
-        let upstream = Several::new([saying(200, served)]);
+        let upstream = Upstream::scripts([Script::answer(200, served)]);
         let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
         let service = layer.layer(upstream.clone());
-        upstream.play("a", failing(503));
+        upstream.play("a", failure(503));
         let ask = || asks(&service, &upstream, asking(operation, body));
 
         assert_eq!(ask().await, ["a", "b"]);
@@ -78,14 +80,14 @@ async fn each_leaves_alone_who_failed() {
         advance(secs(30)).await;
         assert_eq!(ask().await, ["a", "b"]);
         // An outage of the model is one whatever is asked of it.
-        assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["b"]);
+        assert_eq!(asks(&service, &upstream, prompt("a")).await, ["b"]);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_a_filter_refused_goes_nowhere_and_cools_nothing() {
     let (operation, body, _) = OPERATIONS[1];
-    let upstream = Several::new([coded(400, "content_policy_violation")]);
+    let upstream = Upstream::scripts([Script::error_code(400, "content_policy_violation")]);
     let cooldowns = Cooldowns::new();
     let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
     let service = layer.layer(upstream.clone());
@@ -103,7 +105,7 @@ async fn they_are_in_openais_dialect() {
             Candidate::new("a").dialect(CandidateDialect::Anthropic),
             Candidate::new("b").dialect(CandidateDialect::OpenAi),
         ];
-        let upstream = Several::new([saying(200, served)]);
+        let upstream = Upstream::scripts([Script::answer(200, served)]);
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
         let asked = asks(&service, &upstream, asking(operation, body)).await;
@@ -125,7 +127,7 @@ fn form() -> Request<Full<Bytes>> {
 
 #[tokio::test(start_paused = true)]
 async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
-    let upstream = Several::new([failing(503).header("x-request-id", "r"), healthy()]);
+    let upstream = Upstream::scripts([failure(503).header("x-request-id", "r"), healthy()]);
     let candidates = [of_account("a", "one"), of_account("b", "two")];
     let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
@@ -136,10 +138,10 @@ async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
     assert_eq!(answer.headers()["x-request-id"], "r");
     assert_eq!(answer.headers()["x-served-model"], "a");
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
-    let [seen] = &upstream.seen()[..] else {
+    let [seen] = &upstream.requests()[..] else {
         panic!("one call")
     };
-    assert_eq!(seen.body, FORM);
+    assert_eq!(seen.body(), FORM);
     assert_eq!(
         seen.headers["content-type"],
         "multipart/form-data; boundary=b"
@@ -159,16 +161,16 @@ async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
     advance(secs(30)).await;
     let answer = service.oneshot(form()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
-    assert_eq!(upstream.seen()[1].body, FORM);
+    assert_eq!(upstream.requests()[1].body(), FORM);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    upstream.play("a", failing(500));
-    asks(&service, &upstream, prompt("a", true)).await;
+    upstream.play("a", failure(500));
+    asks(&service, &upstream, prompt("a")).await;
 
     let error = service.oneshot(form()).await.unwrap_err();
 
@@ -180,7 +182,7 @@ async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
 async fn what_the_upstream_served_is_not_read_for_a_failure_that_it_quotes() {
     let (operation, body, _) = OPERATIONS[0];
     let served = json!({"data": [], "note": {"error": {"message": "overloaded_error"}}});
-    let upstream = Several::new([saying(200, served.to_string())]);
+    let upstream = Upstream::scripts([Script::answer(200, served.to_string())]);
     let cooldowns = Cooldowns::new();
     let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
 

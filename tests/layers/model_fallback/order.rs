@@ -9,7 +9,9 @@ use tower_agent::{
 };
 
 use super::models;
-use crate::support::{ReadExt, Several, attached, failing, healthy, healthy_text, prompt, tries};
+use crate::support::{
+    ReadExt, Upstream, attach, failure, healthy, healthy_text, prompt, prompt_json, tries,
+};
 
 #[tokio::test(start_paused = true)]
 async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
@@ -19,10 +21,10 @@ async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
         ("c", ["c", "a", "b"]),
         ("unknown", ["a", "b", "c"]),
     ] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = models(["a", "b", "c"]).layer(upstream.clone());
 
-        let answer = service.oneshot(prompt(asked, true)).await.unwrap();
+        let answer = service.oneshot(prompt(asked)).await.unwrap();
 
         assert_eq!(upstream.models(), order);
         let names: Vec<_> = tries(&answer)
@@ -35,10 +37,10 @@ async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_is_listed_twice_is_asked_once() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = models(["a", "b", "a", "b"]).layer(upstream.clone());
 
-    service.oneshot(prompt("b", true)).await.unwrap();
+    service.oneshot(prompt("b")).await.unwrap();
 
     assert_eq!(upstream.models(), ["b", "a"]);
 }
@@ -49,10 +51,10 @@ async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
         Candidate::new("gpt-1").name("large"),
         Candidate::new("gpt-2").name("small"),
     ];
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("small", true)).await.unwrap();
+    let answer = service.oneshot(prompt("small")).await.unwrap();
 
     assert_eq!(upstream.models(), ["gpt-2", "gpt-1"]);
     assert_eq!(answer.headers()["x-served-model"], "gpt-1");
@@ -60,18 +62,18 @@ async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
 
 #[tokio::test(start_paused = true)]
 async fn without_candidates_requests_pass_as_they_are() {
-    for script in [healthy(), failing(500)] {
-        let upstream = Several::new([script]);
+    for script in [healthy(), failure(500)] {
+        let upstream = Upstream::scripts([script]);
         let service = models([]).layer(upstream.clone());
         // No JSON: nobody has to read it.
-        let request = prompt("m", true).map(|_| Full::from("not json"));
+        let request = prompt("m").map(|_| Full::from("not json"));
 
         let answer = service.oneshot(request).await.unwrap();
 
         assert!(!answer.headers().contains_key("x-served-model"));
         answer.into_body().read().await.whole();
-        let seen = &upstream.seen()[0];
-        assert_eq!(seen.body, "not json");
+        let seen = &upstream.requests()[0];
+        assert_eq!(seen.body(), "not json");
         assert_eq!(seen.uri, "/v1/chat/completions");
         assert_eq!(upstream.calls(), 1);
     }
@@ -88,16 +90,16 @@ async fn candidates_at_places_of_their_own_are_asked_there() {
             .base_url(place("http://two.test/api/"))
             .unwrap(),
     ];
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     let secret = http::HeaderValue::from_static("Bearer secret");
     request.headers_mut().insert("authorization", secret);
 
     service.oneshot(request).await.unwrap();
 
     let targets: Vec<_> = upstream
-        .seen()
+        .requests()
         .iter()
         .map(|seen| seen.uri.to_string())
         .collect();
@@ -131,9 +133,9 @@ async fn candidates_of_another_dialect_are_skipped() {
         ("/v1/messages", "gpt", ["claude", "local"]),
         ("/v1/messages/count_tokens", "local", ["local", "claude"]),
     ] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = ModelFallbackLayer::new(candidates()).layer(upstream.clone());
-        let mut request = prompt(asked, false);
+        let mut request = prompt_json(asked);
         *request.uri_mut() = Uri::from_static(path);
 
         service.oneshot(request).await.unwrap();
@@ -144,11 +146,11 @@ async fn candidates_of_another_dialect_are_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn if_nobody_speaks_the_dialect_the_error_names_both() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let candidates = [speaking("claude", CandidateDialect::Anthropic)];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("claude", true));
+    let (request, call) = attach(&run, prompt("claude"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -172,10 +174,10 @@ async fn a_request_that_is_no_json_reaches_nobody() {
         "{\"model\":\"a\",\"model\":\"b\"}",
         "{\"model\":7}",
     ] {
-        let upstream = Several::new([healthy()]);
+        let upstream = Upstream::scripts([healthy()]);
         let service = models(["a", "b"]).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true).map(|_| Full::from(body)));
+        let (request, call) = attach(&run, prompt("a").map(|_| Full::from(body)));
 
         let error = service.oneshot(request).await.unwrap_err();
 
@@ -190,8 +192,8 @@ async fn a_request_that_is_no_json_reaches_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_form_goes_to_the_first_candidate_alone() {
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nb\r\n--b--\r\n";
-    for (script, status) in [(failing(500), 500), (healthy(), 200)] {
-        let upstream = Several::new([script, healthy()]);
+    for (script, status) in [(failure(500), 500), (healthy(), 200)] {
+        let upstream = Upstream::scripts([script, healthy()]);
         let service = models(["a", "b"]).layer(upstream.clone());
         let request = Request::post("/v1/images/edits")
             .header("content-type", "multipart/form-data; boundary=b")
@@ -202,20 +204,20 @@ async fn a_form_goes_to_the_first_candidate_alone() {
 
         assert_eq!(answer.status(), status);
         assert_eq!(upstream.calls(), 1);
-        assert_eq!(upstream.seen()[0].body, form);
+        assert_eq!(upstream.requests()[0].body(), form);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn embeddings_and_requests_without_a_model_fall_back_too() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
-    let mut request = prompt("a", false);
+    let mut request = prompt_json("a");
     *request.uri_mut() = Uri::from_static("/v1/embeddings");
     service.oneshot(request).await.unwrap();
     assert_eq!(upstream.models(), ["a", "b"]);
 
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let request = Request::builder()
         .method(Method::GET)
@@ -230,9 +232,9 @@ async fn embeddings_and_requests_without_a_model_fall_back_too() {
 #[tokio::test(start_paused = true)]
 async fn hop_by_hop_headers_are_stripped_both_ways() {
     let script = healthy().header("connection", "x-hop").header("x-hop", "1");
-    let upstream = Several::new([script.header("x-kept", "1")]);
+    let upstream = Upstream::scripts([script.header("x-kept", "1")]);
     let service = models(["a"]).layer(upstream.clone());
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     for (name, value) in [("connection", "x-mine"), ("x-mine", "1"), ("x-kept", "1")] {
         let value = http::HeaderValue::from_static(value);
         request.headers_mut().insert(name, value);
@@ -240,7 +242,7 @@ async fn hop_by_hop_headers_are_stripped_both_ways() {
 
     let answer = service.oneshot(request).await.unwrap();
 
-    for headers in [&upstream.seen()[0].headers, answer.headers()] {
+    for headers in [&upstream.requests()[0].headers, answer.headers()] {
         assert!(!headers.contains_key("connection"));
         assert!(!headers.contains_key("x-hop") && !headers.contains_key("x-mine"));
         assert!(headers.contains_key("x-kept"));
@@ -254,18 +256,18 @@ async fn hop_by_hop_headers_are_stripped_both_ways() {
 #[tokio::test(start_paused = true)]
 async fn a_prompt_of_five_megabytes_falls_back_byte_for_byte() {
     let rest = ",\"prompt\":\"".to_owned() + &"0123456789abcdef".repeat(5 << 16) + "\"}";
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "bb"]).layer(upstream.clone());
     let body = "{\"model\":\"a\"".to_owned() + &rest;
 
-    let request = prompt("a", true).map(|_| Full::from(body));
+    let request = prompt("a").map(|_| Full::from(body));
     service.oneshot(request).await.unwrap();
 
-    let [first, second] = &upstream.seen()[..] else {
+    let [first, second] = &upstream.requests()[..] else {
         panic!()
     };
-    assert!(first.body.len() > 5_000_000);
+    assert!(first.body().len() > 5_000_000);
     // Compared at once: a failure need not print them.
-    assert!(first.body.strip_prefix("{\"model\":\"a\"") == Some(&*rest));
-    assert!(second.body.strip_prefix("{\"model\":\"bb\"") == Some(&*rest));
+    assert!(first.body().strip_prefix("{\"model\":\"a\"") == Some(&*rest));
+    assert!(second.body().strip_prefix("{\"model\":\"bb\"") == Some(&*rest));
 }

@@ -11,9 +11,7 @@ use tower_agent::{
 };
 
 use super::models;
-use crate::support::{
-    ReadExt, Several, attached, coded, failing, healthy, prompt, quick, saying, secs,
-};
+use crate::support::{ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, secs};
 
 fn of_program() -> Candidate {
     let elsewhere = Uri::from_static("http://one.test/v1");
@@ -22,7 +20,7 @@ fn of_program() -> Candidate {
 }
 
 fn with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     let name = HeaderName::from_static(name);
     request
         .headers_mut()
@@ -34,7 +32,7 @@ fn with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
 async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account() {
     for name in ["openai-organization", "openai-project"] {
         for (candidate, goes_along) in [(of_program(), false), (Candidate::new("a"), true)] {
-            let upstream = Several::new([healthy()]);
+            let upstream = Upstream::scripts([healthy()]);
             let layer = ModelFallbackLayer::new([candidate]);
             let service = layer.layer(upstream.clone());
 
@@ -47,19 +45,19 @@ async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_with_a_callers_own_word_cools_nobody_elses() {
-    let mut queried = prompt("a", true);
+    let mut queried = prompt("a");
     *queried.uri_mut() = "/v1/chat/completions?key=bad".parse().unwrap();
     let keyed = with("authorization", "Bearer bad");
     let forwarding = of_program().forward_credentials(true);
     for (candidate, request) in [(of_program(), queried), (forwarding, keyed)] {
-        let upstream = Several::new([failing(401), healthy()]);
+        let upstream = Upstream::scripts([failure(401), healthy()]);
         let layer = ModelFallbackLayer::new([candidate]).cooldowns(Cooldowns::new());
         let service = layer.layer(upstream.clone());
 
         let refused = service.clone().oneshot(request).await.unwrap();
         assert_eq!(refused.status(), StatusCode::UNAUTHORIZED);
         drop(refused);
-        let other = service.oneshot(prompt("a", true)).await.unwrap();
+        let other = service.oneshot(prompt("a")).await.unwrap();
 
         assert_eq!(other.status(), StatusCode::OK);
     }
@@ -67,16 +65,17 @@ async fn what_is_refused_with_a_callers_own_word_cools_nobody_elses() {
 
 #[tokio::test(start_paused = true)]
 async fn a_firewalls_page_does_not_take_the_host_from_everybody() {
-    let page = || saying(403, "<!doctype html><p>blocked").header("content-type", "text/html");
-    let told = || coded(403, "unsupported_country_region_territory");
+    let page =
+        || Script::answer(403, "<!doctype html><p>blocked").header("content-type", "text/html");
+    let told = || Script::error_code(403, "unsupported_country_region_territory");
     for (script, is_cooled) in [(page(), false), (told(), true)] {
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let service = models(["a"]).cooldowns(Cooldowns::new());
         let service = service.layer(upstream.clone());
 
-        drop(service.clone().oneshot(prompt("a", true)).await.unwrap());
+        drop(service.clone().oneshot(prompt("a")).await.unwrap());
 
-        assert_eq!(service.oneshot(prompt("a", true)).await.is_err(), is_cooled);
+        assert_eq!(service.oneshot(prompt("a")).await.is_err(), is_cooled);
     }
 }
 
@@ -96,13 +95,13 @@ async fn what_a_layer_further_in_refuses_cools_nobody() {
         .await
         .unwrap_err();
 
-    assert!(service.oneshot(prompt("a", true)).await.is_ok());
+    assert!(service.oneshot(prompt("a")).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_cools_nobody() {
-    let budget = quick();
-    let upstream = Several::new([failing(500), healthy()]);
+    let budget = no_delay();
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let upstream = upstream.readiness([None, Some("full".into())]);
     let cooldowns = Cooldowns::new();
     let service = ServiceBuilder::new()
@@ -113,21 +112,21 @@ async fn a_service_that_is_not_ready_cools_nobody() {
         )
         .service(upstream.clone());
 
-    service.oneshot(prompt("a", true)).await.unwrap_err();
+    service.oneshot(prompt("a")).await.unwrap_err();
 
     assert_eq!(cooldowns.len(), 1, "the one that was asked");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_for_which_nobody_was_asked_is_no_error_of_its_run() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let budget = quick().per_error_key(1).per_run(1);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let budget = no_delay().per_error_key(1).per_run(1);
     let layer = models(["a"]).budget(budget).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     let run = Run::open();
 
     for _ in 0..5 {
-        let (request, _) = attached(&run, prompt("a", true));
+        let (request, _) = attach(&run, prompt("a"));
         match service.clone().oneshot(request).await {
             Ok(answer) => drop(answer.into_body().read().await),
             Err(error) => assert!(error.is::<CoolingDown>()),
@@ -140,11 +139,11 @@ async fn a_call_for_which_nobody_was_asked_is_no_error_of_its_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_nobody_continues_is_forgotten() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let cooldowns = Cooldowns::new();
     let service = models(["a"]).cooldowns(cooldowns.clone());
     let service = service.layer(upstream.clone());
-    let ask = || service.clone().oneshot(prompt("a", true));
+    let ask = || service.clone().oneshot(prompt("a"));
 
     drop(ask().await.unwrap());
     advance(secs(61)).await;
@@ -163,14 +162,14 @@ async fn calls_of_one_run_have_marks_and_tries_of_their_own() {
         request
     };
     // The marked call fails last; the other is repeated meanwhile.
-    let upstream = Several::new([failing(500).delayed(5), failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
-    let mut marked = on_run(prompt("a", true));
+    let upstream = Upstream::scripts([failure(500).delayed(5), failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let mut marked = on_run(prompt("a"));
     marked.extensions_mut().insert(SideEffects);
 
     let first = tokio::spawn(service.clone().oneshot(marked));
     advance(secs(1)).await;
-    let second = service.oneshot(on_run(prompt("a", true))).await.unwrap();
+    let second = service.oneshot(on_run(prompt("a"))).await.unwrap();
     assert_eq!(second.status(), StatusCode::OK);
     second.into_body().read().await;
     let first = first.await.unwrap().unwrap();
@@ -187,12 +186,12 @@ async fn a_list_is_for_the_layer_that_read_it_and_names_all_of_a_name() {
     let anthropic = Candidate::new("c")
         .name("large")
         .dialect(CandidateDialect::Anthropic);
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new([anthropic, openai]))
         .layer(models(["inner"]))
         .service(upstream.clone());
-    let mut request = prompt("other", true);
+    let mut request = prompt("other");
     request
         .extensions_mut()
         .insert(CandidateOrder::new(["large"]));

@@ -8,7 +8,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ReadExt, Script, Several, attached, healthy, healthy_text, prompt, quick, tries,
+    ReadExt, Script, Upstream, attach, healthy, healthy_text, no_delay, prompt, prompt_json, tries,
 };
 
 const STATUSES: [u16; 7] = [101, 103, 301, 304, 307, 308, 399];
@@ -30,13 +30,13 @@ fn redirected() -> TerminalReason {
 #[tokio::test(start_paused = true)]
 async fn alone_it_is_an_error_and_nobody_is_asked_again() {
     for status in STATUSES {
-        let upstream = Several::new([redirect(status), healthy()]);
+        let upstream = Upstream::scripts([redirect(status), healthy()]);
         let service = ServiceBuilder::new()
             .layer(ModelFallbackLayer::new([elsewhere("m")]))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", false));
+        let (request, call) = attach(&run, prompt_json("m"));
 
         let error = service.oneshot(request).await.unwrap_err();
 
@@ -52,11 +52,11 @@ async fn alone_it_is_an_error_and_nobody_is_asked_again() {
 #[tokio::test(start_paused = true)]
 async fn the_next_candidate_is_asked_at_once() {
     for repeats in [false, true] {
-        let upstream = Several::new([redirect(307), redirect(101), healthy()]);
+        let upstream = Upstream::scripts([redirect(307), redirect(101), healthy()]);
         let layer = ModelFallbackLayer::new(["m", "n", "o"].map(elsewhere));
-        let request = prompt("m", true);
+        let request = prompt("m");
         let answer = if repeats {
-            let inner = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+            let inner = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
             let answer = layer.layer(inner).oneshot(request).await.unwrap();
             let (parts, body) = answer.into_parts();
             (parts, body.read().await.whole())
@@ -80,9 +80,9 @@ async fn the_next_candidate_is_asked_at_once() {
 /// It is in the list of what failed, with its status.
 #[tokio::test(start_paused = true)]
 async fn the_tries_tell_of_it() {
-    let upstream = Several::new([redirect(308), crate::support::failing(400)]);
+    let upstream = Upstream::scripts([redirect(308), crate::support::failure(400)]);
     let layer = ModelFallbackLayer::new(["m", "n"].map(elsewhere));
-    let answer = layer.layer(upstream).oneshot(prompt("m", false)).await;
+    let answer = layer.layer(upstream).oneshot(prompt_json("m")).await;
     let told = tries(&answer.unwrap());
     assert_eq!(told[0], (Some("m".to_owned()), FailureClass::Redirect));
     assert_eq!(told[1].1, FailureClass::Caller);
@@ -91,11 +91,11 @@ async fn the_tries_tell_of_it() {
 /// A layer further in knows of no candidate with a URL, and takes it for an answer.
 #[tokio::test(start_paused = true)]
 async fn a_layer_further_in_does_not_hand_it_past() {
-    let upstream = Several::new([redirect(307), healthy()]);
+    let upstream = Upstream::scripts([redirect(307), healthy()]);
     let inner = ModelFallbackLayer::new([Candidate::new("inner")]).layer(upstream.clone());
     let outer = ModelFallbackLayer::new(["m", "n"].map(elsewhere)).layer(inner);
 
-    let answer = outer.oneshot(prompt("m", true)).await.unwrap();
+    let answer = outer.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), 200);
     assert_eq!(upstream.calls(), 2);
@@ -105,9 +105,9 @@ async fn a_layer_further_in_does_not_hand_it_past() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_the_programs_own_service_is_handed_on() {
     for status in STATUSES {
-        let upstream = Several::new([redirect(status), healthy()]);
+        let upstream = Upstream::scripts([redirect(status), healthy()]);
         let layer = ModelFallbackLayer::new(["m", "n"].map(Candidate::new));
-        let answer = layer.layer(upstream.clone()).oneshot(prompt("m", false));
+        let answer = layer.layer(upstream.clone()).oneshot(prompt_json("m"));
 
         let answer = answer.await.unwrap();
 
@@ -119,12 +119,12 @@ async fn an_answer_of_the_programs_own_service_is_handed_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_caller_is_told_its_status_and_not_where_it_points() {
-    let upstream = Several::new([redirect(308)]);
+    let upstream = Upstream::scripts([redirect(308)]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(ModelFallbackLayer::new([elsewhere("m")]))
         .service(upstream);
-    let request: Request<_> = prompt("m", false);
+    let request: Request<_> = prompt_json("m");
 
     let answer = service.oneshot(request).await.unwrap();
 

@@ -8,7 +8,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{CandidateOrder, Cooldowns, ModelFallbackLayer, RunLayer, RunRegistry};
 
 use super::{Boxed, asks, boxed, from, models};
-use crate::support::{Script, Several, chat, failing, healthy, prompt, secs};
+use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
 
 fn of_session(session: &'static str, model: &str) -> Request<Full<Bytes>> {
     of(session, from("one", model))
@@ -20,8 +20,8 @@ fn of(session: &'static str, mut request: Request<Full<Bytes>>) -> Request<Full<
     request
 }
 
-fn around(layer: ModelFallbackLayer) -> (Boxed, Several) {
-    let upstream = Several::new([healthy()]);
+fn around(layer: ModelFallbackLayer) -> (Boxed, Upstream) {
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .service(layer.layer(upstream.clone()));
@@ -29,9 +29,9 @@ fn around(layer: ModelFallbackLayer) -> (Boxed, Several) {
 }
 
 /// A layer of three whose session `s` has moved from the first to the second.
-async fn moved() -> (Boxed, Several) {
+async fn moved() -> (Boxed, Upstream) {
     let (service, upstream) = around(models(["a", "b", "c"]).sticky(true));
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     let asked = asks(&service, &upstream, of_session("s", "a")).await;
     assert_eq!(asked, ["a", "b"]);
     upstream.play("a", healthy());
@@ -46,7 +46,7 @@ async fn who_accepted_it_after_a_fallback_goes_first_from_then_on() {
         let asked = asks(&service, &upstream, of_session("s", "a")).await;
         assert_eq!(asked, ["b"]);
     }
-    upstream.play("b", failing(500));
+    upstream.play("b", failure(500));
     let asked = asks(&service, &upstream, of_session("s", "a")).await;
     assert_eq!(asked, ["b", "a"], "then the one it names");
 }
@@ -58,7 +58,7 @@ async fn without_it_the_named_one_goes_first_each_time() {
         models(["a", "b"]).sticky(true).sticky(false),
     ] {
         let (service, upstream) = around(layer);
-        upstream.play("a", failing(500));
+        upstream.play("a", failure(500));
         for _ in 0..2 {
             let asked = asks(&service, &upstream, of_session("s", "a")).await;
             assert_eq!(asked, ["a", "b"]);
@@ -69,7 +69,7 @@ async fn without_it_the_named_one_goes_first_each_time() {
 #[tokio::test(start_paused = true)]
 async fn another_session_or_none_is_not_affected() {
     let (service, upstream) = moved().await;
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
 
     let asked = asks(&service, &upstream, of_session("t", "a")).await;
     assert_eq!(asked, ["a", "b"]);
@@ -84,7 +84,7 @@ async fn another_owners_session_of_the_same_name_is_not_affected() {
     let (service, upstream) = moved().await;
 
     let theirs = asks(&service, &upstream, of("s", from("two", "a"))).await;
-    let nobodys = asks(&service, &upstream, of("s", prompt("a", true))).await;
+    let nobodys = asks(&service, &upstream, of("s", prompt("a"))).await;
 
     assert_eq!([theirs, nobodys], [["a"], ["a"]]);
 }
@@ -104,7 +104,7 @@ async fn another_model_by_name_is_what_is_wanted() {
 #[tokio::test(start_paused = true)]
 async fn a_model_that_nobody_has_stays_too() {
     let (service, upstream) = around(models(["a", "b"]).sticky(true));
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     let ask = || asks(&service, &upstream, of_session("s", "any"));
 
     assert_eq!(ask().await, ["a", "b"]);
@@ -114,8 +114,8 @@ async fn a_model_that_nobody_has_stays_too() {
 #[tokio::test(start_paused = true)]
 async fn when_it_fails_the_session_moves_and_stays_again() {
     let (service, upstream) = moved().await;
-    upstream.play("a", failing(500));
-    upstream.play("b", failing(500));
+    upstream.play("a", failure(500));
+    upstream.play("b", failure(500));
 
     let ask = || asks(&service, &upstream, of_session("s", "a"));
     assert_eq!(ask().await, ["b", "a", "c"]);
@@ -133,7 +133,7 @@ async fn when_it_is_left_alone_the_session_moves_and_stays_again() {
     let ask = |session| asks(&service, &upstream, of_session(session, "a"));
     assert_eq!(ask("s").await, ["a"]);
     // Another session finds out.
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     assert_eq!(ask("t").await, ["a", "b"]);
 
     assert_eq!(ask("s").await, ["b"]);
@@ -147,7 +147,7 @@ async fn when_it_is_left_alone_the_session_moves_and_stays_again() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_broke_off_was_accepted_all_the_same() {
     let (service, upstream) = around(models(["a", "b"]).sticky(true));
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     upstream.play("b", Script::sse().data(chat("b")).fail("reset"));
     let ask = || asks(&service, &upstream, of_session("s", "a"));
 
@@ -159,7 +159,7 @@ async fn an_answer_that_broke_off_was_accepted_all_the_same() {
 async fn what_everybody_failed_at_stays_with_nobody() {
     let (service, upstream) = around(models(["a", "b"]).sticky(true));
     for model in ["a", "b"] {
-        upstream.play(model, failing(500));
+        upstream.play(model, failure(500));
     }
     let ask = || asks(&service, &upstream, of_session("s", "a"));
 
@@ -188,8 +188,8 @@ async fn a_list_that_leaves_it_out_goes_before_it() {
 async fn clones_of_the_layer_know_the_same_sessions() {
     let layer = models(["a", "b"]).sticky(true);
     let registry = RunRegistry::new();
-    let upstream = Several::new([healthy()]);
-    upstream.play("a", failing(500));
+    let upstream = Upstream::scripts([healthy()]);
+    upstream.play("a", failure(500));
     let service = |layer: ModelFallbackLayer| {
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(registry.clone()))
@@ -205,7 +205,7 @@ async fn clones_of_the_layer_know_the_same_sessions() {
 
 #[tokio::test(start_paused = true)]
 async fn a_form_names_its_model_itself_and_is_no_part_of_it() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .service(models(["a", "b"]).sticky(true).layer(upstream));

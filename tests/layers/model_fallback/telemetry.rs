@@ -9,10 +9,12 @@ use tower_agent::{
 };
 
 use super::{asks, models, of_account};
-use crate::support::{Heard, ReadExt, Script, Several, failing, healthy, later, prompt, quick};
+use crate::support::{
+    LogCapture, ReadExt, Script, Upstream, failure, healthy, later, no_delay, prompt,
+};
 
 /// From whom, to whom, and why.
-fn steps(heard: &Heard) -> Vec<[String; 3]> {
+fn steps(heard: &LogCapture) -> Vec<[String; 3]> {
     let events = heard.events("model_fallback");
     let steps = events
         .iter()
@@ -20,7 +22,7 @@ fn steps(heard: &Heard) -> Vec<[String; 3]> {
     steps.collect()
 }
 
-fn denials(heard: &Heard) -> Vec<String> {
+fn denials(heard: &LogCapture) -> Vec<String> {
     let events = heard.events("chain_stopped");
     events.iter().map(|event| event["denied"].clone()).collect()
 }
@@ -32,12 +34,12 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
         Candidate::new("gpt-2").name("medium"),
         Candidate::new("gpt-3"),
     ];
-    let upstream = Several::new([failing(500), failing(429), healthy()]);
+    let upstream = Upstream::scripts([failure(500), failure(429), healthy()]);
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     let run = Run::open();
 
-    let request = run.attach(prompt("large", true));
+    let request = run.attach(prompt("large"));
     let answer = service.oneshot(request).await.unwrap();
 
     assert_eq!(answer.headers()["x-served-model"], "gpt-3");
@@ -63,11 +65,11 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_names_no_model_says_none() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).layer(upstream);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
 
-    let request = prompt("a", true).map(|_| Full::from("{}"));
+    let request = prompt("a").map(|_| Full::from("{}"));
     service.oneshot(request).await.unwrap();
 
     let event = &heard.events("model_fallback")[0];
@@ -77,18 +79,18 @@ async fn a_request_that_names_no_model_says_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_repeat_is_none() {
-    let heard = Heard::listen();
-    let upstream = Several::new([failing(500)]);
-    let repeats = RetryBudgetLayer::new(quick().max_attempts_per_candidate(3));
+    let heard = LogCapture::start();
+    let upstream = Upstream::scripts([failure(500)]);
+    let repeats = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(3));
     let alone = repeats.layer(upstream.clone());
-    asks(&alone, &upstream, prompt("a", true)).await;
+    asks(&alone, &upstream, prompt("a")).await;
     assert_eq!(steps(&heard), [[""; 3]; 0]);
 
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]))
         .layer(repeats)
         .service(upstream.clone());
-    asks(&service, &upstream, prompt("a", true)).await;
+    asks(&service, &upstream, prompt("a")).await;
 
     assert_eq!(upstream.calls(), 9);
     assert_eq!(steps(&heard), [["a", "b", "server"]]);
@@ -97,17 +99,17 @@ async fn a_repeat_is_none() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_happens_where_the_first_serves_or_nobody_may_follow() {
-    let heard = Heard::listen();
-    let upstream = Several::new([healthy()]);
+    let heard = LogCapture::start();
+    let upstream = Upstream::scripts([healthy()]);
     let refuses = RetryBudget::new().before_attempt(|_| false);
     let plain = models(["a", "b"]).layer(upstream.clone());
     let refused = models(["a", "b"]).budget(refuses).layer(upstream.clone());
-    let ask = async |service| asks(service, &upstream, prompt("a", true)).await;
+    let ask = async |service| asks(service, &upstream, prompt("a")).await;
 
     assert_eq!(ask(&plain).await, ["a"]);
-    upstream.play("a", failing(400));
+    upstream.play("a", failure(400));
     assert_eq!(ask(&plain).await, ["a"]);
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     assert_eq!(ask(&refused).await, ["a"]);
 
     assert_eq!(steps(&heard), [[""; 3]; 0]);
@@ -117,15 +119,15 @@ async fn nothing_happens_where_the_first_serves_or_nobody_may_follow() {
 #[tokio::test(start_paused = true)]
 async fn who_is_left_alone_is_passed_in_one_step() {
     let candidates = ["a", "b", "c"].map(|name| of_account(name, name));
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
-    upstream.play("a", failing(401));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    upstream.play("a", failure(401));
     assert_eq!(ask("a").await, ["a", "b"]);
-    upstream.play("b", failing(500));
+    upstream.play("b", failure(500));
 
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     // Passed at the start, and b fails.
     assert_eq!(ask("a").await, ["b", "c"]);
     assert_eq!(
@@ -136,13 +138,13 @@ async fn who_is_left_alone_is_passed_in_one_step() {
     assert_eq!(event["gen_ai.original.model"], "a");
     assert_eq!(event["gen_ai.request.model"], "b");
 
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     // Two are passed at once.
     assert_eq!(ask("a").await, ["c"]);
     assert_eq!(steps(&heard), [["a", "c", "cooldown"]]);
     assert!(denials(&heard).is_empty());
 
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
     // Nobody is passed: the one it names is there.
     assert_eq!(ask("c").await, ["c"]);
     assert!(steps(&heard).is_empty());
@@ -150,14 +152,14 @@ async fn who_is_left_alone_is_passed_in_one_step() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_passed_after_a_failure_is_part_of_that_step() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = models(["a", "b", "c"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
-    upstream.play("b", failing(500));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    upstream.play("b", failure(500));
     assert_eq!(ask("b").await, ["b", "a"]);
-    upstream.play("a", failing(500));
-    let heard = Heard::listen();
+    upstream.play("a", failure(500));
+    let heard = LogCapture::start();
 
     assert_eq!(ask("a").await, ["a", "c"]);
 
@@ -166,20 +168,20 @@ async fn who_is_passed_after_a_failure_is_part_of_that_step() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
-    upstream.play("b", failing(500));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    upstream.play("b", failure(500));
     assert_eq!(ask("b").await, ["b", "a"]);
-    upstream.play("a", failing(500));
-    let heard = Heard::listen();
+    upstream.play("a", failure(500));
+    let heard = LogCapture::start();
 
     assert_eq!(ask("a").await, ["a"]);
     assert_eq!(denials(&heard), ["cooldown"]);
 
     let run = Run::open();
-    let request = run.attach(prompt("a", true));
+    let request = run.attach(prompt("a"));
     assert!(service.clone().oneshot(request).await.is_err());
     assert_eq!(upstream.calls(), 3);
     assert!(steps(&heard).is_empty());
@@ -199,19 +201,19 @@ async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_stays_takes_no_step() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(models(["a", "b"]).sticky(true))
         .service(upstream.clone());
     let of_session = || {
-        let mut request: Request<Full<_>> = prompt("a", true);
+        let mut request: Request<Full<_>> = prompt("a");
         let session = http::HeaderValue::from_static("s");
         request.headers_mut().insert("x-session-id", session);
         request
     };
-    upstream.play("a", failing(500));
-    let heard = Heard::listen();
+    upstream.play("a", failure(500));
+    let heard = LogCapture::start();
 
     asks(&service, &upstream, of_session()).await;
     let answer = service.oneshot(of_session()).await.unwrap();
@@ -223,12 +225,12 @@ async fn a_session_that_stays_takes_no_step() {
 
 #[tokio::test(start_paused = true)]
 async fn of_a_run_that_is_over_nothing_is_said() {
-    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     let run = Run::open();
-    let request = run.attach(prompt("a", true));
-    let heard = Heard::listen();
+    let request = run.attach(prompt("a"));
+    let heard = LogCapture::start();
     let ended = later(1, move || run.end(TerminalReason::Aborted));
 
     let answer = service.oneshot(request).await;
@@ -241,12 +243,12 @@ async fn of_a_run_that_is_over_nothing_is_said() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_caller_calls_its_model_is_cut_in_the_log() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).layer(upstream);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
 
     let name = "\u{e9}".repeat(100_000);
-    service.oneshot(prompt(&name, true)).await.unwrap();
+    service.oneshot(prompt(&name)).await.unwrap();
 
     let step = &heard.events("model_fallback")[0];
     let logged = &step["gen_ai.original.model"];

@@ -13,8 +13,8 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, prompt,
-    reason_of, secs, supervised,
+    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, prompt,
+    reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -30,7 +30,7 @@ async fn a_run_that_ends_during_an_attempt_asks_no_other() {
             Script::sse().data(PRELUDE).never(),
             Script::json().status(429).data("{").never(),
         ] {
-            let upstream = Several::new([script, healthy()]);
+            let upstream = Upstream::scripts([script, healthy()]);
             let service = models(["a", "b"]).layer(upstream.clone());
             let run = Run::open();
             let ended = later(0, {
@@ -38,13 +38,13 @@ async fn a_run_that_ends_during_an_attempt_asks_no_other() {
                 move || run.end(reason)
             });
 
-            let request = run.attach(prompt("a", true));
+            let request = run.attach(prompt("a"));
             let error = service.oneshot(request).await.unwrap_err();
 
             assert!(ended.await.unwrap());
             assert_eq!(reason_of(&error), Some(reason.clone()));
             assert_eq!(upstream.models(), ["a"]);
-            assert_eq!(upstream.probe().dropped().reason, Some(reason.clone()));
+            assert_eq!(upstream.dropped().reason, Some(reason.clone()));
             assert_eq!(run.in_flight(), 0);
         }
     }
@@ -60,7 +60,7 @@ async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
     let service = models(["a", "b"]).layer(upstream);
     let run = Run::open();
 
-    let request = run.attach(prompt("a", true));
+    let request = run.attach(prompt("a"));
     let error = service.oneshot(request).await.unwrap_err();
 
     let ended = Terminated::find(&*error).unwrap();
@@ -77,9 +77,9 @@ async fn a_run_that_ends_between_two_candidates_asks_no_other() {
     let run = Run::open();
     let ends = run.clone();
     let budget = RetryBudget::new().before_attempt(move |_| ends.end(TerminalReason::TurnCap));
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -91,7 +91,7 @@ async fn a_run_that_ends_between_two_candidates_asks_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_between_two_candidates_leaves_nothing_behind() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::before_head().wait(1.0).fail("reset"),
         Script::before_head().never(),
     ]);
@@ -100,11 +100,11 @@ async fn a_caller_who_leaves_between_two_candidates_leaves_nothing_behind() {
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     // The other one takes the permit when the first candidate fails.
     let first = timeout(secs(5), service.clone().oneshot(request));
-    let other = timeout(secs(9), service.oneshot(prompt("a", true)));
+    let other = timeout(secs(9), service.oneshot(prompt("a")));
     let (first, other) = tokio::join!(first, other);
 
     assert!(first.is_err() && other.is_err());
@@ -120,15 +120,15 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
         Script::sse().data(PRELUDE).never(),
         Script::json().data("{").never(),
     ] {
-        let upstream = Several::new([failing(500), script]);
+        let upstream = Upstream::scripts([failure(500), script]);
         let service = models(["a", "b", "c"]).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true));
+        let (request, call) = attach(&run, prompt("a"));
 
         assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
 
         assert_eq!(upstream.models(), ["a", "b"]);
-        assert!(upstream.probe().is_dropped());
+        assert!(upstream.is_dropped());
         assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
         assert_eq!(run.in_flight(), 0);
     }
@@ -142,7 +142,7 @@ async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
         [Scope::Found, Scope::Run],
     ] {
         for (ceiling, step) in [(Some(secs(10)), None), (None, Some(secs(10)))] {
-            let upstream = Several::new([Script::before_head().never(), healthy()]);
+            let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::optional(ceiling).scope(outer))
                 .layer(StepTimeoutLayer::optional(step).scope(outer))
@@ -154,7 +154,7 @@ async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
             let run = Run::open();
             let start = Instant::now();
 
-            let request = run.attach(prompt("a", true));
+            let request = run.attach(prompt("a"));
             let error = service.oneshot(request).await.unwrap_err();
 
             let reason = match ceiling {
@@ -172,7 +172,7 @@ async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
 #[tokio::test(start_paused = true)]
 async fn step_windows_that_coincide_ask_one_of_two_candidates() {
     for scope in [Scope::Found, Scope::Run] {
-        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
             .layer(models(["a", "b"]))
@@ -180,7 +180,7 @@ async fn step_windows_that_coincide_ask_one_of_two_candidates() {
             .service(upstream.clone());
         let run = Run::open();
 
-        let request = run.attach(prompt("a", true));
+        let request = run.attach(prompt("a"));
         let error = service.oneshot(request).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
@@ -198,11 +198,11 @@ async fn only_a_trusted_upstreams_word_about_our_run_is_the_end() {
         (true, "another", &["a", "b"]),
         (false, &*ours, &["a", "b"]),
     ] {
-        let upstream = Several::new([supervised("step_timeout", id), healthy()]);
+        let upstream = Upstream::scripts([Script::terminated("step_timeout", id), healthy()]);
         let candidates = [Candidate::new("a").trusted(trusted), Candidate::new("b")];
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
-        let request = run.attach(prompt("a", true));
+        let request = run.attach(prompt("a"));
         let call = request.extensions().get::<Run>().unwrap().clone();
         let answer = service.oneshot(request).await;
 
@@ -221,12 +221,12 @@ async fn only_a_trusted_upstreams_word_about_our_run_is_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_trusted_upstream_is_told_our_run() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let candidates = [Candidate::new("a"), Candidate::new("b").trusted(true)];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let run = Run::open();
 
-    let request = run.attach(prompt("a", true));
+    let request = run.attach(prompt("a"));
     service.oneshot(request).await.unwrap();
 
     let told = upstream.header("x-run-id");
@@ -240,10 +240,10 @@ async fn the_end_of_a_run_that_is_not_ours_moves_on() {
         other.end(TerminalReason::StepTimeout);
         other.terminated().unwrap().into()
     });
-    let upstream = Several::new([foreign, healthy()]);
+    let upstream = Upstream::scripts([foreign, healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.models(), ["a", "b"]);
@@ -251,10 +251,10 @@ async fn the_end_of_a_run_that_is_not_ours_moves_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_asks_nobody() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
-    let request = run.attach(prompt("a", true));
+    let request = run.attach(prompt("a"));
     run.end(TerminalReason::Shutdown);
 
     let error = service.oneshot(request).await.unwrap_err();

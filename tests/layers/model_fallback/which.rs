@@ -10,14 +10,15 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Several, coded, failing, healthy, healthy_text, prompt, secs,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, failure, healthy, healthy_text, prompt, prompt_as,
+    secs,
 };
 
 /// Whom a call that first fails like this asks.
 async fn asked<const N: usize>(script: Script, candidates: [Candidate; N]) -> Vec<String> {
-    let upstream = Several::new([script, healthy()]);
+    let upstream = Upstream::scripts([script, healthy()]);
     let layer = ModelFallbackLayer::new(candidates);
-    let answer = layer.layer(upstream.clone()).oneshot(prompt("a", true));
+    let answer = layer.layer(upstream.clone()).oneshot(prompt("a"));
     answer.await.unwrap();
     upstream.models()
 }
@@ -27,18 +28,18 @@ async fn what_another_may_do_better_moves_on() {
     let html = Script::of("text/html").data("<!doctype html><p>busy");
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n";
     for script in [
-        failing(408),
-        failing(429),
-        failing(500),
-        failing(529),
-        coded(413, "rate_limit_exceeded"),
-        coded(404, "model_not_found"),
+        failure(408),
+        failure(429),
+        failure(500),
+        failure(529),
+        Script::error_code(413, "rate_limit_exceeded"),
+        Script::error_code(404, "model_not_found"),
         Script::before_head().fail("reset"),
         Script::sse().data(PRELUDE).fail("reset"),
         Script::sse().data(PRELUDE),
         Script::sse().data(PRELUDE).data(event),
         html,
-        crate::support::saying(200, ERROR),
+        Script::answer(200, ERROR),
     ] {
         let plain = ["a", "b"].map(Candidate::new);
         assert_eq!(asked(script.clone(), plain).await, ["a", "b"], "{script:?}");
@@ -48,12 +49,12 @@ async fn what_another_may_do_better_moves_on() {
 #[tokio::test(start_paused = true)]
 async fn what_the_caller_did_wrong_goes_nowhere() {
     for script in [
-        failing(400),
-        failing(404),
-        failing(409),
-        failing(413),
-        failing(422),
-        coded(400, "content_filter"),
+        failure(400),
+        failure(404),
+        failure(409),
+        failure(413),
+        failure(422),
+        Script::error_code(400, "content_filter"),
     ] {
         let elsewhere = Uri::from_static("http://two.test/v1");
         let other = Candidate::new("b").base_url(elsewhere).unwrap();
@@ -65,7 +66,7 @@ async fn what_the_caller_did_wrong_goes_nowhere() {
 
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_forbids_a_repeat_says_nothing_of_others() {
-    let script = failing(500).header("x-should-retry", "false");
+    let script = failure(500).header("x-should-retry", "false");
 
     assert_eq!(
         asked(script, ["a", "b"].map(Candidate::new)).await,
@@ -76,10 +77,10 @@ async fn an_upstream_that_forbids_a_repeat_says_nothing_of_others() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_or_empty_account_goes_to_another_account() {
     for script in [
-        failing(401),
-        failing(402),
-        failing(403),
-        coded(429, "insufficient_quota"),
+        failure(401),
+        failure(402),
+        failure(403),
+        Script::error_code(429, "insufficient_quota"),
     ] {
         let of = |name: &str, id: &str| Candidate::new(name).credential(id);
         let candidates = [of("a", "one"), of("b", "one"), of("c", "two")];
@@ -96,7 +97,7 @@ async fn a_refused_or_empty_account_goes_to_another_account() {
 
 #[tokio::test(start_paused = true)]
 async fn a_region_that_is_not_served_goes_to_another_provider() {
-    let script = || coded(403, "unsupported_country_region_territory");
+    let script = || Script::error_code(403, "unsupported_country_region_territory");
     let at = |name: &str, uri| {
         let candidate = Candidate::new(name).api_key(name).unwrap();
         candidate.base_url(Uri::from_static(uri)).unwrap()
@@ -111,7 +112,7 @@ async fn a_region_that_is_not_served_goes_to_another_provider() {
 
 #[tokio::test(start_paused = true)]
 async fn a_context_that_overflows_goes_to_a_larger_window() {
-    let script = || coded(400, "context_length_exceeded");
+    let script = || Script::error_code(400, "context_length_exceeded");
     let sized = |name: &str, tokens| Candidate::new(name).context_window(tokens);
 
     let candidates = [
@@ -128,21 +129,24 @@ async fn a_context_that_overflows_goes_to_a_larger_window() {
 #[tokio::test(start_paused = true)]
 async fn matters_of_taste_move_on_if_the_program_says_so() {
     for (script, class) in [
-        (coded(400, "content_filter"), FailureClass::ContentFilter),
-        (failing(413), FailureClass::TooLarge),
-        (failing(400), FailureClass::Caller),
+        (
+            Script::error_code(400, "content_filter"),
+            FailureClass::ContentFilter,
+        ),
+        (failure(413), FailureClass::TooLarge),
+        (failure(400), FailureClass::Caller),
     ] {
-        let upstream = Several::new([script.clone(), healthy()]);
+        let upstream = Upstream::scripts([script.clone(), healthy()]);
         let service = models(["a", "b"]).also_after(class).layer(upstream.clone());
 
-        service.oneshot(prompt("a", true)).await.unwrap();
+        service.oneshot(prompt("a")).await.unwrap();
 
         assert_eq!(upstream.models(), ["a", "b"]);
-        let upstream = Several::new([failing(409), healthy()]);
+        let upstream = Upstream::scripts([failure(409), healthy()]);
         let service = models(["a", "b"]).also_after(FailureClass::Conflict);
         service
             .layer(upstream.clone())
-            .oneshot(prompt("a", true))
+            .oneshot(prompt("a"))
             .await
             .unwrap();
         assert_eq!(upstream.calls(), 1, "others are not affected");
@@ -151,12 +155,12 @@ async fn matters_of_taste_move_on_if_the_program_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_for_a_rate_limit_of_another() {
-    let limited = failing(429).header("retry-after", "3600");
-    let upstream = Several::new([limited, healthy()]);
+    let limited = failure(429).header("retry-after", "3600");
+    let upstream = Upstream::scripts([limited, healthy()]);
     let service = models(["a", "b"]).layer(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.times(start), [secs(0), secs(0)]);
@@ -166,7 +170,7 @@ async fn nobody_waits_for_a_rate_limit_of_another() {
 async fn an_attempts_own_silence_or_ceiling_moves_on() {
     for stream in [true, false] {
         for (step, ceiling) in [(Some(secs(10)), None), (None, Some(secs(10)))] {
-            let upstream = Several::new([Script::before_head().never(), healthy()]);
+            let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
             let service = ServiceBuilder::new()
                 .layer(models(["a", "b"]))
                 .layer(HardCeilingLayer::optional(ceiling))
@@ -174,7 +178,7 @@ async fn an_attempts_own_silence_or_ceiling_moves_on() {
                 .service(upstream.clone());
             let start = Instant::now();
 
-            let answer = service.oneshot(prompt("a", stream)).await.unwrap();
+            let answer = service.oneshot(prompt_as("a", stream)).await.unwrap();
 
             assert_eq!(answer.headers()["x-served-model"], "b");
             assert_eq!(upstream.times(start), [secs(0), secs(10)]);

@@ -8,8 +8,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, comment, each, frames, timed};
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, ReadExt, Script, UpstreamBody, call_of, chat, request, request_of,
-    secs,
+    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, request,
+    request_of, secs,
 };
 
 async fn ask<F>(
@@ -18,7 +18,7 @@ async fn ask<F>(
     run: &Run,
     wrap: impl FnOnce(ProgressBody<crate::support::UpstreamFuture, UpstreamBody>) -> F,
 ) -> Response<F> {
-    let (upstream, _) = script.upstream();
+    let upstream = Upstream::script(script);
     let answer = layer.layer(upstream).oneshot(request_of(run));
     answer.await.unwrap().map(wrap)
 }
@@ -263,7 +263,7 @@ async fn comments_are_no_life_of_the_upstream_for_windows_outside_and_inside() {
 
     let run = Run::open();
     let progress = ProgressLayer::new();
-    let outside = window.layer(progress.layer(script().upstream().0));
+    let outside = window.layer(progress.layer(Upstream::script(script())));
     let answer = outside.oneshot(call_of(&run).0).await.unwrap();
     let (read, end) = timed(answer.into_body()).await;
     assert_eq!(read, all);
@@ -272,7 +272,7 @@ async fn comments_are_no_life_of_the_upstream_for_windows_outside_and_inside() {
 
     // What a layer around both sees must not reach the window inside.
     let start = Instant::now();
-    let inside = progress.layer(window.layer(script().upstream().0));
+    let inside = progress.layer(window.layer(Upstream::script(script())));
     let inside = RunLayer::new(RunRegistry::new()).layer(inside);
     let answer = inside.oneshot(request()).await.unwrap();
     let (read, end) = timed(answer.into_body()).await;
@@ -289,7 +289,7 @@ async fn a_notice_that_is_due_as_the_call_ends_is_not_given() {
         .keep_alive(Some(secs(10)));
     let run = Run::open();
     let noticed = Noticed::of(&run);
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let window = StepTimeoutLayer::new(secs(30));
     let outside = window.layer(layer.layer(upstream));
 
@@ -310,7 +310,7 @@ async fn the_tools_of_the_run_are_told_of_as_the_layer_says_unless_the_program_d
         if let Some(after) = asked {
             run.notices(ProgressNotices::new().after(after).at_most(1));
         }
-        let (upstream, _) = Script::sse().data(DONE).upstream();
+        let upstream = Upstream::script(Script::sse().data(DONE));
         let asked = request_of(&run);
         let answer = layer.layer(upstream).oneshot(asked).await.unwrap();
         answer.into_body().read().await.whole();
@@ -327,7 +327,7 @@ async fn the_tools_of_the_run_are_told_of_as_the_layer_says_unless_the_program_d
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_opened_further_in_is_learnt_from_the_answer() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().data(PRELUDE).wait(40.0).data(DONE).upstream();
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).wait(40.0).data(DONE));
     let layer = ProgressLayer::new().layer(RunLayer::new(registry.clone()).layer(upstream));
     let mut events = registry.subscribe();
 

@@ -8,8 +8,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Several, Told, USAGE, attached, chat, healthy,
-    healthy_text, later, poll_body, poll_once, prompt, quick, request, run_on, saying, secs,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, attach, chat, healthy,
+    healthy_text, later, no_delay, poll_body, poll_once, prompt, request, run_on, secs,
 };
 
 const LAYER: ProgressLayer = ProgressLayer::new().early_head(secs(25));
@@ -30,7 +30,7 @@ async fn told_of(late: Script) -> (Run, Vec<(u64, String)>) {
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(HardCeilingLayer::new(secs(100)))
         .layer(LAYER)
-        .service(late.upstream().0);
+        .service(Upstream::script(late));
     let answer = service.oneshot(streaming()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
     let run = run_on(&answer);
@@ -49,14 +49,18 @@ fn error_in(event: &str) -> serde_json::Value {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_does_not_come_is_sent_and_the_body_drives_the_call() {
     let late = Script::sse().data(PRELUDE).data(chat("a")).data(DONE);
-    let (upstream, probe) = late.delayed(60).upstream();
+    let upstream = Upstream::script(late.delayed(60));
     let run = Run::open();
     let noticed = Noticed::of(&run);
     let mut request = streaming();
     request.extensions_mut().insert(run.clone());
     let start = tokio::time::Instant::now();
 
-    let answer = LAYER.layer(upstream).oneshot(request).await.unwrap();
+    let answer = LAYER
+        .layer(upstream.clone())
+        .oneshot(request)
+        .await
+        .unwrap();
 
     assert_eq!(exactly(start.elapsed()), 25);
     assert_eq!(answer.status(), StatusCode::OK);
@@ -74,7 +78,7 @@ async fn a_head_that_does_not_come_is_sent_and_the_body_drives_the_call() {
         (35, DONE),
     ];
     assert_eq!(read, frames(all));
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
     run.end(TerminalReason::Aborted);
     assert_eq!(noticed.all().await, each("llm_call", &[30]));
 }
@@ -82,7 +86,7 @@ async fn a_head_that_does_not_come_is_sent_and_the_body_drives_the_call() {
 #[tokio::test(start_paused = true)]
 async fn a_head_that_comes_in_time_is_the_upstreams() {
     let late = Script::sse().header("x-kept", "yes").data(DONE).delayed(25);
-    let (upstream, _) = late.upstream();
+    let upstream = Upstream::script(late);
 
     let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
 
@@ -94,11 +98,11 @@ async fn a_head_that_comes_in_time_is_the_upstreams() {
 #[tokio::test(start_paused = true)]
 async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
     let plain = Script::json().status(500).data("{}").delayed(60);
-    let (upstream, _) = plain.upstream();
+    let upstream = Upstream::script(plain);
     let answer = LAYER.layer(upstream).oneshot(request()).await.unwrap();
     assert_eq!(answer.status(), 500);
 
-    let (upstream, _) = Script::sse().data(DONE).delayed(60).upstream();
+    let upstream = Upstream::script(Script::sse().data(DONE).delayed(60));
     let body = ReplayBody::from(r#"{"model":"m","stream":true}"#);
     let request = Request::post("/v1/chat/completions").body(body).unwrap();
     let start = tokio::time::Instant::now();
@@ -109,15 +113,17 @@ async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
 /// Whoever tries again has to see the true head: how long to wait stands there.
 #[tokio::test(start_paused = true)]
 async fn a_try_gets_no_early_head() {
-    let refused = saying(503, ERROR).header("retry-after", "20").delayed(60);
-    let upstream = Several::new([refused, healthy()]);
+    let refused = Script::answer(503, ERROR)
+        .header("retry-after", "20")
+        .delayed(60);
+    let upstream = Upstream::scripts([refused, healthy()]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick().max_retry_after(secs(60))))
+        .layer(RetryBudgetLayer::new(no_delay().max_retry_after(secs(60))))
         .layer(LAYER)
         .service(upstream.clone());
     let start = tokio::time::Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.times(start), [secs(0), secs(80)]);
@@ -125,7 +131,7 @@ async fn a_try_gets_no_early_head() {
 
 #[tokio::test(start_paused = true)]
 async fn who_accepts_either_and_asks_for_no_stream_gets_the_answer_as_it_is() {
-    let (upstream, _) = Script::json().data("{}").delayed(60).upstream();
+    let upstream = Upstream::script(Script::json().data("{}").delayed(60));
     let body = ReplayBody::from(r#"{"model":"m","stream":false}"#);
     let request = Request::post("/v1/chat/completions")
         .header("accept", "application/json, text/event-stream")
@@ -144,7 +150,7 @@ async fn who_accepts_either_and_asks_for_no_stream_gets_the_answer_as_it_is() {
 async fn an_error_behind_an_early_head_is_one_error_event_with_its_words() {
     let busy = r#"{"error":{"message":"too fast","type":"rate_limit_error"}}"#;
 
-    let (run, read) = told_of(saying(429, busy).delayed(60)).await;
+    let (run, read) = told_of(Script::answer(429, busy).delayed(60)).await;
 
     let [ka @ .., (35, event)] = &read[..] else {
         panic!("{read:?}");
@@ -197,7 +203,7 @@ async fn what_fails_behind_an_early_head_is_the_error_of_the_body() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_layer_that_tells_the_caller_the_body_fails() {
-    let (upstream, _) = saying(400, ERROR).delayed(60).upstream();
+    let upstream = Upstream::script(Script::answer(400, ERROR).delayed(60));
 
     let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
     let read = answer.into_body().read().await;
@@ -210,28 +216,28 @@ async fn without_a_layer_that_tells_the_caller_the_body_fails() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_drives_a_call_and_is_dropped_drops_the_call() {
-    let (upstream, probe) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let service = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
         .layer(LAYER)
-        .service(upstream);
+        .service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, streaming());
+    let (request, call) = attach(&run, streaming());
     let mut body = service.oneshot(request).await.unwrap().into_body();
     assert!(poll_body(&mut body).is_pending());
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
 
     drop(body);
 
     let reason = Some(TerminalReason::ClientDisconnect);
-    assert_eq!(probe.dropped().reason, reason);
+    assert_eq!(upstream.dropped().reason, reason);
     assert_eq!(call.terminal_reason(), reason);
     assert_eq!(run.in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_ends_as_its_head_is_due_gets_none() {
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let service = HardCeilingLayer::new(secs(25)).layer(LAYER.layer(upstream));
 
     let error = service.oneshot(streaming()).await.unwrap_err();
@@ -242,10 +248,11 @@ async fn a_call_that_ends_as_its_head_is_due_gets_none() {
 
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
-    let (upstream, probe) = Script::before_head().never().upstream();
-    let service = HardCeilingLayer::new(secs(3600)).layer(LAYER.keep_alive(None).layer(upstream));
+    let upstream = Upstream::script(Script::before_head().never());
+    let service =
+        HardCeilingLayer::new(secs(3600)).layer(LAYER.keep_alive(None).layer(upstream.clone()));
     let run = Run::open();
-    let (request, _) = attached(&run, streaming());
+    let (request, _) = attach(&run, streaming());
     let body = service.oneshot(request).await.unwrap().into_body();
 
     later(7, {
@@ -257,16 +264,16 @@ async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
 
     assert_eq!(read.reason(), Some(TerminalReason::Aborted));
     assert_eq!(exactly(start.elapsed()), 7);
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::Aborted));
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::Aborted));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_behind_an_early_head_is_counted_once() {
     let late = || {
         let late = Script::sse().data(chat("a")).data(USAGE).data(DONE);
-        late.delayed(60).upstream().0
+        Upstream::script(late.delayed(60))
     };
-    let [by_us, further_in] = [Told::default(), Told::default()];
+    let [by_us, further_in] = [Summaries::default(), Summaries::default()];
 
     let service = by_us.layer().layer(LAYER.layer(late()));
     let answer = service.oneshot(streaming()).await.unwrap();
@@ -286,7 +293,7 @@ async fn a_stream_behind_an_early_head_is_counted_once() {
 async fn an_early_head_is_what_an_impatient_caller_waits_for() {
     let late = Script::sse().data(chat("a")).data(DONE).delayed(60);
     for (layer, cut) in [(LAYER, false), (ProgressLayer::new(), true)] {
-        let (upstream, _) = late.clone().upstream();
+        let upstream = Upstream::script(late.clone());
         let service = HardCeilingLayer::new(secs(600))
             .caller_deadline(true)
             .layer(layer.layer(upstream));
@@ -308,24 +315,24 @@ async fn an_early_head_is_what_an_impatient_caller_waits_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_before_its_head_drops_the_call() {
-    let (upstream, probe) = Script::before_head().never().upstream();
-    let mut call = Box::pin(LAYER.layer(upstream).call(streaming()));
+    let upstream = Upstream::script(Script::before_head().never());
+    let mut call = Box::pin(LAYER.layer(upstream.clone()).call(streaming()));
     assert!(poll_once(&mut call).is_pending());
 
     drop(call);
 
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_over_and_goes_on_is_not_looked_at_for_ever() {
     // Nobody takes the call over, so it is over with its request.
-    let (upstream, probe) = Script::before_head().wait(600.0).fail("late").upstream();
-    let (request, call) = attached(&Run::open(), streaming());
+    let upstream = Upstream::script(Script::before_head().wait(600.0).fail("late"));
+    let (request, call) = attach(&Run::open(), streaming());
 
-    let answer = LAYER.layer(upstream).oneshot(request).await;
+    let answer = LAYER.layer(upstream.clone()).oneshot(request).await;
 
     assert!(answer.is_err());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
-    assert!(probe.polls() < 10, "{}", probe.polls());
+    assert!(upstream.polls() < 10, "{}", upstream.polls());
 }

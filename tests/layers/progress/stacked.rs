@@ -18,13 +18,13 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, comment, each, timed};
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Several, Told, chat, failing, poll_body, prompt, quick,
-    request, run_on, secs,
+    DONE, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, failure, no_delay, poll_body,
+    prompt, prompt_json, request, run_on, secs,
 };
 
 /// All layers, as a server stacks them, around these scripts.
 async fn read(scripts: impl IntoIterator<Item = Script>) -> (Run, Vec<(u64, String)>) {
-    let budget = quick();
+    let budget = no_delay();
     let candidates = ["a", "b"].map(Candidate::new);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
@@ -37,8 +37,8 @@ async fn read(scripts: impl IntoIterator<Item = Script>) -> (Run, Vec<(u64, Stri
         .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
         .layer(RetryBudgetLayer::new(budget))
         .layer(StepTimeoutLayer::new(secs(120)).first(secs(20)))
-        .service(Several::new(scripts));
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+        .service(Upstream::scripts(scripts));
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     let run = run_on(&answer);
     let (read, end) = timed(answer.into_body()).await;
     end.unwrap();
@@ -54,7 +54,7 @@ async fn a_stream_with_comments_is_byte_for_byte_the_upstreams_between_them() {
         .data(chat("b"))
         .data(DONE);
 
-    let (run, read) = read([failing(529), served]).await;
+    let (run, read) = read([failure(529), served]).await;
 
     let text: String = read.iter().map(|(_, text)| &**text).collect();
     let [a, b, told] = [chat("a"), chat("b"), comment(30)];
@@ -111,7 +111,7 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
         .data(chat("a"))
         .data(DONE);
     for taken in [1, 2] {
-        let told = Told::default();
+        let told = Summaries::default();
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(ClientDisconnectLayer::new())
@@ -119,7 +119,7 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
             .layer(ProgressLayer::new())
             .layer(PumpLayer::new(8))
             .layer(StepTimeoutLayer::new(secs(300)))
-            .service(scripted.clone().upstream().0);
+            .service(Upstream::script(scripted.clone()));
         let answer = service.oneshot(request()).await.unwrap();
         let mut body = answer.into_body();
         for _ in 0..1 + 13 + taken {
@@ -143,8 +143,8 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
 async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
     let usage = crate::support::USAGE;
     let script = Script::sse().data(chat("a")).wait(20.0).data(usage);
-    let told = Told::default();
-    let (upstream, _) = script.upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(script);
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(ProgressLayer::new())
@@ -162,8 +162,8 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_when_a_stream_is_over() {
     let run = Run::open();
-    let (upstream, probe) = Script::sse().data(PRELUDE).never().upstream();
-    let service = ProgressLayer::new().layer(upstream);
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).never());
+    let service = ProgressLayer::new().layer(upstream.clone());
     let request = run.attach(request());
     let mut body = service.oneshot(request).await.unwrap().into_body();
     body.token().await;
@@ -171,7 +171,7 @@ async fn nothing_is_left_when_a_stream_is_over() {
 
     drop(body);
 
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
     assert_eq!(run.in_flight(), 0);
 }
 
@@ -188,7 +188,7 @@ impl Wake for Wakes {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_any_more_when_a_stream_is_over() {
     let script = Script::sse().data(chat("a")).wait(20.0).data(DONE);
-    let service = ProgressLayer::new().layer(script.upstream().0);
+    let service = ProgressLayer::new().layer(Upstream::script(script));
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     let wakes = Arc::new(Wakes::default());
     let waker = Waker::from(Arc::clone(&wakes));
@@ -215,13 +215,13 @@ async fn a_notice_comes_after_what_was_read_in_its_instant() {
     let half = Script::json().wait(30.0).data("{\"choices\":");
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(30)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ProgressLayer::new().notices(ProgressNotices::new().quiet(secs(0))))
-        .service(Several::new([half.wait(10.0).data("[]}")]));
+        .service(Upstream::scripts([half.wait(10.0).data("[]}")]));
     let run = Run::open();
 
     let noticed = Noticed::of(&run);
-    let answer = service.oneshot(run.attach(prompt("m", false))).await;
+    let answer = service.oneshot(run.attach(prompt_json("m"))).await;
 
     let whole = answer.unwrap().into_body().read().await.whole();
     assert_eq!(whole, "{\"choices\":[]}");

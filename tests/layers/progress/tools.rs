@@ -6,7 +6,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, NodeKind, ProgressNotices, Run, Scope, TerminalReason};
 
 use super::{Noticed, each};
-use crate::support::{Script, poll_once, request, secs};
+use crate::support::{Script, Upstream, poll_once, request, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_that_takes_long_is_told_of_at_exact_instants() {
@@ -79,7 +79,7 @@ async fn a_run_that_ends_as_the_notice_is_due_is_told_of_as_ended() {
     let run = Run::open();
     run.notices(ProgressNotices::new());
     let noticed = Noticed::of(&run);
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(secs(30)).scope(Scope::Run);
     let answer = ceiling.layer(upstream).oneshot(run.attach(request()));
     let _body = answer.await.unwrap();

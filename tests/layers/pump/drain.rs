@@ -24,8 +24,8 @@ use tower_agent::{
 
 use super::turns;
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Several, Told, USAGE, chat, failing, healthy, later,
-    poll_once, prompt, quick, request, secs,
+    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure, healthy,
+    later, no_delay, poll_once, prompt, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -47,10 +47,10 @@ fn tail(script: Script) -> Script {
 #[tokio::test(start_paused = true)]
 async fn a_stream_whose_reader_left_is_read_to_its_end_for_its_usage() {
     for frames in 0..3_u64 {
-        let told = Told::default();
-        let (upstream, probe) = stream().upstream();
+        let told = Summaries::default();
+        let upstream = Upstream::script(stream());
         let start = Instant::now();
-        let service = told.layer().layer(pump().layer(upstream));
+        let service = told.layer().layer(pump().layer(upstream.clone()));
         let mut body = service.oneshot(request()).await.unwrap().into_body();
         for _ in 0..frames {
             body.token().await;
@@ -58,17 +58,17 @@ async fn a_stream_whose_reader_left_is_read_to_its_end_for_its_usage() {
 
         drop(body);
         turns().await;
-        assert!(told.is_empty() && !probe.is_dropped());
-        assert_eq!(probe.run().terminal_reason(), None);
+        assert!(told.is_empty() && !upstream.is_dropped());
+        assert_eq!(upstream.run().terminal_reason(), None);
         sleep(LIMIT).await;
 
-        assert!(!probe.is_dropped(), "it came to its end");
+        assert!(!upstream.is_dropped(), "it came to its end");
         assert_eq!(told.tokens(), Some((7, 2)));
         let summary = told.one();
         assert_eq!((summary.reason, summary.elapsed), (LEFT, secs(5)));
         assert_eq!(summary.stop_reason.as_deref(), Some("stop"));
-        assert_eq!(probe.run().run().terminal_reason(), Some(LEFT));
-        assert_eq!(probe.run().in_flight(), 0);
+        assert_eq!(upstream.run().run().terminal_reason(), Some(LEFT));
+        assert_eq!(upstream.run().in_flight(), 0);
         assert_eq!(start.elapsed(), LIMIT + secs(frames.saturating_sub(1)));
         let tasks = tokio::runtime::Handle::current().metrics();
         assert_eq!(tasks.num_alive_tasks(), 0);
@@ -80,20 +80,23 @@ async fn at_the_limit_the_reason_is_stored_and_upstream_dropped() {
     let silent = Script::sse().data(chat("a")).never();
     let endless = Script::sse().repeat(100, 1.0, chat("a"));
     for script in [silent, endless, Script::before_head().never()] {
-        let told = Told::default();
-        let (upstream, probe) = script.upstream();
-        let mut call = told.layer().layer(pump().layer(upstream)).call(request());
+        let told = Summaries::default();
+        let upstream = Upstream::script(script);
+        let mut call = told
+            .layer()
+            .layer(pump().layer(upstream.clone()))
+            .call(request());
         let answer = futures_util::FutureExt::now_or_never(&mut call);
         turns().await;
         let left = Instant::now();
 
         drop((answer, call));
         sleep(LIMIT - Duration::from_millis(1)).await;
-        assert!(!probe.is_dropped() && told.is_empty());
+        assert!(!upstream.is_dropped() && told.is_empty());
         sleep(secs(1)).await;
 
-        assert_eq!(probe.dropped().at, left + LIMIT);
-        assert_eq!(probe.dropped().reason, Some(LEFT));
+        assert_eq!(upstream.dropped().at, left + LIMIT);
+        assert_eq!(upstream.dropped().reason, Some(LEFT));
         let summary = told.one();
         assert_eq!((summary.reason, summary.elapsed), (LEFT, LIMIT));
     }
@@ -101,59 +104,66 @@ async fn at_the_limit_the_reason_is_stored_and_upstream_dropped() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_does_not_starve_the_limit() {
-    let told = Told::default();
-    let (upstream, probe) = Script::sse().flood(chat("a")).upstream();
-    let service = told.layer().layer(pump().layer(upstream));
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
+    let service = told.layer().layer(pump().layer(upstream.clone()));
     drop(service.oneshot(request()).await.unwrap());
     turns().await;
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
 
     // Nobody is idle, so that time moves by hand alone.
     advance(LIMIT).await;
     turns().await;
 
-    assert_eq!(probe.dropped().reason, Some(LEFT));
+    assert_eq!(upstream.dropped().reason, Some(LEFT));
     assert_eq!(told.one().reason, LEFT);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_before_the_head_is_drained_for_too() {
-    let told = Told::default();
+    let told = Summaries::default();
     let script = Script::before_head().wait(3.0).head("text/event-stream");
-    let (upstream, probe) = tail(script.data(PRELUDE).repeat(2, 1.0, chat("a"))).upstream();
-    let mut call = told.layer().layer(pump().layer(upstream)).call(request());
+    let upstream = Upstream::script(tail(script.data(PRELUDE).repeat(2, 1.0, chat("a"))));
+    let mut call = told
+        .layer()
+        .layer(pump().layer(upstream.clone()))
+        .call(request());
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
     drop(call);
     sleep(LIMIT).await;
 
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
     assert_eq!(told.tokens(), Some((7, 2)));
     assert_eq!((told.one().reason, told.one().elapsed), (LEFT, secs(5)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_had_not_begun_begins_no_more() {
-    let told = Told::default();
-    let upstream = Several::new([healthy()]);
+    let told = Summaries::default();
+    let upstream = Upstream::scripts([healthy()]);
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    drop(service.call(prompt("m", true)));
+    drop(service.call(prompt("m")));
     turns().await;
 
     assert_eq!(upstream.calls(), 0);
     assert_eq!((told.one().reason, told.one().elapsed), (LEFT, secs(0)));
 
-    let told = Told::default();
-    let (upstream, probe) = stream().upstream();
-    drop(told.layer().layer(pump().layer(upstream)).call(request()));
+    let told = Summaries::default();
+    let upstream = Upstream::script(stream());
+    drop(
+        told.layer()
+            .layer(pump().layer(upstream.clone()))
+            .call(request()),
+    );
     turns().await;
-    assert_eq!((probe.polls(), told.one().elapsed), (0, secs(0)));
+    assert_eq!((upstream.polls(), told.one().elapsed), (0, secs(0)));
 }
 
 /// The layers of a server, with two candidates that are tried twice each.
@@ -163,8 +173,8 @@ macro_rules! stack {
             .layer($told.layer())
             .layer(pump())
             .layer(ClientDisconnectLayer::new())
-            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(quick()))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(no_delay()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .layer(StepTimeoutLayer::new(secs(10)))
             .service($upstream.clone())
     };
@@ -184,9 +194,9 @@ async fn an_attempt_that_fails_while_it_drains_is_the_last() {
         Script::sse().data(PRELUDE).never(),
     ];
     for script in failures {
-        let told = Told::default();
-        let upstream = Several::new([script.clone(), healthy()]);
-        let mut call = stack!(told, upstream).call(prompt("a", true));
+        let told = Summaries::default();
+        let upstream = Upstream::scripts([script.clone(), healthy()]);
+        let mut call = stack!(told, upstream).call(prompt("a"));
         assert!(poll_once(&mut call).is_pending());
         turns().await;
         assert_eq!(upstream.calls(), 1);
@@ -205,10 +215,10 @@ async fn an_attempt_that_fails_while_it_drains_is_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_held_reads_on_past_its_commit() {
-    let told = Told::default();
+    let told = Summaries::default();
     let script = Script::sse().data(PRELUDE).wait(3.0);
-    let upstream = Several::new([tail(script.repeat(3, 1.0, chat("a")))]);
-    let mut call = stack!(told, upstream).call(prompt("a", true));
+    let upstream = Upstream::scripts([tail(script.repeat(3, 1.0, chat("a")))]);
+    let mut call = stack!(told, upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -224,15 +234,15 @@ async fn an_attempt_that_is_held_reads_on_past_its_commit() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_whose_hold_ends_while_it_drains_reads_on() {
-    let told = Told::default();
+    let told = Summaries::default();
     let script = Script::sse().data(PRELUDE).wait(4.0);
-    let upstream = Several::new([tail(script.data(chat("a")))]);
+    let upstream = Upstream::scripts([tail(script.data(chat("a")))]);
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
-        .layer(RetryBudgetLayer::new(quick()).hold(secs(2)))
+        .layer(RetryBudgetLayer::new(no_delay()).hold(secs(2)))
         .service(upstream);
-    let mut call = service.call(prompt("m", true));
+    let mut call = service.call(prompt("m"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -244,19 +254,19 @@ async fn an_attempt_whose_hold_ends_while_it_drains_reads_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_nobody_waits_for_asks_no_hook() {
-    let told = Told::default();
+    let told = Summaries::default();
     let asked = Arc::new(AtomicUsize::new(0));
-    let budget = quick().before_attempt({
+    let budget = no_delay().before_attempt({
         let asked = Arc::clone(&asked);
         move |_| asked.fetch_add(1, Ordering::SeqCst) < usize::MAX
     });
-    let upstream = Several::new([Script::before_head().wait(2.0).fail("reset"), healthy()]);
+    let upstream = Upstream::scripts([Script::before_head().wait(2.0).fail("reset"), healthy()]);
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
         .layer(RetryBudgetLayer::new(budget))
         .service(upstream.clone());
-    let mut call = service.call(prompt("m", true));
+    let mut call = service.call(prompt("m"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -269,9 +279,9 @@ async fn a_failure_that_nobody_waits_for_asks_no_hook() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_a_backoff_leaves_nothing_to_learn() {
-    let told = Told::default();
-    let upstream = Several::new([failing(429).header("retry-after", "20"), healthy()]);
-    let mut call = stack!(told, upstream).call(prompt("a", true));
+    let told = Summaries::default();
+    let upstream = Upstream::scripts([failure(429).header("retry-after", "20"), healthy()]);
+    let mut call = stack!(told, upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
     sleep(secs(1)).await;
@@ -289,20 +299,20 @@ async fn a_caller_who_leaves_in_a_backoff_leaves_nothing_to_learn() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_while_nobody_is_ready_leaves_nothing_to_learn() {
     // The first try fails, and the service is not ready for a second.
-    let told = Told::default();
+    let told = Summaries::default();
     let gate = Arc::new(tokio::sync::Semaphore::new(1));
     let slow = Script::before_head().wait(1.0).head("application/json");
-    let upstream = Several::new([slow.status(500)]);
+    let upstream = Upstream::scripts([slow.status(500)]);
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(tower::limit::GlobalConcurrencyLimitLayer::with_semaphore(
             Arc::clone(&gate),
         ))
         .service(upstream.clone());
     let ready = ServiceExt::<Request<Full<Bytes>>>::ready(&mut service).await;
-    let mut call = ready.unwrap().call(prompt("m", true));
+    let mut call = ready.unwrap().call(prompt("m"));
     let taken = tokio::spawn({
         let gate = Arc::clone(&gate);
         async move { gate.acquire_owned().await.unwrap() }
@@ -320,9 +330,9 @@ async fn a_caller_who_leaves_while_nobody_is_ready_leaves_nothing_to_learn() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_delivered_is_complete_and_not_drained() {
-    let told = Told::default();
-    let (upstream, probe) = Script::sse().data(USAGE).data(DONE).never().upstream();
-    let service = told.layer().layer(pump().layer(upstream));
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().data(USAGE).data(DONE).never());
+    let service = told.layer().layer(pump().layer(upstream.clone()));
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     body.token().await;
@@ -332,14 +342,14 @@ async fn an_answer_that_was_delivered_is_complete_and_not_drained() {
 
     assert_eq!(told.one().reason, TerminalReason::Completed);
     assert_eq!(told.tokens(), Some((7, 2)));
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_whose_task_is_done_is_over_with_its_reader() {
     // All of it lies in the channel.
-    let told = Told::default();
-    let (upstream, _) = Script::sse().data(chat("a")).fail("reset").upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
     let service = told.layer().layer(pump().layer(upstream));
     let body = service.oneshot(request()).await.unwrap().into_body();
     sleep(secs(1)).await;
@@ -352,13 +362,13 @@ async fn a_call_whose_task_is_done_is_over_with_its_reader() {
 
 #[tokio::test(start_paused = true)]
 async fn a_channel_that_was_full_does_not_hold_the_drain_up() {
-    let told = Told::default();
+    let told = Summaries::default();
     let script = tail(Script::sse().repeat(50, 0.1, chat("a")));
-    let (upstream, probe) = script.upstream();
-    let service = told.layer().layer(pump().layer(upstream));
+    let upstream = Upstream::script(script);
+    let service = told.layer().layer(pump().layer(upstream.clone()));
     let body = service.oneshot(request()).await.unwrap().into_body();
     sleep(secs(60)).await;
-    assert!(probe.frames() < 10);
+    assert!(upstream.frames() < 10);
 
     drop(body);
     sleep(secs(10)).await;
@@ -370,13 +380,13 @@ async fn a_channel_that_was_full_does_not_hold_the_drain_up() {
 #[tokio::test(start_paused = true)]
 async fn deadlines_hold_while_it_drains_and_win() {
     for scope in [Scope::Found, Scope::Run] {
-        let told = Told::default();
-        let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+        let told = Summaries::default();
+        let upstream = Upstream::script(Script::sse().data(chat("a")).never());
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(pump())
             .layer(HardCeilingLayer::new(LIMIT).scope(scope))
-            .service(upstream);
+            .service(upstream.clone());
         let start = Instant::now();
         let body = service.oneshot(request()).await.unwrap().into_body();
 
@@ -385,51 +395,51 @@ async fn deadlines_hold_while_it_drains_and_win() {
         sleep(LIMIT * 2).await;
 
         assert_eq!(told.one().reason, TerminalReason::HardCeiling);
-        assert_eq!(probe.dropped().at, start + LIMIT);
+        assert_eq!(upstream.dropped().at, start + LIMIT);
     }
-    let told = Told::default();
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
         .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream);
+        .service(upstream.clone());
     let start = Instant::now();
     drop(service.oneshot(request()).await.unwrap());
     sleep(LIMIT * 2).await;
     assert_eq!(told.one().reason, TerminalReason::StepTimeout);
-    assert_eq!(probe.dropped().at, start + secs(10));
+    assert_eq!(upstream.dropped().at, start + secs(10));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_ends_the_drain_in_one_turn() {
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let layer = RunLayer::new(registry.clone()).on_end(told.hook());
-    let service = layer.layer(pump().layer(upstream));
+    let service = layer.layer(pump().layer(upstream.clone()));
     drop(service.oneshot(request()).await.unwrap());
     sleep(secs(1)).await;
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
 
     assert_eq!(registry.shutdown(), 1);
     turns().await;
 
-    assert_eq!(probe.dropped().reason, Some(TerminalReason::Shutdown));
+    assert_eq!(upstream.dropped().reason, Some(TerminalReason::Shutdown));
     assert_eq!(told.one().reason, TerminalReason::Shutdown);
-    assert_eq!(probe.run().in_flight(), 0);
+    assert_eq!(upstream.run().in_flight(), 0);
 }
 
 /// Nobody is left who would say what the one call of the run came to.
 #[tokio::test(start_paused = true)]
 async fn a_drain_that_the_program_ends_well_ends_its_run() {
-    let told = Told::default();
-    let (upstream, probe) = stream().upstream();
-    let service = told.layer().layer(pump().layer(upstream));
+    let told = Summaries::default();
+    let upstream = Upstream::script(stream());
+    let service = told.layer().layer(pump().layer(upstream.clone()));
     let body = service.oneshot(request()).await.unwrap().into_body();
     drop(body);
     turns().await;
-    let call = probe.run();
+    let call = upstream.run();
     assert_eq!(call.run().terminal_reason(), None);
 
     assert!(call.end(TerminalReason::Completed));
@@ -443,49 +453,49 @@ async fn a_drain_that_the_program_ends_well_ends_its_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_for_disconnects_further_out_cancels_and_further_in_does_not() {
-    let told = Told::default();
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(ClientDisconnectLayer::new())
         .layer(pump())
-        .service(upstream);
+        .service(upstream.clone());
     drop(service.oneshot(request()).await.unwrap());
     turns().await;
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
     assert_eq!(told.one().reason, LEFT);
 
     for scope in [Scope::Found, Scope::Run] {
-        let told = Told::default();
-        let (upstream, probe) = stream().upstream();
+        let told = Summaries::default();
+        let upstream = Upstream::script(stream());
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(pump())
             .layer(ClientDisconnectLayer::new().scope(scope))
-            .service(upstream);
+            .service(upstream.clone());
         drop(service.oneshot(request()).await.unwrap());
         sleep(LIMIT).await;
-        assert!(!probe.is_dropped());
+        assert!(!upstream.is_dropped());
         assert_eq!((told.one().reason, told.tokens()), (LEFT, Some((7, 2))));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn two_pumps_drain_as_one() {
-    let told = Told::default();
-    let (upstream, probe) = stream().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(stream());
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
         .layer(pump())
-        .service(upstream);
+        .service(upstream.clone());
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     body.token().await;
 
     drop(body);
     sleep(LIMIT).await;
 
-    assert!(!probe.is_dropped());
+    assert!(!upstream.is_dropped());
     assert_eq!((told.one().reason, told.tokens()), (LEFT, Some((7, 2))));
     let tasks = tokio::runtime::Handle::current().metrics();
     assert_eq!(tasks.num_alive_tasks(), 0);
@@ -493,10 +503,14 @@ async fn two_pumps_drain_as_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pump_that_opened_the_run_drains_and_settles_it() {
-    let (upstream, probe) = stream().upstream();
-    let answer = pump().layer(upstream).oneshot(request()).await.unwrap();
+    let upstream = Upstream::script(stream());
+    let answer = pump()
+        .layer(upstream.clone())
+        .oneshot(request())
+        .await
+        .unwrap();
     drop(answer);
-    let run = probe.run();
+    let run = upstream.run();
     let settled = tokio::spawn(run.settled());
     turns().await;
     assert!(!settled.is_finished());
@@ -511,9 +525,9 @@ async fn a_pump_that_opened_the_run_drains_and_settles_it() {
 
 #[tokio::test(start_paused = true)]
 async fn the_run_of_an_id_outlives_a_drain() {
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let (upstream, _) = stream().upstream();
+    let upstream = Upstream::script(stream());
     let service = RunLayer::new(registry.clone())
         .on_end(told.hook())
         .layer(pump().layer(upstream));
@@ -541,12 +555,12 @@ async fn the_run_of_an_id_outlives_a_drain() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_handler_would_start_is_refused_and_what_it_started_goes_on() {
-    let told = Told::default();
+    let told = Summaries::default();
     let leave = Arc::new(Notify::new());
     let seen = Arc::new(std::sync::Mutex::new(None));
-    let (model, probe) = stream().upstream();
+    let model = Upstream::script(stream());
     let handler = {
-        let (leave, seen) = (Arc::clone(&leave), Arc::clone(&seen));
+        let (leave, seen, model) = (Arc::clone(&leave), Arc::clone(&seen), model.clone());
         tower::service_fn(move |request: Request<()>| {
             let (leave, seen, model) = (Arc::clone(&leave), Arc::clone(&seen), model.clone());
             let run = request.extensions().get::<Run>().unwrap().clone();
@@ -556,7 +570,7 @@ async fn what_a_handler_would_start_is_refused_and_what_it_started_goes_on() {
                 leave.notified().await;
                 assert!(run.check().is_err());
                 let tool = run.tool("late").call(async { Ok::<_, BoxError>(()) }).await;
-                let late = model.clone().oneshot(run.attach(super::request())).await;
+                let late = model.oneshot(run.attach(super::request())).await;
                 let late = tower_agent::TerminalReason::find(&*late.unwrap_err()).cloned();
                 let under_way = under_way.await.is_ok();
                 *seen.lock().unwrap() = Some((tool.unwrap_err(), late, under_way));
@@ -575,18 +589,18 @@ async fn what_a_handler_would_start_is_refused_and_what_it_started_goes_on() {
 
     let (tool, late, under_way) = seen.lock().unwrap().take().unwrap();
     assert!(matches!(tool, ToolError::Terminated(end) if end.reason == LEFT));
-    assert_eq!((late, probe.calls(), under_way), (Some(LEFT), 0, true));
+    assert_eq!((late, model.calls(), under_way), (Some(LEFT), 0, true));
     assert_eq!((told.one().reason, told.one().elapsed), (LEFT, secs(4)));
 }
 
 #[tokio::test(start_paused = true)]
 async fn below_a_layer_that_tries_again_nothing_is_tried_again() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::sse().data(PRELUDE).wait(2.0).fail("reset"),
         healthy(),
     ]);
-    let mut service = RetryBudgetLayer::new(quick()).layer(pump().layer(upstream.clone()));
-    let mut call = service.call(prompt("m", true));
+    let mut service = RetryBudgetLayer::new(no_delay()).layer(pump().layer(upstream.clone()));
+    let mut call = service.call(prompt("m"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -594,14 +608,14 @@ async fn below_a_layer_that_tries_again_nothing_is_tried_again() {
     sleep(LIMIT).await;
 
     assert_eq!(upstream.calls(), 1);
-    assert_eq!(upstream.seen()[0].run.run().in_flight(), 0);
+    assert_eq!(upstream.requests()[0].run().run().in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_panic_while_it_drains_ends_it() {
     std::panic::set_hook(Box::new(|_| {}));
-    let told = Told::default();
-    let (upstream, _) = Script::sse().data(chat("a")).wait(2.0).panic().upstream();
+    let told = Summaries::default();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).wait(2.0).panic());
     let service = told.layer().layer(pump().layer(upstream));
     drop(service.oneshot(request()).await.unwrap());
 
@@ -613,25 +627,25 @@ async fn a_panic_while_it_drains_ends_it() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_limit_nothing_is_drained() {
-    let (upstream, probe) = stream().upstream();
-    let service = PumpLayer::new(4).drain(None).layer(upstream);
+    let upstream = Upstream::script(stream());
+    let service = PumpLayer::new(4).drain(None).layer(upstream.clone());
     drop(service.oneshot(request()).await.unwrap());
-    assert_eq!(probe.run().terminal_reason(), Some(LEFT));
+    assert_eq!(upstream.run().terminal_reason(), Some(LEFT));
     turns().await;
-    assert!(probe.is_dropped());
+    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_while_a_held_attempt_drains_is_told_once() {
-    let told = Told::default();
+    let told = Summaries::default();
     let registry = RunRegistry::new();
-    let upstream = Several::new([Script::sse().data(PRELUDE).data(USAGE).never()]);
+    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).data(USAGE).never()]);
     let mut service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
         .layer(pump())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream);
-    let mut call = service.call(prompt("m", true));
+    let mut call = service.call(prompt("m"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
     drop(call);
@@ -653,7 +667,7 @@ fn a_drain_of_no_time_panics() {
 async fn a_call_that_was_admitted_before_the_registry_drains_is_answered() {
     for drain in [None, Some(LIMIT)] {
         let registry = RunRegistry::new();
-        let (upstream, _) = stream().upstream();
+        let upstream = Upstream::script(stream());
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(registry.clone()))
             .layer(PumpLayer::new(4).drain(drain))

@@ -14,7 +14,7 @@ use tower_agent::{HardCeilingLayer, Owner, RunEvent, RunRegistry, Scope, Termina
 use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
 use super::{id, opened, us};
-use crate::support::{DONE, Heard, ReadExt, Script, request, secs};
+use crate::support::{DONE, LogCapture, ReadExt, Script, Upstream, request, secs};
 
 const LIMIT: std::time::Duration = RunRegistry::WAIT;
 
@@ -50,13 +50,13 @@ impl<S: tracing::Subscriber> Layer<S> for Reopening {
 async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
     let registry = RunRegistry::new();
     let first = opened(&registry, us(), "r", "s").await;
-    let (slow, _) = Script::sse().wait(2.0).data(DONE).upstream();
+    let slow = Upstream::script(Script::sse().wait(2.0).data(DONE));
     let ceiling = HardCeilingLayer::new(secs(1)).observe().scope(Scope::Run);
     let call = ceiling.layer(slow).oneshot(first.attach(request()));
     call.await.unwrap().into_body().read().await.whole();
     let mut events = registry.subscribe();
     // Others may listen meanwhile, who keep tracing from taking this for the only one.
-    let _heard = Heard::listen();
+    let _heard = LogCapture::start();
     let reopening = Reopening(Mutex::new(Some(registry.clone())));
     let listening = tracing_subscriber::registry().with(reopening);
     let listening = tracing::subscriber::set_default(listening);

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, Scope, TerminalReason};
 
-use crate::support::{Script, request, secs};
+use crate::support::{Script, Upstream, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -52,7 +52,7 @@ fn whoever_is_woken_by_one_end_may_bring_about_another() {
 async fn the_last_of_a_deep_chain_of_children_reads_the_clocks_of_all() {
     let run = Run::open();
     let attached = HardCeilingLayer::new(secs(5)).scope(Scope::Run);
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answered = attached.layer(upstream).oneshot(run.attach(request()));
     let _unread = answered.await.unwrap();
     let mut chain = vec![run.child()];

@@ -5,7 +5,7 @@ use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry
 
 use super::{id, us};
 use crate::support::{
-    DONE, ReadExt, Script, chat, failing, prompt, quick, reason_of, request, secs,
+    DONE, ReadExt, Script, Upstream, chat, failure, no_delay, prompt, reason_of, request, secs,
 };
 
 const SHUTDOWN: Option<TerminalReason> = Some(TerminalReason::Shutdown);
@@ -39,13 +39,13 @@ async fn what_nobody_works_on_ends_at_once_and_nothing_is_admitted_any_more() {
     assert!(registry.get(us(), &id("s")).is_none());
     assert!(registry.supersede(us(), &id("r"), id("t")).is_none());
     assert!(registry.reopen(us(), &id("over")).is_none());
-    let (upstream, probe) = Script::sse().data(DONE).upstream();
-    let service = layer(&registry).layer(upstream);
+    let upstream = Upstream::script(Script::sse().data(DONE));
+    let service = layer(&registry).layer(upstream.clone());
     for late in [request(), named("new"), named("r"), request_of_new_run()] {
         let error = service.clone().oneshot(late).await.map(drop).unwrap_err();
         assert_eq!(reason_of(&error), SHUTDOWN);
     }
-    assert_eq!(probe.calls(), 0);
+    assert_eq!(upstream.calls(), 0);
 }
 
 fn request_of_new_run() -> Request<()> {
@@ -55,7 +55,7 @@ fn request_of_new_run() -> Request<()> {
 #[tokio::test(start_paused = true)]
 async fn a_run_of_one_call_finishes_and_is_completed() {
     let registry = RunRegistry::new();
-    let (upstream, _) = ten_seconds().upstream();
+    let upstream = Upstream::script(ten_seconds());
     let answer = layer(&registry).layer(upstream).oneshot(request()).await;
     let reading = tokio::spawn(answer.unwrap().into_body().read());
     sleep(secs(1)).await;
@@ -72,7 +72,7 @@ async fn a_run_of_one_call_finishes_and_is_completed() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_its_call_finishes_as_well() {
     let registry = RunRegistry::new();
-    let (upstream, _) = ten_seconds().upstream();
+    let upstream = Upstream::script(ten_seconds());
     // The first layer opens the run, the one for ids gives it its name.
     let service = HardCeilingLayer::new(secs(60)).layer(layer(&registry).layer(upstream));
     let answer = service.oneshot(request()).await.unwrap();
@@ -89,8 +89,8 @@ async fn a_run_that_is_its_call_finishes_as_well() {
 #[tokio::test(start_paused = true)]
 async fn the_current_step_of_a_run_of_many_finishes_and_no_other_starts() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = ten_seconds().upstream();
-    let service = layer(&registry).layer(upstream);
+    let upstream = Upstream::script(ten_seconds());
+    let service = layer(&registry).layer(upstream.clone());
     let answer = service.clone().oneshot(named("r")).await.unwrap();
     let reading = tokio::spawn(answer.into_body().read());
     sleep(secs(1)).await;
@@ -107,32 +107,35 @@ async fn the_current_step_of_a_run_of_many_finishes_and_no_other_starts() {
     assert_eq!(drained.await.unwrap(), 0);
     reading.await.unwrap().whole();
     assert_eq!(run.terminal_reason(), SHUTDOWN);
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_fails_while_it_drains_is_the_last() {
     let registry = RunRegistry::new();
-    let (upstream, probe) = failing(503).delayed(5).upstream();
+    let upstream = Upstream::script(failure(503).delayed(5));
     let service = ServiceBuilder::new()
         .layer(layer(&registry))
-        .layer(RetryBudgetLayer::new(quick()))
-        .service(upstream);
-    let calling = tokio::spawn(service.oneshot(prompt("m", true)));
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+    let calling = tokio::spawn(service.oneshot(prompt("m")));
     sleep(secs(1)).await;
 
     registry.drain(secs(30)).await;
 
     drop(calling.await.unwrap());
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_left_at_the_limit_is_cut_whether_the_drain_is_polled_or_not() {
     for polled in [true, false] {
         let registry = RunRegistry::new();
-        let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
-        let answer = layer(&registry).layer(upstream).oneshot(named("r")).await;
+        let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+        let answer = layer(&registry)
+            .layer(upstream.clone())
+            .oneshot(named("r"))
+            .await;
         let reading = tokio::spawn(answer.unwrap().into_body().read());
         sleep(secs(1)).await;
 
@@ -146,14 +149,14 @@ async fn what_is_left_at_the_limit_is_cut_whether_the_drain_is_polled_or_not() {
 
         assert_eq!(began.elapsed(), secs(30));
         assert_eq!(read.reason(), SHUTDOWN);
-        assert_eq!(probe.dropped().reason, SHUTDOWN);
+        assert_eq!(upstream.dropped().reason, SHUTDOWN);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_drain_cuts_at_its_limit_what_nobody_reads() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let unread = layer(&registry).layer(upstream).oneshot(named("r")).await;
     let run = registry.get(us(), &id("r")).unwrap();
     let draining = tokio::spawn(registry.drain(secs(30)));
@@ -171,7 +174,7 @@ async fn a_drain_cuts_at_its_limit_what_nobody_reads() {
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_cuts_a_drain_short() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let answer = layer(&registry).layer(upstream).oneshot(named("r")).await;
     let reading = tokio::spawn(answer.unwrap().into_body().read());
     let drain = registry.drain(secs(30));
@@ -187,7 +190,7 @@ async fn a_shutdown_cuts_a_drain_short() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_nobody_reads_keeps_it_no_longer_than_a_second() {
     let registry = RunRegistry::new();
-    let (upstream, _) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let answer = layer(&registry).layer(upstream).oneshot(named("r")).await;
     let began = Instant::now();
 

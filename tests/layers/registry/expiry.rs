@@ -4,13 +4,13 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use super::{IDLE, id, us};
-use crate::support::{Script, request, secs};
+use crate::support::{Script, Upstream, request, secs};
 
 const CEILING: u64 = 20;
 
 /// A call whose answer is neither read nor ever dropped.
 async fn leak(registry: &RunRegistry, scope: Scope, named: bool) -> Run {
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(secs(CEILING)).scope(scope);
     let layer = RunLayer::new(registry.clone()).owner_by(|_| us());
     let service = layer.layer(ceiling.layer(upstream));

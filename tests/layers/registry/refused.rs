@@ -15,7 +15,7 @@ use tower_agent::{
 };
 
 use super::id;
-use crate::support::{Several, failing, healthy, quick};
+use crate::support::{Upstream, failure, healthy, no_delay};
 
 type Bytestream = UnsyncBoxBody<Bytes, BoxError>;
 type Stack = BoxCloneService<Request<Bytestream>, StatusCode, Infallible>;
@@ -24,13 +24,13 @@ const GOOD: &str = r#"{"model":"m","messages":[]}"#;
 const BAD: &str = r#"{"model":"#;
 
 /// What a server has, with a pump; it answers the status once the body was read.
-fn stack(registry: &RunRegistry, upstream: Several) -> Stack {
+fn stack(registry: &RunRegistry, upstream: Upstream) -> Stack {
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry.clone()))
         .layer(PumpLayer::new(4))
         .layer(ModelFallbackLayer::new([Candidate::new("m")]))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream);
     BoxCloneService::new(ServiceExt::<Request<Bytestream>>::and_then(stack, status))
 }
@@ -82,7 +82,7 @@ fn reason(registry: &RunRegistry, name: &str) -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn refused_requests_with_new_ids_leave_no_run_open() {
-    let (registry, upstream) = (RunRegistry::new(), Several::new([healthy()]));
+    let (registry, upstream) = (RunRegistry::new(), Upstream::scripts([healthy()]));
     let stack = stack(&registry, upstream.clone());
     let refused: [(fn() -> Bytestream, u16); 3] =
         [(|| text(BAD), 400), (broken, 400), (too_large, 413)];
@@ -101,7 +101,7 @@ async fn refused_requests_with_new_ids_leave_no_run_open() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_who_leave_in_the_middle_of_an_upload_leave_no_run_open() {
-    let (registry, upstream) = (RunRegistry::new(), Several::new([healthy()]));
+    let (registry, upstream) = (RunRegistry::new(), Upstream::scripts([healthy()]));
     let stack = stack(&registry, upstream.clone());
     for number in 0..300 {
         let request = named(&format!("r-{number}"), late(60, GOOD));
@@ -115,7 +115,7 @@ async fn callers_who_leave_in_the_middle_of_an_upload_leave_no_run_open() {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_request_with_the_id_opens_it_anew_and_then_it_stays() {
-    let upstream = Several::new([healthy(), failing(400)]);
+    let upstream = Upstream::scripts([healthy(), failure(400)]);
     let registry = RunRegistry::new();
     let stack = stack(&registry, upstream.clone());
     for (body, expected) in [(BAD, 400), (GOOD, 200), (BAD, 400), (GOOD, 400)] {
@@ -133,7 +133,7 @@ async fn the_next_request_with_the_id_opens_it_anew_and_then_it_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_an_upstream_refused_keeps_its_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, Several::new([failing(400)]));
+    let stack = stack(&registry, Upstream::scripts([failure(400)]));
     let Ok(status) = stack.oneshot(named("r", text(GOOD))).await;
     assert_eq!(status, 400);
     settled().await;
@@ -145,7 +145,7 @@ async fn a_call_that_an_upstream_refused_keeps_its_run() {
 async fn a_refusal_does_not_end_what_another_request_of_the_id_does() {
     for (good, bad) in [(1, 2), (2, 1), (1, 1)] {
         let registry = RunRegistry::new();
-        let stack = stack(&registry, Several::new([healthy()]));
+        let stack = stack(&registry, Upstream::scripts([healthy()]));
         let served = stack.clone().oneshot(named("r", late(good, GOOD)));
         let refused = stack.oneshot(named("r", late(bad, BAD)));
 
@@ -165,7 +165,7 @@ async fn a_refusal_does_not_end_what_another_request_of_the_id_does() {
 #[tokio::test(start_paused = true)]
 async fn the_last_of_several_refusals_completes_the_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, Several::new([healthy()]));
+    let stack = stack(&registry, Upstream::scripts([healthy()]));
     let calls = [1, 2, 2].map(|at| stack.clone().oneshot(named("r", late(at, BAD))));
     let [first, second, third] = calls;
     let others = tokio::spawn(futures_util::future::join(second, third));
@@ -182,7 +182,7 @@ async fn the_last_of_several_refusals_completes_the_run() {
 async fn a_run_that_the_program_has_is_the_programs_to_end() {
     for opened_before in [true, false] {
         let registry = RunRegistry::new();
-        let stack = stack(&registry, Several::new([healthy()]));
+        let stack = stack(&registry, Upstream::scripts([healthy()]));
         let us = Owner::anonymous();
         if opened_before {
             let _run = registry.open(us, id("r"));
@@ -228,7 +228,7 @@ async fn a_service_that_refuses_without_attempts_leaves_no_run_open() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_that_race_for_a_new_id_leave_the_one_that_is_served_its_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, Several::new([healthy()]));
+    let stack = stack(&registry, Upstream::scripts([healthy()]));
     for number in 0..500 {
         let name = format!("r-{number}");
         let ask = |body| {

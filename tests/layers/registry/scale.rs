@@ -21,7 +21,7 @@ use tower_agent::{
 };
 
 use super::{id, us};
-use crate::support::{Script, chat, poll_once, reason_of, request, secs};
+use crate::support::{Script, Upstream, chat, poll_once, reason_of, request, secs};
 
 const RUNS: usize = 10_000;
 
@@ -82,13 +82,13 @@ fn ten_thousand_runs_of_a_session_end_in_one_call_and_nothing_is_left() {
 
 async fn ten_thousand(parks: &AtomicUsize) {
     let registry = RunRegistry::new();
-    let (upstream, probe) = Script::sse().data(chat("a")).never().upstream();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).owner_by(|_| us()))
         .layer(PumpLayer::new(4))
         .layer(HardCeilingLayer::new(secs(600)))
         .layer(StepTimeoutLayer::new(secs(120)))
-        .service(upstream);
+        .service(upstream.clone());
     let other = super::opened(&registry, us(), "other", "t").await;
     let before = Handle::current().metrics().num_alive_tasks();
     let (mut bodies, mut waits) = (Vec::new(), Vec::new());
@@ -129,7 +129,7 @@ async fn ten_thousand(parks: &AtomicUsize) {
         assert_eq!(body.await.unwrap(), (Some(TerminalReason::Aborted), true));
     }
     assert_eq!(began.elapsed(), secs(0));
-    let dropped = probe.all_dropped();
+    let dropped = upstream.drops();
     assert_eq!(dropped.len(), RUNS);
     let knew = |reason| reason == Some(TerminalReason::Aborted);
     assert!(dropped.into_iter().all(|dropped| knew(dropped.reason)));
@@ -140,7 +140,7 @@ async fn ten_thousand(parks: &AtomicUsize) {
         panic!()
     };
     assert_eq!(lost as usize, RUNS - RunRegistry::EVENTS);
-    assert!(probe.runs().iter().all(|run| run.run().in_flight() == 0));
+    assert!(upstream.runs().iter().all(|run| run.run().in_flight() == 0));
 
     let woken = wakes(parks, RunRegistry::REMEMBERED).await;
     assert!(woken <= LEVELS, "timers are left: {woken}");

@@ -5,7 +5,7 @@ use tower_agent::{
 };
 
 use super::{id, opened, us};
-use crate::support::{ReadExt, Script, call_of, reason_of, request, secs};
+use crate::support::{ReadExt, Script, Upstream, call_of, reason_of, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -102,7 +102,7 @@ async fn a_child_that_does_nothing_ends_with_who_asks_it_however_deep() {
 #[tokio::test(start_paused = true)]
 async fn a_parent_whose_ceiling_passed_unseen_is_heeded_before_anything_starts() {
     let run = Run::open();
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(secs(5)).scope(Scope::Run);
     let attached = run.attach(request());
     let _unread = ceiling.layer(upstream).oneshot(attached).await.unwrap();
@@ -120,7 +120,7 @@ async fn a_parent_whose_ceiling_passed_unseen_is_heeded_before_anything_starts()
 async fn a_childs_turns_and_its_cap_are_its_own() {
     let beside = |run: &Run| run.child_asked(secs(1));
     for open in [Run::child, Run::child_detached, beside] {
-        let (upstream, probe) = Script::json().data("{}").upstream();
+        let upstream = Upstream::script(Script::json().data("{}"));
         let (two, ten) = (TurnCapLayer::new(2), TurnCapLayer::new(10));
         let run = Run::open();
         let child = open(&run);
@@ -133,13 +133,13 @@ async fn a_childs_turns_and_its_cap_are_its_own() {
         }
         assert_eq!((run.turns(), child.turns()), (2, 2));
 
-        let one_more = two.layer(upstream).oneshot(child.attach(request()));
+        let one_more = two.layer(upstream.clone()).oneshot(child.attach(request()));
         let error = one_more.await.map(drop).unwrap_err();
 
         assert_eq!(reason_of(&error), Some(CAP));
         assert_eq!(child.terminal_reason(), Some(CAP));
         assert_eq!((run.terminal_reason(), run.turns()), (None, 2));
-        assert_eq!(probe.calls(), 4);
+        assert_eq!(upstream.calls(), 4);
     }
 }
 
@@ -251,7 +251,7 @@ async fn a_parent_that_is_only_closing_asks_nobody_yet() {
     let run = Run::open();
     let child = run.child_asked(secs(1));
     let layer = TurnCapLayer::new(1).finaliser(secs(60));
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let service = layer.layer(upstream);
     for _ in 0..2 {
         drop(service.clone().oneshot(run.attach(request())).await);

@@ -15,7 +15,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use super::{id, us};
-use crate::support::{Script, request, secs};
+use crate::support::{Script, Upstream, request, secs};
 
 const LIMIT: Duration = RunRegistry::WAIT;
 
@@ -78,7 +78,7 @@ async fn what_ended_within_ten_minutes_is_answered_at_once_and_then_unknown() {
 
 /// A stream that says nothing behind a ceiling of 20 s.
 async fn unread(registry: &RunRegistry, scope: Scope, id: Option<&str>) -> impl Sized {
-    let (upstream, _) = Script::sse().never().upstream();
+    let upstream = Upstream::script(Script::sse().never());
     let ceiling = HardCeilingLayer::new(secs(20)).scope(scope);
     let layer = RunLayer::new(registry.clone()).owner_by(|_| us());
     let service = layer.layer(ceiling.layer(upstream));

@@ -11,19 +11,19 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, chat, coded, failing, healthy, healthy_text, prompt,
-    quick, reason_of, secs,
+    ERROR, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
+    prompt, reason_of, secs,
 };
 
-type Service = Retry<Several>;
+type Service = Retry<Upstream>;
 
-fn around(upstream: &Several, budget: RetryBudget) -> Service {
+fn around(upstream: &Upstream, budget: RetryBudget) -> Service {
     RetryBudgetLayer::new(budget).layer(upstream.clone())
 }
 
 /// One call of the run, read whole: its status, its text and its reason.
 async fn call(service: &Service, run: &Run, model: &str) -> (u16, String, TerminalReason) {
-    let (request, call) = attached(run, prompt(model, true));
+    let (request, call) = attach(run, prompt(model));
     let answer = service.clone().oneshot(request).await.unwrap();
     let status = answer.status().as_u16();
     assert_eq!(
@@ -37,7 +37,7 @@ async fn call(service: &Service, run: &Run, model: &str) -> (u16, String, Termin
 
 /// A call that starts nothing, for the run is over.
 async fn refused(service: &Service, run: &Run) -> Option<TerminalReason> {
-    let request = run.attach(prompt("m", true)).map(|_| ReplayBody::default());
+    let request = run.attach(prompt("m")).map(|_| ReplayBody::default());
     let error = service.clone().oneshot(request).await.unwrap_err();
     assert_eq!(run.in_flight(), 0);
     reason_of(&error)
@@ -49,8 +49,8 @@ fn failed() -> TerminalReason {
 
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
-    let upstream = Several::new([failing(500)]);
-    let service = around(&upstream, quick());
+    let upstream = Upstream::scripts([failure(500)]);
+    let service = around(&upstream, no_delay());
     let run = Run::open();
 
     for _ in 0..4 {
@@ -69,13 +69,13 @@ async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
 /// the run ends in that poll.
 #[tokio::test(start_paused = true)]
 async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run_too() {
-    let budget = quick().max_attempts_per_candidate(1).per_run(0);
+    let budget = no_delay().max_attempts_per_candidate(1).per_run(0);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(600)))
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(RetryBudgetLayer::new(budget))
-        .service(Several::new([failing(500)]));
-    let mut request = prompt("m", true);
+        .service(Upstream::scripts([failure(500)]));
+    let mut request = prompt("m");
     let id = http::HeaderValue::from_static("r");
     request.headers_mut().insert("x-run-id", id);
 
@@ -88,8 +88,8 @@ async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run
 
 #[tokio::test(start_paused = true)]
 async fn the_eleventh_failure_of_any_kind_ends_the_run() {
-    let upstream = Several::new([failing(500)]);
-    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts([failure(500)]);
+    let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
 
     for model in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"] {
@@ -106,16 +106,16 @@ async fn the_eleventh_failure_of_any_kind_ends_the_run() {
 #[tokio::test(start_paused = true)]
 async fn successes_do_not_reset_what_was_counted() {
     let scripts = [
-        failing(500),
+        failure(500),
         healthy(),
-        failing(500),
+        failure(500),
         healthy(),
-        failing(500),
+        failure(500),
         healthy(),
-        failing(500),
+        failure(500),
     ];
-    let upstream = Several::new(scripts);
-    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts(scripts);
+    let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
 
     for at in 0..7 {
@@ -128,8 +128,8 @@ async fn successes_do_not_reset_what_was_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_a_repeat_made_good_is_not_counted() {
-    let upstream = Several::new((0..10).flat_map(|_| [failing(500), healthy()]));
-    let service = around(&upstream, quick());
+    let upstream = Upstream::scripts((0..10).flat_map(|_| [failure(500), healthy()]));
+    let service = around(&upstream, no_delay());
     let run = Run::open();
 
     for _ in 0..10 {
@@ -143,12 +143,12 @@ async fn a_failure_that_a_repeat_made_good_is_not_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn other_words_are_another_key_and_other_numbers_are_not() {
-    let upstream = Several::new([
-        coded(500, "x"),
-        crate::support::saying(500, r#"{"error":{"message":"try in 2 s","type":"x"}}"#),
-        crate::support::saying(500, r#"{"error":{"message":"try in 30 s","type":"x"}}"#),
+    let upstream = Upstream::scripts([
+        Script::error_code(500, "x"),
+        Script::answer(500, r#"{"error":{"message":"try in 2 s","type":"x"}}"#),
+        Script::answer(500, r#"{"error":{"message":"try in 30 s","type":"x"}}"#),
     ]);
-    let budget = quick().max_attempts_per_candidate(1).per_error_key(1);
+    let budget = no_delay().max_attempts_per_candidate(1).per_error_key(1);
     let service = around(&upstream, budget);
     let run = Run::open();
 
@@ -163,12 +163,12 @@ async fn other_words_are_another_key_and_other_numbers_are_not() {
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_transport_are_counted_too() {
     let broken = crate::support::Script::before_head().fail("reset");
-    let upstream = Several::new([broken]);
-    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts([broken]);
+    let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
 
     for _ in 0..4 {
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         let error = service.clone().oneshot(request).await.unwrap_err();
         assert_eq!(error.to_string(), "reset");
     }
@@ -179,8 +179,8 @@ async fn errors_of_the_transport_are_counted_too() {
 
 #[tokio::test(start_paused = true)]
 async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alone() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(9).count(Count::Every);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().max_attempts_per_candidate(9).count(Count::Every);
     let service = around(&upstream, budget);
     let run = Run::open();
 
@@ -196,8 +196,10 @@ async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alo
 
 #[tokio::test(start_paused = true)]
 async fn counting_every_attempt_the_eleventh_ends_the_run() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(20).count(Count::Every);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay()
+        .max_attempts_per_candidate(20)
+        .count(Count::Every);
     let service = around(&upstream, budget.per_error_key(None).unshared());
     let run = Run::open();
 
@@ -210,8 +212,8 @@ async fn counting_every_attempt_the_eleventh_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn several_budgets_tighten_and_share_what_was_counted() {
-    let upstream = Several::new([failing(500)]);
-    let one = || quick().max_attempts_per_candidate(1);
+    let upstream = Upstream::scripts([failure(500)]);
+    let one = || no_delay().max_attempts_per_candidate(1);
     let wide = around(&upstream, one());
     let narrow = around(&upstream, one().per_error_key(2));
     let run = Run::open();
@@ -229,15 +231,15 @@ async fn several_budgets_tighten_and_share_what_was_counted() {
 /// all the same.
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_that_nobody_reads_is_counted() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let budget = budget.per_run(3);
     let service = ClientDisconnectLayer::new().layer(around(&upstream, budget));
     let run = Run::open();
 
     for _ in 0..4 {
         assert_eq!(run.terminal_reason(), None);
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
         let answer = service.clone().oneshot(request).await.unwrap();
         assert_eq!(answer.status(), 500);
         drop(answer);
@@ -253,15 +255,15 @@ async fn a_failed_answer_that_nobody_reads_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_whose_rest_is_drained_is_counted() {
     let long = Script::json().status(500).data(vec![b' '; 1 << 20]).never();
-    let upstream = Several::new([long]);
-    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let upstream = Upstream::scripts([long]);
+    let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let pump = PumpLayer::new(1).drain(Some(secs(30)));
     let service = pump.layer(around(&upstream, budget.per_run(3)));
     let run = Run::open();
 
     for _ in 0..4 {
         assert_eq!(run.terminal_reason(), None);
-        let answer = service.clone().oneshot(run.attach(prompt("m", true)));
+        let answer = service.clone().oneshot(run.attach(prompt("m")));
         let answer = answer.await.unwrap();
         assert_eq!(answer.status(), 500);
         drop(answer);
@@ -273,15 +275,15 @@ async fn a_failed_answer_whose_rest_is_drained_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(1).per_error_key(None);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let budget = budget.per_run(None).consecutive_errors(2);
     let service = around(&upstream, budget);
     let run = Run::open();
 
     for _ in 0..3 {
         assert_eq!(run.terminal_reason(), None);
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         drop(service.clone().oneshot(request).await.unwrap());
     }
 
@@ -291,15 +293,15 @@ async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn who_leaves_before_or_in_a_good_answer_leaves_no_failure() {
-    let slow = failing(500).delayed(5);
-    let upstream = Several::new([slow, Script::sse().data(chat("a")).never()]);
-    let budget = quick().max_attempts_per_candidate(1).per_run(0);
+    let slow = failure(500).delayed(5);
+    let upstream = Upstream::scripts([slow, Script::sse().data(chat("a")).never()]);
+    let budget = no_delay().max_attempts_per_candidate(1).per_run(0);
     let service = ClientDisconnectLayer::new().layer(around(&upstream, budget));
     let run = Run::open();
 
-    let early = service.clone().oneshot(run.attach(prompt("m", true)));
+    let early = service.clone().oneshot(run.attach(prompt("m")));
     assert!(timeout(secs(1), early).await.is_err());
-    let answer = service.oneshot(run.attach(prompt("m", true))).await;
+    let answer = service.oneshot(run.attach(prompt("m"))).await;
     let mut body = answer.unwrap().into_body();
     assert!(body.frame().await.is_some());
     drop(body);
@@ -309,8 +311,8 @@ async fn who_leaves_before_or_in_a_good_answer_leaves_no_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn runs_do_not_share_what_was_counted() {
-    let upstream = Several::new([failing(500)]);
-    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts([failure(500)]);
+    let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
 
     for _ in 0..8 {
         let run = Run::open();
@@ -323,8 +325,8 @@ async fn runs_do_not_share_what_was_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn tools_and_calls_are_counted_together() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(1).per_run(3);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().max_attempts_per_candidate(1).per_run(3);
     let service = around(&upstream, budget);
     let run = Run::open();
 
@@ -347,7 +349,7 @@ async fn tool(run: &Run, name: &'static str, error: Option<String>) {
 
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_between() {
-    let service = around(&Several::new([healthy()]), quick());
+    let service = around(&Upstream::scripts([healthy()]), no_delay());
     let run = Run::open();
     for number in 1..=4 {
         call(&service, &run, "m").await;
@@ -361,8 +363,8 @@ async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_betwee
 
 #[tokio::test(start_paused = true)]
 async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_between() {
-    let upstream = Several::new((0..6).flat_map(|_| [failing(500), healthy()]));
-    let service = around(&upstream, quick().max_attempts_per_candidate(1));
+    let upstream = Upstream::scripts((0..6).flat_map(|_| [failure(500), healthy()]));
+    let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
     for model in ["a", "b", "c", "d", "e"] {
         assert_eq!(call(&service, &run, model).await.0, 500);
@@ -381,7 +383,7 @@ async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_be
 #[tokio::test(start_paused = true)]
 async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for() {
     let run = Run::open();
-    run.limit_errors(&quick().per_error_key(1).per_run(1));
+    run.limit_errors(&no_delay().per_error_key(1).per_run(1));
     for _ in 0..2 {
         assert_eq!(run.terminal_reason(), None);
         tool(&run, "read", Some("no such file".into())).await;

@@ -11,35 +11,51 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, coded, failing, healthy, prompt, quick, reason_of,
-    secs, tries,
+    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, reason_of, secs,
+    tries,
 };
 
 #[tokio::test(start_paused = true)]
 async fn what_would_fail_again_is_sent_once() {
     use FailureClass as Class;
     for (script, status, class) in [
-        (failing(400), 400, Class::Caller),
-        (failing(401), 401, Class::Auth),
-        (failing(402), 402, Class::Quota),
-        (failing(403), 403, Class::Auth),
-        (failing(404), 404, Class::Caller),
-        (failing(413), 413, Class::TooLarge),
-        (failing(422), 422, Class::Caller),
-        (coded(429, "insufficient_quota"), 429, Class::Quota),
+        (failure(400), 400, Class::Caller),
+        (failure(401), 401, Class::Auth),
+        (failure(402), 402, Class::Quota),
+        (failure(403), 403, Class::Auth),
+        (failure(404), 404, Class::Caller),
+        (failure(413), 413, Class::TooLarge),
+        (failure(422), 422, Class::Caller),
         (
-            coded(400, "context_length_exceeded"),
+            Script::error_code(429, "insufficient_quota"),
+            429,
+            Class::Quota,
+        ),
+        (
+            Script::error_code(400, "context_length_exceeded"),
             400,
             Class::ContextOverflow,
         ),
-        (coded(400, "content_filter"), 400, Class::ContentFilter),
-        (coded(404, "model_not_found"), 404, Class::ModelGone),
-        (coded(413, "rate_limit_exceeded"), 413, Class::RequestLimit),
+        (
+            Script::error_code(400, "content_filter"),
+            400,
+            Class::ContentFilter,
+        ),
+        (
+            Script::error_code(404, "model_not_found"),
+            404,
+            Class::ModelGone,
+        ),
+        (
+            Script::error_code(413, "rate_limit_exceeded"),
+            413,
+            Class::RequestLimit,
+        ),
     ] {
-        let upstream = Several::new([script, healthy()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script, healthy()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let answer = service.oneshot(request).await.unwrap();
 
@@ -58,21 +74,21 @@ async fn what_would_fail_again_is_sent_once() {
 #[tokio::test(start_paused = true)]
 async fn what_may_pass_is_tried_again() {
     for script in [
-        failing(408),
-        failing(409),
-        failing(424),
-        failing(429),
-        failing(500),
-        failing(502),
-        failing(503),
-        failing(529),
-        coded(400, "rate_limit_exceeded"),
+        failure(408),
+        failure(409),
+        failure(424),
+        failure(429),
+        failure(500),
+        failure(502),
+        failure(503),
+        failure(529),
+        Script::error_code(400, "rate_limit_exceeded"),
         Script::before_head().fail("reset"),
     ] {
-        let upstream = Several::new([script, healthy()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script, healthy()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.status(), 200);
         assert_eq!(upstream.calls(), 2);
@@ -83,15 +99,15 @@ async fn what_may_pass_is_tried_again() {
 async fn a_wait_for_which_the_time_does_not_last_is_not_begun() {
     for (asked, waited) in [("9.9", true), ("9.901", false), ("30", false)] {
         for scope in [Scope::Found, Scope::Run] {
-            let limited = failing(429).header("retry-after", asked);
-            let upstream = Several::new([limited, healthy()]);
+            let limited = failure(429).header("retry-after", asked);
+            let upstream = Upstream::scripts([limited, healthy()]);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::new(secs(10)).scope(scope))
-                .layer(RetryBudgetLayer::new(quick()))
+                .layer(RetryBudgetLayer::new(no_delay()))
                 .service(upstream.clone());
             let start = Instant::now();
 
-            let request = Run::open().attach(prompt("m", true));
+            let request = Run::open().attach(prompt("m"));
             let answer = service.oneshot(request).await.unwrap();
 
             let status = if waited { 200 } else { 429 };
@@ -108,13 +124,13 @@ async fn a_wait_for_which_the_time_does_not_last_is_not_begun() {
 
 #[tokio::test(start_paused = true)]
 async fn the_least_time_of_an_attempt_is_a_setting() {
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick().min_attempt(secs(11))))
+        .layer(RetryBudgetLayer::new(no_delay().min_attempt(secs(11))))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), 500);
     assert_eq!(upstream.calls(), 1);
@@ -122,14 +138,14 @@ async fn the_least_time_of_an_attempt_is_a_setting() {
 
 #[tokio::test(start_paused = true)]
 async fn a_step_window_is_no_time_that_is_left() {
-    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
+    let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), 200);
     assert_eq!(upstream.times(start), [secs(0), secs(30)]);
@@ -138,11 +154,11 @@ async fn a_step_window_is_no_time_that_is_left() {
 #[tokio::test(start_paused = true)]
 async fn a_candidate_gets_as_many_attempts_as_are_set() {
     for most in [1, 2, 5] {
-        let upstream = Several::new([failing(500)]);
-        let budget = quick().max_attempts_per_candidate(most);
+        let upstream = Upstream::scripts([failure(500)]);
+        let budget = no_delay().max_attempts_per_candidate(most);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.status(), 500);
         assert_eq!(upstream.calls(), most as usize);
@@ -152,10 +168,10 @@ async fn a_candidate_gets_as_many_attempts_as_are_set() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_hands_up_the_answer() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick().shared(0.0, 0)).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay().shared(0.0, 0)).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let answer = service.oneshot(request).await.unwrap();
 
@@ -171,9 +187,9 @@ async fn an_empty_bucket_hands_up_the_answer() {
 async fn calls_of<const N: usize>(budgets: [RetryBudget; N]) -> [usize; N] {
     let mut calls = [0; N];
     for (budget, calls) in budgets.into_iter().zip(&mut calls) {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
-        service.oneshot(prompt("m", true)).await.unwrap();
+        service.oneshot(prompt("m")).await.unwrap();
         *calls = upstream.calls();
     }
     calls
@@ -181,9 +197,9 @@ async fn calls_of<const N: usize>(budgets: [RetryBudget; N]) -> [usize; N] {
 
 #[tokio::test(start_paused = true)]
 async fn layers_with_clones_of_one_budget_share_its_bucket() {
-    let one = quick().shared(0.5, 0);
+    let one = no_delay().shared(0.5, 0);
     let clones = [one.clone(), one.clone(), one.clone(), one];
-    let others = [(); 4].map(|()| quick().shared(0.5, 0));
+    let others = [(); 4].map(|()| no_delay().shared(0.5, 0));
 
     assert_eq!(calls_of(clones).await, [1, 2, 1, 2]);
     assert_eq!(calls_of(others).await, [1, 1, 1, 1]);
@@ -191,7 +207,7 @@ async fn layers_with_clones_of_one_budget_share_its_bucket() {
 
 #[tokio::test(start_paused = true)]
 async fn the_floor_of_the_bucket_fills_with_time() {
-    let one = quick().shared(0.0, 1);
+    let one = no_delay().shared(0.0, 1);
 
     assert_eq!(calls_of([one.clone(), one.clone()]).await, [2, 1]);
     tokio::time::sleep(secs(1)).await;
@@ -200,7 +216,7 @@ async fn the_floor_of_the_bucket_fills_with_time() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_shared_budget_each_call_repeats() {
-    let one = quick().unshared();
+    let one = no_delay().unshared();
 
     assert_eq!(calls_of([(); 40].map(|()| one.clone())).await, [2; 40]);
 }
@@ -210,7 +226,7 @@ async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
     let budget =
-        quick()
+        no_delay()
             .max_attempts_per_candidate(5)
             .before_attempt(move |next: &NextAttempt<'_>| {
                 let mut seen = noted.lock().unwrap();
@@ -218,14 +234,11 @@ async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
                 seen.push((next.run.clone(), next.attempt, candidate, next.after));
                 next.attempt < 3
             });
-    let upstream = Several::new([failing(500), failing(429), healthy()]);
+    let upstream = Upstream::scripts([failure(500), failure(429), healthy()]);
     let service = RetryBudgetLayer::new(budget.shared(1.0, 0)).layer(upstream.clone());
     let run = Run::open();
 
-    let answer = service
-        .oneshot(run.attach(prompt("m", true)))
-        .await
-        .unwrap();
+    let answer = service.oneshot(run.attach(prompt("m"))).await.unwrap();
 
     assert_eq!(answer.status(), 429);
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
@@ -247,18 +260,18 @@ async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
 async fn the_hook_is_asked_last_but_for_the_budgets() {
     let never = |_: &NextAttempt<'_>| panic!("nobody was to ask");
     let refused = [
-        (failing(400), 2),
-        (failing(429).header("retry-after", "3600"), 2),
-        (failing(500), 1),
+        (failure(400), 2),
+        (failure(429).header("retry-after", "3600"), 2),
+        (failure(500), 1),
     ];
     for (script, most) in refused {
-        let budget = quick()
+        let budget = no_delay()
             .max_attempts_per_candidate(most)
             .before_attempt(never);
-        let upstream = Several::new([script]);
+        let upstream = Upstream::scripts([script]);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
 
-        service.oneshot(prompt("m", true)).await.unwrap();
+        service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(upstream.calls(), 1);
     }
@@ -266,7 +279,7 @@ async fn the_hook_is_asked_last_but_for_the_budgets() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusing_hook_leaves_the_bucket_as_it_was() {
-    let budget = quick().shared(0.5, 0);
+    let budget = no_delay().shared(0.5, 0);
     let refusing = budget.clone().before_attempt(|_| false);
 
     // Two deposits make a repeat, and the refusal took none.
@@ -278,13 +291,13 @@ async fn a_refusing_hook_leaves_the_bucket_as_it_was() {
 
 #[tokio::test(start_paused = true)]
 async fn the_last_attempts_own_ceiling_is_the_calls_reason() {
-    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(HardCeilingLayer::new(secs(10)))
         .service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     let start = Instant::now();
 
     let error = service.oneshot(request).await.unwrap_err();

@@ -21,7 +21,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, Script, Several, attached, failing, healthy, later, prompt, quick, reason_of, secs,
+    PRELUDE, Script, Upstream, attach, failure, healthy, later, no_delay, prompt, reason_of, secs,
 };
 
 fn reasons() -> [TerminalReason; 5] {
@@ -42,8 +42,8 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
             Script::sse().data(PRELUDE).never(),
             Script::json().status(500).data("{").never(),
         ] {
-            let upstream = Several::new([script, healthy()]);
-            let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+            let upstream = Upstream::scripts([script, healthy()]);
+            let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
             let run = Run::open();
             let ended = later(0, {
                 let (run, reason) = (run.clone(), reason.clone());
@@ -51,14 +51,14 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
             });
             let start = Instant::now();
 
-            let request = run.attach(prompt("m", true));
+            let request = run.attach(prompt("m"));
             let error = service.oneshot(request).await.unwrap_err();
 
             assert!(ended.await.unwrap());
             assert_eq!(start.elapsed(), Duration::ZERO);
             assert_eq!(reason_of(&error), Some(reason.clone()));
             assert_eq!(upstream.calls(), 1);
-            assert_eq!(upstream.probe().dropped().reason, Some(reason.clone()));
+            assert_eq!(upstream.dropped().reason, Some(reason.clone()));
             assert_eq!(run.in_flight(), 0);
         }
     }
@@ -67,8 +67,8 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
     for reason in reasons() {
-        let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let ended = later(10, {
             let (run, reason) = (run.clone(), reason.clone());
@@ -76,7 +76,7 @@ async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
         });
         let start = Instant::now();
 
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         let error = service.oneshot(request).await.unwrap_err();
 
         assert!(ended.await.unwrap());
@@ -90,9 +90,9 @@ async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn what_broke_before_the_backoff_is_the_source_of_the_end() {
     let broken = Script::before_head().fail("reset by peer");
-    let upstream = Several::new([broken]);
+    let upstream = Upstream::scripts([broken]);
     // It waits for a minute at least.
-    let budget = quick()
+    let budget = no_delay()
         .delays(secs(60), secs(60))
         .jitter(Jitter::Decorrelated);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
@@ -101,10 +101,7 @@ async fn what_broke_before_the_backoff_is_the_source_of_the_end() {
         let run = run.clone();
         move || run.end(TerminalReason::Aborted)
     });
-    let error = service
-        .oneshot(run.attach(prompt("m", true)))
-        .await
-        .unwrap_err();
+    let error = service.oneshot(run.attach(prompt("m"))).await.unwrap_err();
 
     assert!(ended.await.unwrap());
     let ended = Terminated::find(&*error).unwrap();
@@ -146,10 +143,10 @@ async fn an_answer_that_looks_like_a_rate_limit_does_not_hide_the_end() {
         let answer = Response::builder().status(429).header("retry-after", "0");
         Ok(answer.body(Full::from("slow down")).unwrap())
     });
-    let service = RetryBudgetLayer::new(quick()).layer(upstream);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream);
     let run = Run::open();
 
-    let request = run.attach(prompt("m", true));
+    let request = run.attach(prompt("m"));
     let error = service.oneshot(request).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
@@ -161,10 +158,10 @@ async fn an_answer_that_looks_like_a_rate_limit_does_not_hide_the_end() {
 async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
     let (calls, upstream) =
         ends_and_answers(|| Err(io::Error::other("429 rate_limit_exceeded").into()));
-    let service = RetryBudgetLayer::new(quick()).layer(upstream);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream);
     let run = Run::open();
 
-    let request = run.attach(prompt("m", true));
+    let request = run.attach(prompt("m"));
     let error = service.oneshot(request).await.unwrap_err();
 
     let ended = Terminated::find(&*error).unwrap();
@@ -177,16 +174,16 @@ async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_while_the_service_is_not_ready_is_not_tried_again() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::before_head().wait(1.0).fail("reset"),
         Script::before_head().never(),
     ]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     let ended = later(10, {
         let run = run.clone();
         move || run.end(TerminalReason::Aborted)
@@ -195,7 +192,7 @@ async fn a_run_that_ends_while_the_service_is_not_ready_is_not_tried_again() {
 
     // The other one takes the permit when the first try fails, and keeps it.
     let first = service.clone().oneshot(request);
-    let other = timeout(secs(60), service.oneshot(prompt("m", true)));
+    let other = timeout(secs(60), service.oneshot(prompt("m")));
     let other = tokio::spawn(other);
     let error = first.await.unwrap_err();
 
@@ -210,19 +207,19 @@ async fn a_run_that_ends_while_the_service_is_not_ready_is_not_tried_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_fires_while_the_service_is_not_ready() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::before_head().wait(1.0).fail("reset"),
         Script::before_head().never(),
     ]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let first = service.clone().oneshot(prompt("m", true));
-    let other = tokio::spawn(service.oneshot(prompt("m", true)));
+    let first = service.clone().oneshot(prompt("m"));
+    let other = tokio::spawn(service.oneshot(prompt("m")));
     let error = first.await.unwrap_err();
 
     assert_eq!(start.elapsed(), secs(10));
@@ -234,19 +231,16 @@ async fn a_ceiling_fires_while_the_service_is_not_ready() {
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_run_that_is_set_in_the_backoff_ends_it() {
-    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
-    let waiting = RetryBudgetLayer::new(quick()).layer(upstream.clone());
-    let (never, _) = Script::before_head()
-        .wait(2.0)
-        .head("text/plain")
-        .upstream();
+    let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
+    let waiting = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let never = Upstream::script(Script::before_head().wait(2.0).head("text/plain"));
     let limits = HardCeilingLayer::new(secs(5))
         .scope(Scope::Run)
         .layer(never);
     let run = Run::open();
     let start = Instant::now();
 
-    let waiting = waiting.oneshot(run.attach(prompt("m", true)));
+    let waiting = waiting.oneshot(run.attach(prompt("m")));
     let limits = limits.oneshot(run.attach(crate::support::request()));
     let (waited, limited) = tokio::join!(waiting, limits);
 
@@ -269,13 +263,13 @@ async fn each_clock_of_the_call_ends_it_during_the_try() {
             TerminalReason::CallerDeadline,
         ),
     ] {
-        let upstream = Several::new([Script::sse().data(PRELUDE).never(), healthy()]);
+        let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never(), healthy()]);
         let service = ServiceBuilder::new()
             .layer(ceiling)
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
         let start = Instant::now();
 
         let error = service.oneshot(request).await.unwrap_err();
@@ -291,10 +285,10 @@ async fn each_clock_of_the_call_ends_it_during_the_try() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_starts_no_try() {
-    let upstream = Several::new([healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     run.end(TerminalReason::TurnCap);
 
     let error = service.oneshot(request).await.unwrap_err();

@@ -7,7 +7,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt, quick,
+    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
     reason_of, secs,
 };
 
@@ -31,11 +31,11 @@ fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_make_no_more_tries_than_one() {
-    let budget = quick();
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay();
+    let upstream = Upstream::scripts([failure(500)]);
     let service = nested(budget.clone(), budget).service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let answer = service.oneshot(request).await.unwrap();
 
@@ -50,11 +50,11 @@ async fn nested_layers_make_no_more_tries_than_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
-    let budget = quick().max_attempts_per_candidate(5).shared(0.0, 3);
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay().max_attempts_per_candidate(5).shared(0.0, 3);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = nested(budget.clone(), budget).service(upstream.clone());
 
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(upstream.calls(), 4, "one and three repeats, not 25");
 }
@@ -62,12 +62,12 @@ async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
 #[tokio::test(start_paused = true)]
 async fn nested_layers_pay_in_once_a_call() {
     for (calls, expected) in [(1, 1), (2, 3), (3, 4), (4, 6)] {
-        let budget = quick().max_attempts_per_candidate(5).shared(0.5, 0);
-        let upstream = Several::new([failing(500)]);
+        let budget = no_delay().max_attempts_per_candidate(5).shared(0.5, 0);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = nested(budget.clone(), budget).service(upstream.clone());
 
         for _ in 0..calls {
-            service.clone().oneshot(prompt("m", true)).await.unwrap();
+            service.clone().oneshot(prompt("m")).await.unwrap();
         }
 
         assert_eq!(upstream.calls(), expected, "half of {calls} repeated");
@@ -76,14 +76,14 @@ async fn nested_layers_pay_in_once_a_call() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
-    let budget = quick().shared(0.5, 0);
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay().shared(0.5, 0);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(budget.clone()))
         .service(nested(budget.clone(), budget).service(upstream.clone()));
 
     for _ in 0..2 {
-        service.clone().oneshot(prompt("a", true)).await.unwrap();
+        service.clone().oneshot(prompt("a")).await.unwrap();
     }
 
     // Each candidate was paid for twice, and repeated once.
@@ -92,13 +92,13 @@ async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_of_two_budgets_pay_into_both() {
-    let (outer, inner) = (quick().shared(0.0, 0), quick().shared(0.5, 0));
+    let (outer, inner) = (no_delay().shared(0.0, 0), no_delay().shared(0.5, 0));
     for (outer, inner) in [(outer.clone(), inner.clone()), (inner, outer)] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = nested(outer, inner).service(upstream.clone());
 
         for _ in 0..2 {
-            service.clone().oneshot(prompt("m", true)).await.unwrap();
+            service.clone().oneshot(prompt("m")).await.unwrap();
         }
 
         assert_eq!(upstream.calls(), 3);
@@ -107,8 +107,8 @@ async fn nested_layers_of_two_budgets_pay_into_both() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
-    let budget = quick().shared(0.5, 1).max_attempts_per_candidate(5);
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay().shared(0.5, 1).max_attempts_per_candidate(5);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = ServiceBuilder::new()
         .layer(RetryBudgetLayer::new(budget.clone()))
         .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
@@ -117,7 +117,7 @@ async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
         ))
         .service(upstream.clone());
 
-    service.oneshot(prompt("a", true)).await.unwrap();
+    service.oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(
         upstream.models(),
@@ -133,11 +133,11 @@ async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
 
 #[tokio::test(start_paused = true)]
 async fn the_outer_layer_takes_the_commit_of_the_inner() {
-    let upstream = Several::new([failing(500), failing(500), failing(500), healthy()]);
-    let budget = quick().max_attempts_per_candidate(4);
+    let upstream = Upstream::scripts([failure(500), failure(500), failure(500), healthy()]);
+    let budget = no_delay().max_attempts_per_candidate(4);
     let service = nested(budget.clone(), budget).service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let answer = service.oneshot(request).await.unwrap();
 
@@ -149,14 +149,14 @@ async fn the_outer_layer_takes_the_commit_of_the_inner() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_count_one_failure_of_the_harness() {
-    let budget = quick();
-    let upstream = Several::new([failing(500)]);
+    let budget = no_delay();
+    let upstream = Upstream::scripts([failure(500)]);
     let run = Run::open();
 
     for calls in 1..=4 {
         assert_eq!(run.terminal_reason(), None, "{calls}");
         let service = nested(budget.clone(), budget.clone()).service(upstream.clone());
-        let answer = service.oneshot(run.attach(prompt("m", true))).await;
+        let answer = service.oneshot(run.attach(prompt("m"))).await;
         answer.unwrap().into_body().read().await.whole();
     }
 
@@ -165,16 +165,16 @@ async fn nested_layers_count_one_failure_of_the_harness() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_count_every_attempt_once() {
-    let budget = quick()
+    let budget = no_delay()
         .count(Count::Every)
         .max_attempts_per_candidate(3)
         .per_error_key(None)
         .per_run(2);
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let service = nested(budget.clone(), budget).service(upstream.clone());
     let run = Run::open();
 
-    let answer = service.oneshot(run.attach(prompt("m", true))).await;
+    let answer = service.oneshot(run.attach(prompt("m"))).await;
     answer.unwrap().into_body().read().await.whole();
 
     assert_eq!(upstream.calls(), 3);
@@ -183,13 +183,13 @@ async fn nested_layers_count_every_attempt_once() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_layers_repeat_a_silent_attempt_once() {
-    let budget = quick().max_attempts_per_candidate(5);
-    let upstream = Several::new([Script::before_head().never()]);
+    let budget = no_delay().max_attempts_per_candidate(5);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let service = nested(budget.clone(), budget.clone())
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.calls(), 2);
@@ -200,6 +200,6 @@ async fn nested_layers_repeat_a_silent_attempt_once() {
         .layer(nested(budget.clone(), budget).into_inner())
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
-    service.oneshot(prompt("m", true)).await.unwrap_err();
+    service.oneshot(prompt("m")).await.unwrap_err();
     assert_eq!(upstream.models()[2..], ["m", "m", "n", "n"]);
 }

@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, later,
-    prompt, quick, reason_of, run_on, secs,
+    PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, later,
+    no_delay, prompt, prompt_json, reason_of, run_on, secs,
 };
 
 fn failed() -> Option<TerminalReason> {
@@ -24,12 +24,12 @@ fn failed() -> Option<TerminalReason> {
 async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
     for (script, text) in [
         (healthy(), healthy_text()),
-        (failing(500), crate::support::ERROR.into()),
+        (failure(500), crate::support::ERROR.into()),
     ] {
-        let upstream = Several::new([script]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let mut request = prompt("m", true);
+        let mut request = prompt("m");
         request.extensions_mut().insert(run.clone());
 
         let answer = service.oneshot(request).await.unwrap();
@@ -41,7 +41,7 @@ async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
         assert!(call.terminal_reason().is_some());
         assert_eq!(run.terminal_reason(), None);
         assert_eq!(run.in_flight(), 0);
-        let attempt = upstream.seen()[0].run.clone();
+        let attempt = upstream.requests()[0].run().clone();
         assert_eq!(attempt.kind(), NodeKind::Attempt);
         assert_eq!(attempt.run().id(), run.id());
         assert!(attempt.terminal_reason().is_some());
@@ -51,17 +51,17 @@ async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
 #[tokio::test(start_paused = true)]
 async fn an_attached_call_is_settled_as_its_last_attempt_was() {
     for (scripts, reason) in [
-        ([failing(500), healthy()], Some(TerminalReason::Completed)),
+        ([failure(500), healthy()], Some(TerminalReason::Completed)),
         (
-            [failing(400), healthy()],
+            [failure(400), healthy()],
             Some(TerminalReason::Failed(FailureClass::Caller)),
         ),
-        ([failing(500), failing(500)], failed()),
+        ([failure(500), failure(500)], failed()),
     ] {
-        let upstream = Several::new(scripts);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts(scripts);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let answer = service.oneshot(request).await.unwrap();
         assert_eq!(call.terminal_reason(), None);
@@ -69,7 +69,7 @@ async fn an_attached_call_is_settled_as_its_last_attempt_was() {
 
         assert_eq!(call.terminal_reason(), reason);
         assert_eq!(
-            upstream.seen().last().unwrap().run.terminal_reason(),
+            upstream.requests().last().unwrap().run().terminal_reason(),
             reason
         );
         assert_eq!(run.terminal_reason(), None);
@@ -81,16 +81,16 @@ async fn an_attached_call_is_settled_as_its_last_attempt_was() {
 async fn a_run_that_was_opened_here_is_on_the_answer_and_over_with_it() {
     for (script, reason) in [
         (healthy(), Some(TerminalReason::Completed)),
-        (failing(500), failed()),
+        (failure(500), failed()),
     ] {
-        let upstream = Several::new([script]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
         let run = run_on(&answer);
 
         assert_eq!(run.kind(), NodeKind::Run);
-        assert_eq!(run.id(), upstream.seen()[0].run.id());
+        assert_eq!(run.id(), upstream.requests()[0].run().id());
         assert_eq!(run.terminal_reason(), None);
         answer.into_body().read().await.whole();
         assert_eq!(run.terminal_reason(), reason);
@@ -102,10 +102,10 @@ async fn a_run_that_was_opened_here_is_on_the_answer_and_over_with_it() {
 async fn a_body_that_is_dropped_before_its_end_aborts_the_call() {
     let endless = Script::sse().data(PRELUDE).data(chat("a")).never();
     for read in 0..3 {
-        let upstream = Several::new([failing(500), endless.clone()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([failure(500), endless.clone()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let mut body = service.oneshot(request).await.unwrap().into_body();
         for _ in 0..read {
@@ -114,9 +114,9 @@ async fn a_body_that_is_dropped_before_its_end_aborts_the_call() {
         drop(body);
 
         assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
-        let attempt = upstream.seen()[1].run.terminal_reason();
+        let attempt = upstream.requests()[1].run().terminal_reason();
         assert_eq!(attempt, Some(TerminalReason::Aborted));
-        assert!(upstream.probe().is_dropped());
+        assert!(upstream.is_dropped());
         assert_eq!(run.terminal_reason(), None);
         assert_eq!(run.in_flight(), 0);
     }
@@ -129,10 +129,10 @@ async fn held_bytes_that_nobody_took_are_no_delivery() {
         healthy().knows_its_end(),
         Script::json().data("{}").knows_its_end(),
     ] {
-        let upstream = Several::new([script]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         drop(service.oneshot(request).await.unwrap());
 
@@ -143,10 +143,10 @@ async fn held_bytes_that_nobody_took_are_no_delivery() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delivered_answer_that_is_not_polled_to_its_end_is_complete() {
-    let upstream = Several::new([Script::json().data("{}").size(2)]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([Script::json().data("{}").size(2)]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", false));
+    let (request, call) = attach(&run, prompt_json("m"));
 
     let mut body = service.oneshot(request).await.unwrap().into_body();
     assert_eq!(body.token().await, "{}");
@@ -163,12 +163,12 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
         Script::sse().data(PRELUDE).never(),
         Script::json().data("{").never(),
         Script::json().status(500).data("{").wait(60.0),
-        failing(429).header("retry-after", "30"),
+        failure(429).header("retry-after", "30"),
     ] {
-        let upstream = Several::new([script.clone()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script.clone()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let left = timeout(secs(1) / 2, service.oneshot(request)).await;
 
@@ -186,12 +186,12 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_during_the_upload_leaves_nothing_behind() {
-    let upstream = Several::new([healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let never = stream::pending::<Result<Frame<Bytes>, BoxError>>();
     let request = Request::post("/v1/chat/completions");
-    let (request, call) = attached(&run, request.body(StreamBody::new(never)).unwrap());
+    let (request, call) = attach(&run, request.body(StreamBody::new(never)).unwrap());
 
     assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
 
@@ -202,19 +202,19 @@ async fn a_caller_who_leaves_during_the_upload_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_while_the_service_is_not_ready_leaves_nothing_behind() {
-    let upstream = Several::new([
+    let upstream = Upstream::scripts([
         Script::before_head().wait(1.0).fail("reset"),
         Script::before_head().never(),
     ]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let first = timeout(secs(5), service.clone().oneshot(request));
-    let other = timeout(secs(9), service.oneshot(prompt("m", true)));
+    let other = timeout(secs(9), service.oneshot(prompt("m")));
     let (first, other) = tokio::join!(first, other);
 
     assert!(first.is_err() && other.is_err());
@@ -225,10 +225,10 @@ async fn a_caller_who_leaves_while_the_service_is_not_ready_leaves_nothing_behin
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_never_polled_aborts_its_call() {
-    let upstream = Several::new([healthy()]);
-    let mut service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]);
+    let mut service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     drop(tower::Service::call(&mut service, request));
 
@@ -241,10 +241,10 @@ async fn a_future_that_is_never_polled_aborts_its_call() {
 async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
     let endless = Script::sse().data(PRELUDE).data(chat("a")).never();
     for read in 0..3 {
-        let upstream = Several::new([endless.clone()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([endless.clone()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
         let mut body = service.oneshot(request).await.unwrap().into_body();
         for _ in 0..read {
             body.token().await;
@@ -260,7 +260,7 @@ async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
         assert_eq!(read.text, "");
         assert_eq!(read.reason(), Some(TerminalReason::Shutdown));
         assert_eq!(call.terminal_reason(), Some(TerminalReason::Shutdown));
-        let dropped = upstream.probe().dropped();
+        let dropped = upstream.dropped();
         assert_eq!(dropped.reason, Some(TerminalReason::Shutdown));
         assert_eq!(run.in_flight(), 0);
     }
@@ -269,10 +269,10 @@ async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_breaks_after_the_commit_fails_the_call() {
     let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
-    let upstream = Several::new([broken, healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([broken, healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let read = service
         .oneshot(request)
@@ -292,15 +292,15 @@ async fn a_stream_that_breaks_after_the_commit_fails_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reason_of_the_run_is_an_error_of_the_run() {
-    let upstream = Several::new([Script::before_head().never()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let ended = later(3, {
         let run = run.clone();
         move || run.end(TerminalReason::Superseded)
     });
 
-    let request = run.attach(prompt("m", true));
+    let request = run.attach(prompt("m"));
     let error = service.oneshot(request).await.unwrap_err();
 
     assert!(ended.await.unwrap());

@@ -22,7 +22,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick, reason_of, secs,
+    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt, reason_of, secs,
 };
 
 /// A chat request in these frames, `gap` seconds before each.
@@ -43,8 +43,8 @@ fn frames<const N: usize>(
 
 #[tokio::test(start_paused = true)]
 async fn a_request_in_several_frames_is_sent_whole_each_time() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
     let request = frames(
         1,
@@ -53,22 +53,21 @@ async fn a_request_in_several_frames_is_sent_whole_each_time() {
     let answer = service.oneshot(request).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
-    let bodies: Vec<_> = upstream.seen().into_iter().map(|seen| seen.body).collect();
-    assert_eq!(bodies, [r#"{"model":"m","n":1.0}"#; 2]);
+    assert_eq!(upstream.bodies(), [r#"{"model":"m","n":1.0}"#; 2]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn headers_and_target_are_those_of_the_caller_each_time() {
-    let upstream = Several::new([failing(500), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
-    let mut request = prompt("m", true);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let mut request = prompt("m");
     *request.uri_mut() = "/v1/chat/completions?beta=true".parse().unwrap();
     let secret = http::HeaderValue::from_static("Bearer secret");
     request.headers_mut().insert("authorization", secret);
 
     service.oneshot(request).await.unwrap();
 
-    for seen in upstream.seen() {
+    for seen in upstream.requests() {
         assert_eq!(seen.uri, "/v1/chat/completions?beta=true");
         assert_eq!(seen.headers["authorization"], "Bearer secret");
     }
@@ -77,11 +76,11 @@ async fn headers_and_target_are_those_of_the_caller_each_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_breaks_off_reaches_nobody() {
-    let upstream = Several::new([healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let reset = io::ErrorKind::ConnectionReset;
-    let (request, call) = attached(&run, frames(1, [Ok("{"), Err(reset.into())]));
+    let (request, call) = attach(&run, frames(1, [Ok("{"), Err(reset.into())]));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -97,14 +96,14 @@ async fn a_request_that_breaks_off_reaches_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_too_large_reaches_nobody() {
-    let whole = prompt("m", true);
+    let whole = prompt("m");
     let length = whole.body().size_hint().exact().unwrap() as usize;
     for (most, calls) in [(length, 1), (length - 1, 0)] {
-        let upstream = Several::new([healthy()]);
-        let layer = RetryBudgetLayer::new(quick()).max_body(most);
+        let upstream = Upstream::scripts([healthy()]);
+        let layer = RetryBudgetLayer::new(no_delay()).max_body(most);
         let service = layer.layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, whole.clone());
+        let (request, call) = attach(&run, whole.clone());
 
         let reason = match service.oneshot(request).await {
             Ok(answer) => {
@@ -125,8 +124,8 @@ async fn a_request_that_is_too_large_reaches_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_becomes_too_large_reaches_nobody() {
-    let upstream = Several::new([healthy()]);
-    let layer = RetryBudgetLayer::new(quick()).max_body(10);
+    let upstream = Upstream::scripts([healthy()]);
+    let layer = RetryBudgetLayer::new(no_delay()).max_body(10);
     let request = frames(1, [Ok("{\"a\":"), Ok("\"bcdefgh\"}")]);
 
     let error = layer
@@ -151,10 +150,10 @@ fn is_too_large(error: &BoxError) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_is_no_silence_of_the_upstream() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 
@@ -167,10 +166,10 @@ async fn a_slow_upload_is_no_silence_of_the_upstream() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_counts_towards_the_ceiling() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(45)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let run = Run::open();
     let start = Instant::now();
@@ -195,10 +194,10 @@ async fn the_callers_own_retries_lower_the_attempts_and_raise_nothing() {
         ("many", 2, 2),
         ("1", 1, 1),
     ] {
-        let upstream = Several::new([failing(500)]);
-        let budget = quick().max_attempts_per_candidate(most);
+        let upstream = Upstream::scripts([failure(500)]);
+        let budget = no_delay().max_attempts_per_candidate(most);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
-        let mut request = prompt("m", true);
+        let mut request = prompt("m");
         let count = http::HeaderValue::from_static(count);
         request
             .headers_mut()
@@ -239,8 +238,8 @@ async fn the_request_is_kept_until_the_commit_and_no_longer() {
         .data(chat("a"))
         .wait(60.0)
         .data(DONE);
-    let upstream = Several::new([failing(500), slow]);
-    let budget = quick().max_attempts_per_candidate(9);
+    let upstream = Upstream::scripts([failure(500), slow]);
+    let budget = no_delay().max_attempts_per_candidate(9);
     let (request, freed) = watched();
     let mut service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let mut call = pin!(service.call(request));
@@ -257,8 +256,8 @@ async fn the_request_is_kept_until_the_commit_and_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_request_is_freed_with_the_last_answer() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().max_attempts_per_candidate(9).shared(0.0, 1);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().max_attempts_per_candidate(9).shared(0.0, 1);
     let (request, freed) = watched();
     let mut service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let mut call = pin!(service.call(request));
@@ -273,10 +272,10 @@ async fn the_request_is_freed_with_the_last_answer() {
 #[tokio::test(start_paused = true)]
 async fn the_window_after_a_slow_upload_is_a_whole_one() {
     use crate::support::Script;
-    let upstream = Several::new([Script::before_head().never()]);
+    let upstream = Upstream::scripts([Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 

@@ -8,8 +8,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Several, attached, failing, healthy, healthy_text, prompt, quick,
-    reason_of, secs,
+    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
+    prompt_as, prompt_json, reason_of, secs,
 };
 
 /// Five attempts, each of which may be silent for ten seconds.
@@ -20,7 +20,9 @@ fn layers() -> ServiceBuilder<
     >,
 > {
     ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick().max_attempts_per_candidate(5)))
+        .layer(RetryBudgetLayer::new(
+            no_delay().max_attempts_per_candidate(5),
+        ))
         .layer(StepTimeoutLayer::new(secs(10)))
 }
 
@@ -32,9 +34,9 @@ async fn a_silent_stream_is_repeated_once() {
         // The answer says that it is a stream, though nobody asked for one.
         (Script::sse().data(PRELUDE).never(), false),
     ] {
-        let upstream = Several::new([script]);
+        let upstream = Upstream::scripts([script]);
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", stream));
+        let (request, call) = attach(&run, prompt_as("m", stream));
         let start = Instant::now();
 
         let service = layers().service(upstream.clone());
@@ -55,11 +57,11 @@ async fn a_call_that_does_not_stream_is_not_asked_again_after_silence() {
         Script::before_head().never(),
         Script::json().data("{").never(),
     ] {
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let start = Instant::now();
 
         let service = layers().service(upstream.clone());
-        let error = service.oneshot(prompt("m", false)).await.unwrap_err();
+        let error = service.oneshot(prompt_json("m")).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
         assert_eq!(upstream.calls(), 1);
@@ -70,9 +72,9 @@ async fn a_call_that_does_not_stream_is_not_asked_again_after_silence() {
 #[tokio::test(start_paused = true)]
 async fn the_repeat_after_silence_may_serve() {
     let silent = Script::sse().data(PRELUDE).never();
-    let upstream = Several::new([silent, healthy()]);
+    let upstream = Upstream::scripts([silent, healthy()]);
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let service = layers().service(upstream.clone());
     let answer = service.oneshot(request).await.unwrap();
@@ -81,7 +83,7 @@ async fn the_repeat_after_silence_may_serve() {
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
     let first = upstream.reasons()[0].clone();
     assert_eq!(first, Some(TerminalReason::StepTimeout));
-    let dropped = upstream.probe().dropped();
+    let dropped = upstream.dropped();
     assert_eq!(dropped.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(run.in_flight(), 0);
 }
@@ -89,11 +91,11 @@ async fn the_repeat_after_silence_may_serve() {
 #[tokio::test(start_paused = true)]
 async fn silence_counts_once_a_call_whatever_failed_in_between() {
     let silent = Script::before_head().never();
-    let upstream = Several::new([silent.clone(), failing(500), silent, healthy()]);
+    let upstream = Upstream::scripts([silent.clone(), failure(500), silent, healthy()]);
     let start = Instant::now();
 
     let service = layers().service(upstream.clone());
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(10), secs(10)]);
@@ -103,14 +105,14 @@ async fn silence_counts_once_a_call_whatever_failed_in_between() {
 #[tokio::test(start_paused = true)]
 async fn an_attempts_ceiling_is_not_asked_again() {
     for stream in [true, false] {
-        let upstream = Several::new([Script::sse().data(PRELUDE).never(), healthy()]);
+        let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never(), healthy()]);
         let service = ServiceBuilder::new()
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .layer(HardCeilingLayer::new(secs(10)))
             .service(upstream.clone());
         let start = Instant::now();
 
-        let error = service.oneshot(prompt("m", stream)).await.unwrap_err();
+        let error = service.oneshot(prompt_as("m", stream)).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
         assert_eq!(upstream.calls(), 1);
@@ -120,13 +122,13 @@ async fn an_attempts_ceiling_is_not_asked_again() {
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_the_program_ends_is_a_failure_of_the_attempt() {
-    let upstream = Several::new([Script::before_head().never(), healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     let ended = crate::support::later(5, {
         let upstream = upstream.clone();
-        move || upstream.seen()[0].run.end(TerminalReason::Aborted)
+        move || upstream.requests()[0].run().end(TerminalReason::Aborted)
     });
     let start = Instant::now();
 
@@ -148,10 +150,10 @@ async fn the_end_of_a_run_that_is_not_ours_is_a_fault_of_its_server() {
         other.end(TerminalReason::StepTimeout);
         other.terminated().unwrap().into()
     });
-    let upstream = Several::new([foreign, healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([foreign, healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     let server = TerminalReason::Failed(FailureClass::Server);

@@ -8,16 +8,16 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason};
 
 use crate::support::{
-    ReadExt, Script, Several, attached, failing, healthy, healthy_text, later, poll_once, prompt,
-    quick, reason_of, secs,
+    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay, poll_once,
+    prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_within_a_combinator_ends_in_time() {
-    let limited = failing(429).header("retry-after", "5");
+    let limited = failure(429).header("retry-after", "5");
     let never = Script::before_head().never();
-    let upstream = Several::new([limited, never]);
-    let retry = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([limited, never]);
+    let retry = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .service(service_fn(move |request: Request<Full<bytes::Bytes>>| {
@@ -26,7 +26,7 @@ async fn a_wait_within_a_combinator_ends_in_time() {
         }));
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.times(start), [secs(0), secs(5)]);
@@ -36,11 +36,11 @@ async fn a_wait_within_a_combinator_ends_in_time() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
     for ends in [false, true] {
-        let limited = failing(429).header("retry-after", "5");
-        let upstream = Several::new([limited, healthy()]);
-        let mut service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let limited = failure(429).header("retry-after", "5");
+        let upstream = Upstream::scripts([limited, healthy()]);
+        let mut service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let mut call = Box::pin(service.call(run.attach(prompt("m", true))));
+        let mut call = Box::pin(service.call(run.attach(prompt("m"))));
         let start = Instant::now();
 
         // The first waker is nobody's.
@@ -71,13 +71,13 @@ async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_makes_no_storm_however_many_calls_meet_it() {
-    let upstream = Several::new([Script::before_head().wait(1.0).fail("reset")]);
-    let budget = quick().shared(0.2, 0);
+    let upstream = Upstream::scripts([Script::before_head().wait(1.0).fail("reset")]);
+    let budget = no_delay().shared(0.2, 0);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let mut calls = JoinSet::new();
 
     for _ in 0..50 {
-        calls.spawn(service.clone().oneshot(prompt("m", true)));
+        calls.spawn(service.clone().oneshot(prompt("m")));
     }
     let answers = calls.join_all().await;
 
@@ -92,10 +92,10 @@ async fn a_panic_of_the_upstream_leaves_nothing_behind() {
         Script::sse().data(crate::support::PRELUDE).panic(),
         Script::json().status(500).panic(),
     ] {
-        let upstream = Several::new([script, healthy()]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script, healthy()]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let joined = tokio::spawn(service.oneshot(request)).await;
 

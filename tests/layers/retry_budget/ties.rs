@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Several, attached, chat, failing, healthy, healthy_text, prompt,
-    quick, reason_of, request_of, secs,
+    PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
+    prompt, reason_of, request_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -20,17 +20,17 @@ async fn ceilings_that_coincide_on_run_call_and_attempt_start_one_call_in_each_o
         [Scope::Found, Scope::Run, Scope::Found],
         [Scope::Found, Scope::Found, Scope::Run],
     ] {
-        let upstream = Several::new([Script::before_head().never(), healthy()]);
+        let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(10)).scope(outer))
             .layer(HardCeilingLayer::new(secs(10)).scope(middle))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .layer(HardCeilingLayer::new(secs(10)).scope(inner))
             .service(upstream.clone());
         let run = Run::open();
         let start = Instant::now();
 
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         let error = service.oneshot(request).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
@@ -52,14 +52,14 @@ async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_ea
             Script::before_head().never(),
             Script::sse().data(PRELUDE).never(),
         ] {
-            let upstream = Several::new([script, healthy()]);
+            let upstream = Upstream::scripts([script, healthy()]);
             let service = ServiceBuilder::new()
                 .layer(StepTimeoutLayer::new(secs(10)).scope(outer))
-                .layer(RetryBudgetLayer::new(quick()))
+                .layer(RetryBudgetLayer::new(no_delay()))
                 .layer(StepTimeoutLayer::new(secs(10)).scope(inner))
                 .service(upstream.clone());
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", true));
+            let (request, call) = attach(&run, prompt("m"));
             let start = Instant::now();
 
             let error = service.oneshot(request).await.unwrap_err();
@@ -75,14 +75,14 @@ async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_ea
 
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_call_beats_the_window_of_the_attempt_in_the_same_instant() {
-    let upstream = Several::new([Script::before_head().never(), healthy()]);
+    let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
@@ -98,13 +98,13 @@ async fn a_ceiling_of_the_instant_of_a_failure_wins() {
         limited.head("application/json").data("{}"),
     ] {
         for scope in [Scope::Found, Scope::Run] {
-            let upstream = Several::new([script.clone(), healthy()]);
+            let upstream = Upstream::scripts([script.clone(), healthy()]);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::new(secs(10)).scope(scope))
-                .layer(RetryBudgetLayer::new(quick()))
+                .layer(RetryBudgetLayer::new(no_delay()))
                 .service(upstream.clone());
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", true));
+            let (request, call) = attach(&run, prompt("m"));
             let start = Instant::now();
 
             let error = service.oneshot(request).await.unwrap_err();
@@ -125,13 +125,13 @@ async fn a_step_window_of_the_instant_of_a_failure_wins() {
         Script::sse().data(PRELUDE).wait(10.0).fail("reset"),
     ] {
         for scope in [Scope::Found, Scope::Run] {
-            let upstream = Several::new([script.clone(), healthy()]);
+            let upstream = Upstream::scripts([script.clone(), healthy()]);
             let service = ServiceBuilder::new()
                 .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-                .layer(RetryBudgetLayer::new(quick()))
+                .layer(RetryBudgetLayer::new(no_delay()))
                 .service(upstream.clone());
             let run = Run::open();
-            let (request, call) = attached(&run, prompt("m", true));
+            let (request, call) = attach(&run, prompt("m"));
 
             let error = service.oneshot(request).await.unwrap_err();
 
@@ -150,13 +150,13 @@ async fn an_answer_that_is_there_beats_the_ceiling_of_its_instant() {
         .data(PRELUDE)
         .data(chat("a"))
         .data(crate::support::DONE);
-    let upstream = Several::new([late.knows_its_end()]);
+    let upstream = Upstream::scripts([late.knows_its_end()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
 }
@@ -166,21 +166,21 @@ async fn a_caller_who_leaves_is_told_as_such_to_what_is_dropped() {
     for script in [
         Script::before_head().never(),
         Script::sse().data(PRELUDE).never(),
-        failing(429).header("retry-after", "30"),
+        failure(429).header("retry-after", "30"),
     ] {
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let service = ServiceBuilder::new()
             .layer(ClientDisconnectLayer::new())
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         assert!(timeout(secs(5), service.oneshot(request)).await.is_err());
 
         let gone = Some(TerminalReason::ClientDisconnect);
         assert_eq!(call.terminal_reason(), gone);
-        for dropped in upstream.probe().all_dropped() {
+        for dropped in upstream.drops() {
             assert_eq!(dropped.reason, gone);
         }
         assert_eq!(upstream.calls(), 1);
@@ -195,11 +195,11 @@ async fn nothing_held_passes_a_run_that_is_over_whoever_settles_it() {
         healthy().knows_its_end(),
         Script::json().data("{}").knows_its_end(),
     ] {
-        let upstream = Several::new([script]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let node = request_of(&run);
-        let mut request = prompt("m", true);
+        let mut request = prompt("m");
         *request.extensions_mut() = node.extensions().clone();
         let answer = service.oneshot(request).await.unwrap();
 
@@ -214,10 +214,10 @@ async fn nothing_held_passes_a_run_that_is_over_whoever_settles_it() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_has_ended_stays_so_when_the_run_ends() {
-    let upstream = Several::new([healthy()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
     let mut body = service.oneshot(request).await.unwrap().into_body();
     while body.next().await.is_some() {}
 
@@ -234,14 +234,14 @@ async fn an_answer_that_has_ended_stays_so_when_the_run_ends() {
 #[tokio::test(start_paused = true)]
 async fn an_attempts_window_during_the_answer_of_a_failure_is_no_more_than_that() {
     let stalled = Script::json().status(500).data("{").never();
-    let upstream = Several::new([stalled, healthy()]);
+    let upstream = Upstream::scripts([stalled, healthy()]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(StepTimeoutLayer::new(secs(1) / 2))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.times(start), [secs(0), secs(1) / 2]);

@@ -11,7 +11,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ReadExt, Several, attached, failing, healthy, healthy_text, prompt, quick, secs, tries,
+    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt, secs, tries,
 };
 
 fn gone() -> Option<BoxError> {
@@ -20,16 +20,13 @@ fn gone() -> Option<BoxError> {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_a_failed_attempt() {
-    let scripts = [failing(500), healthy()];
-    let upstream = Several::new(scripts).readiness([None, gone()]);
-    let budget = quick().max_attempts_per_candidate(3);
+    let scripts = [failure(500), healthy()];
+    let upstream = Upstream::scripts(scripts).readiness([None, gone()]);
+    let budget = no_delay().max_attempts_per_candidate(3);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let run = Run::open();
 
-    let answer = service
-        .oneshot(run.attach(prompt("m", true)))
-        .await
-        .unwrap();
+    let answer = service.oneshot(run.attach(prompt("m"))).await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.calls(), 2);
@@ -40,11 +37,11 @@ async fn a_service_that_is_not_ready_is_a_failed_attempt() {
 async fn it_uses_up_an_attempt() {
     for most in [2, 4] {
         let never = (0..1_000).map(|at| if at == 0 { None } else { gone() });
-        let upstream = Several::new([failing(500)]).readiness(never);
-        let budget = quick().max_attempts_per_candidate(most).unshared();
+        let upstream = Upstream::scripts([failure(500)]).readiness(never);
+        let budget = no_delay().max_attempts_per_candidate(most).unshared();
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("m", true));
+        let (request, call) = attach(&run, prompt("m"));
 
         let error = service.oneshot(request).await.unwrap_err();
 
@@ -53,19 +50,19 @@ async fn it_uses_up_an_attempt() {
         let transport = TerminalReason::Failed(FailureClass::Transport);
         assert_eq!(call.terminal_reason(), Some(transport));
         assert_eq!(upstream.calls(), 1);
-        assert_eq!(upstream.asked(), most as usize);
+        assert_eq!(upstream.readiness_polls(), most as usize);
         assert_eq!(run.in_flight(), 0);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn it_is_told_as_a_failure_of_the_transport() {
-    let scripts = [failing(500), failing(500)];
-    let upstream = Several::new(scripts).readiness([None, gone()]);
-    let budget = quick().max_attempts_per_candidate(3);
+    let scripts = [failure(500), failure(500)];
+    let upstream = Upstream::scripts(scripts).readiness([None, gone()]);
+    let budget = no_delay().max_attempts_per_candidate(3);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     let [server, transport] = [FailureClass::Server, FailureClass::Transport];
     let told = [server, transport, server].map(|class| (None, class));
@@ -74,10 +71,10 @@ async fn it_is_told_as_a_failure_of_the_transport() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unready_service_before_the_first_attempt_is_the_callers_to_see() {
-    let upstream = Several::new([healthy()]).readiness([gone()]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+    let upstream = Upstream::scripts([healthy()]).readiness([gone()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(error.to_string(), "the pool is gone");
     assert_eq!(upstream.calls(), 0);
@@ -85,17 +82,17 @@ async fn an_unready_service_before_the_first_attempt_is_the_callers_to_see() {
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_not_held_during_the_wait() {
-    let limited = failing(429).header("retry-after", "5");
-    let upstream = Several::new([limited.clone(), limited, healthy()]);
+    let limited = failure(429).header("retry-after", "5");
+    let upstream = Upstream::scripts([limited.clone(), limited, healthy()]);
     // Panics, too, if it is called without having been asked.
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let one = service.clone().oneshot(prompt("m", true));
-    let other = service.oneshot(prompt("m", true));
+    let one = service.clone().oneshot(prompt("m"));
+    let other = service.oneshot(prompt("m"));
     let (one, other) = tokio::join!(one, other);
 
     for answer in [one.unwrap(), other.unwrap()] {
@@ -108,9 +105,9 @@ async fn readiness_is_not_held_during_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let mut one = service.clone();
@@ -118,9 +115,9 @@ async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
     let one = one.await.unwrap();
 
     // Whoever was asked holds the only permit: the other has to wait for it.
-    let other = tokio::time::timeout(secs(1), service.oneshot(prompt("m", true)));
+    let other = tokio::time::timeout(secs(1), service.oneshot(prompt("m")));
     assert!(other.await.is_err());
-    let call = tower::Service::call(one, prompt("m", true));
+    let call = tower::Service::call(one, prompt("m"));
     let answer = call.await.unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());

@@ -10,8 +10,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Several, attached, failing, healthy, prompt, quick, reason_of,
-    secs,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt,
+    reason_of, secs,
 };
 
 const PAST: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -19,25 +19,25 @@ const FUTURE: &str = "Tue, 31 Dec 2199 23:59:59 GMT";
 
 #[tokio::test(start_paused = true)]
 async fn what_the_upstream_asks_for_is_waited_exactly() {
-    let seconds = |text| failing(429).header("retry-after", text);
+    let seconds = |text| failure(429).header("retry-after", text);
     for (script, millis) in [
         (seconds("7"), 7_000),
         (seconds("0"), 0),
         (seconds("60"), 60_000),
         (seconds("1.25"), 1_250),
         (seconds(PAST), 0),
-        (failing(503).header("retry-after", "3"), 3_000),
-        (failing(429).header("retry-after-ms", "1500"), 1_500),
+        (failure(503).header("retry-after", "3"), 3_000),
+        (failure(429).header("retry-after-ms", "1500"), 1_500),
         (seconds("7").header("retry-after-ms", "20"), 20),
         (seconds("7").header("retry-after-ms", "soon"), 7_000),
     ] {
         // A backoff of its own would be seen.
         let budget = RetryBudget::new().delays(secs(100), secs(100));
-        let upstream = Several::new([script, healthy()]);
+        let upstream = Upstream::scripts([script, healthy()]);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.status(), 200);
         let wait = Duration::from_millis(millis);
@@ -54,13 +54,13 @@ async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
         ("5.001", 5),
         ("1", 0),
     ] {
-        let limited = failing(429).header("retry-after", asked);
-        let upstream = Several::new([limited, healthy()]);
-        let budget = quick().max_retry_after(secs(most));
+        let limited = failure(429).header("retry-after", asked);
+        let upstream = Upstream::scripts([limited, healthy()]);
+        let budget = no_delay().max_retry_after(secs(most));
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.status(), 429);
         assert_eq!(answer.headers()["retry-after"], asked);
@@ -73,16 +73,16 @@ async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
 #[tokio::test(start_paused = true)]
 async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_class() {
     for (script, calls) in [
-        (failing(500).header("x-should-retry", "false"), 1),
-        (failing(429).header("x-should-retry", "false"), 1),
-        (failing(500).header("x-should-retry", "true"), 2),
-        (failing(400).header("x-should-retry", "true"), 1),
-        (failing(402).header("x-should-retry", "true"), 1),
+        (failure(500).header("x-should-retry", "false"), 1),
+        (failure(429).header("x-should-retry", "false"), 1),
+        (failure(500).header("x-should-retry", "true"), 2),
+        (failure(400).header("x-should-retry", "true"), 1),
+        (failure(402).header("x-should-retry", "true"), 1),
     ] {
-        let upstream = Several::new([script]);
-        let service = RetryBudgetLayer::new(quick()).layer(upstream.clone());
+        let upstream = Upstream::scripts([script]);
+        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
-        service.oneshot(prompt("m", true)).await.unwrap();
+        service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(upstream.calls(), calls);
     }
@@ -90,11 +90,11 @@ async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_c
 
 /// The waits of one call that fails five times.
 async fn waits(budget: &RetryBudget) -> Vec<Duration> {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let budget = budget.clone().max_attempts_per_candidate(5).unshared();
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let start = Instant::now();
-    service.oneshot(prompt("m", true)).await.unwrap();
+    service.oneshot(prompt("m")).await.unwrap();
     let times = upstream.times(start);
     times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
@@ -139,14 +139,14 @@ async fn a_decorrelated_backoff_is_never_below_its_base() {
 #[tokio::test(start_paused = true)]
 async fn ceilings_run_on_during_the_wait() {
     let never = Script::before_head().never();
-    let upstream = Several::new([failing(429).header("retry-after", "20"), never]);
+    let upstream = Upstream::scripts([failure(429).header("retry-after", "20"), never]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(start.elapsed(), secs(30));
@@ -161,15 +161,15 @@ async fn step_windows_stand_still_during_the_wait() {
             .head("text/event-stream")
             .data(crate::support::chat("a"))
             .data(crate::support::DONE);
-        let upstream = Several::new([failing(429).header("retry-after", "45"), late]);
+        let upstream = Upstream::scripts([failure(429).header("retry-after", "45"), late]);
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
         let run = Run::open();
         let start = Instant::now();
 
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         let answer = service.oneshot(request).await.unwrap();
 
         assert_eq!(start.elapsed(), secs(54));
@@ -183,14 +183,14 @@ async fn step_windows_stand_still_during_the_wait() {
 async fn the_wait_gives_no_window_more_than_the_wait() {
     for scope in [Scope::Found, Scope::Run] {
         let never = Script::before_head().never();
-        let upstream = Several::new([failing(429).header("retry-after", "45"), never]);
+        let upstream = Upstream::scripts([failure(429).header("retry-after", "45"), never]);
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(upstream.clone());
         let start = Instant::now();
 
-        let request = Run::open().attach(prompt("m", true));
+        let request = Run::open().attach(prompt("m"));
         let error = service.oneshot(request).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
@@ -203,15 +203,17 @@ async fn a_failed_try_restarts_the_windows_of_call_and_run() {
     for scope in [Scope::Found, Scope::Run] {
         let slow = Script::before_head().wait(9.0).fail("reset");
         let never = Script::before_head().never();
-        let upstream = Several::new([slow.clone(), slow, never]);
+        let upstream = Upstream::scripts([slow.clone(), slow, never]);
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(RetryBudgetLayer::new(quick().max_attempts_per_candidate(3)))
+            .layer(RetryBudgetLayer::new(
+                no_delay().max_attempts_per_candidate(3),
+            ))
             .service(upstream.clone());
         let run = Run::open();
         let start = Instant::now();
 
-        let request = run.attach(prompt("m", true));
+        let request = run.attach(prompt("m"));
         let error = service.oneshot(request).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
@@ -223,14 +225,14 @@ async fn a_failed_try_restarts_the_windows_of_call_and_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_the_wait_gives_the_repeat_back() {
-    let budget = quick().shared(0.5, 0);
+    let budget = no_delay().shared(0.5, 0);
     let layer = RetryBudgetLayer::new(budget);
     let run = Run::open();
-    let failing_once = || Several::new([failing(500)]);
-    let first = layer.layer(failing_once()).oneshot(prompt("m", true));
+    let failing_once = || Upstream::scripts([failure(500)]);
+    let first = layer.layer(failing_once()).oneshot(prompt("m"));
     first.await.unwrap();
-    let upstream = Several::new([failing(429).header("retry-after", "30"), healthy()]);
-    let (request, call) = attached(&run, prompt("m", true));
+    let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
+    let (request, call) = attach(&run, prompt("m"));
 
     // The second deposit makes a whole repeat, which is taken and given back.
     let waiting = layer.layer(upstream.clone()).oneshot(request);
@@ -240,7 +242,7 @@ async fn a_caller_who_leaves_in_the_wait_gives_the_repeat_back() {
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
     assert_eq!(run.in_flight(), 0);
     let third = failing_once();
-    let asked = layer.layer(third.clone()).oneshot(prompt("m", true));
+    let asked = layer.layer(third.clone()).oneshot(prompt("m"));
     asked.await.unwrap();
     assert_eq!(third.calls(), 2);
 }
@@ -250,11 +252,11 @@ async fn an_upstream_that_is_overloaded_is_left_alone_for_longer() {
     let mut longest = [Duration::ZERO; 2];
     for (status, longest) in [500, 529].into_iter().zip(&mut longest) {
         for _ in 0..32 {
-            let upstream = Several::new([failing(status)]);
+            let upstream = Upstream::scripts([failure(status)]);
             let budget = RetryBudget::new().delays(secs(1), secs(60)).unshared();
             let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
             let start = Instant::now();
-            service.oneshot(prompt("m", true)).await.unwrap();
+            service.oneshot(prompt("m")).await.unwrap();
             *longest = start.elapsed().max(*longest);
         }
     }
@@ -267,8 +269,8 @@ async fn an_upstream_that_is_overloaded_is_left_alone_for_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_window_runs_again_after_the_wait() {
-    let upstream = Several::new([
-        failing(429).header("retry-after", "20"),
+    let upstream = Upstream::scripts([
+        failure(429).header("retry-after", "20"),
         Script::sse()
             .data(PRELUDE)
             .data(crate::support::chat("a"))
@@ -276,11 +278,11 @@ async fn a_window_runs_again_after_the_wait() {
     ]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
     let read = answer.into_body().read().await;
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
@@ -291,19 +293,19 @@ async fn a_window_runs_again_after_the_wait() {
 async fn a_caller_who_leaves_in_the_wait_takes_its_pause_along() {
     let run = Run::open();
     let step = StepTimeoutLayer::new(secs(10)).scope(Scope::Run);
-    let upstream = Several::new([
-        failing(429).header("retry-after", "30"),
+    let upstream = Upstream::scripts([
+        failure(429).header("retry-after", "30"),
         Script::before_head().never(),
     ]);
     let service = ServiceBuilder::new()
         .layer(step)
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let waiting = service.clone().oneshot(run.attach(prompt("m", true)));
+    let waiting = service.clone().oneshot(run.attach(prompt("m")));
     assert!(timeout(secs(5), waiting).await.is_err());
     let start = Instant::now();
-    let error = service.oneshot(run.attach(prompt("m", true))).await;
+    let error = service.oneshot(run.attach(prompt("m"))).await;
 
     let reason = reason_of(&error.unwrap_err());
     assert_eq!(reason, Some(TerminalReason::StepTimeout));

@@ -11,9 +11,10 @@ use tower_agent::{
     TerminalResponseLayer,
 };
 
+use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Several, chat, failing, healthy_text, holding, holding_for,
-    poll_once, prompt, quick, run_on, secs,
+    DONE, PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy_text, no_delay, poll_once,
+    prompt, run_on, secs,
 };
 
 /// A failure of 100 bytes of which 50 come.
@@ -25,9 +26,9 @@ fn halved() -> Script {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_broke_while_it_was_held_has_no_length() {
     let layer = ModelFallbackLayer::new([Candidate::new("a")]);
-    let service = layer.layer(Several::new([halved()]));
+    let service = layer.layer(Upstream::scripts([halved()]));
 
-    let body = service.oneshot(prompt("a", true)).await.unwrap();
+    let body = service.oneshot(prompt("a")).await.unwrap();
     let body = body.into_body();
 
     assert_eq!(body.size_hint().exact(), None);
@@ -41,10 +42,10 @@ async fn an_answer_that_broke_while_it_was_held_has_no_length() {
 async fn an_answer_that_broke_while_it_was_held_is_broken_on_the_wire() {
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new([Candidate::new("a")]))
-        .service(Several::new([halved()]));
+        .service(Upstream::scripts([halved()]));
     let server = hyper::service::service_fn(move |_| {
         let service = service.clone();
-        async move { service.oneshot(prompt("a", true)).await }
+        async move { service.oneshot(prompt("a")).await }
     });
     let (near, far) = tokio::io::duplex(1024);
     let server =
@@ -66,9 +67,9 @@ async fn an_answer_that_broke_while_it_was_held_is_broken_on_the_wire() {
 
 #[tokio::test(start_paused = true)]
 async fn frames_of_nothing_without_end_leave_others_a_turn() {
-    let upstream = Several::new([Script::sse().flood("")]);
-    let service = RetryBudgetLayer::new(quick()).layer(upstream);
-    let mut call = std::pin::pin!(service.oneshot(prompt("m", true)));
+    let upstream = Upstream::scripts([Script::sse().flood("")]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream);
+    let mut call = std::pin::pin!(service.oneshot(prompt("m")));
 
     for _ in 0..3 {
         // It would not come back.
@@ -98,13 +99,13 @@ fn slow() -> Script {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .map_response(compressed)
         .layer(StepTimeoutLayer::new(secs(60)))
-        .service(Several::new([slow()]));
+        .service(Upstream::scripts([slow()]));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(0));
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
@@ -113,13 +114,13 @@ async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_made_a_text_on_the_way_is_held_to_its_end() {
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .map_response(flattened)
         .layer(StepTimeoutLayer::new(secs(60)))
-        .service(Several::new([slow()]));
+        .service(Upstream::scripts([slow()]));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(start.elapsed(), secs(20));
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
@@ -129,8 +130,8 @@ async fn a_stream_that_was_made_a_text_on_the_way_is_held_to_its_end() {
 async fn empty_frames_are_not_held() {
     let silent = (0..100_000).fold(Script::sse(), |script, _| script.data(""));
     let script = silent.data(PRELUDE).data(chat("a")).data(DONE);
-    for (upstream, service) in holding([script]) {
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    for (upstream, service) in hold_stacks([script]) {
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         let read = answer.into_body().read().await;
         assert_eq!(read.frames, 3);
@@ -144,8 +145,8 @@ async fn what_is_held_behind_all_that_was_announced_is_missed_by_nobody() {
     let announced = Script::json().header("content-length", "2").size(2);
     let announced = announced.data("{}");
     for script in [announced.clone().data("").never(), announced.trailers()] {
-        for (_, service) in holding_for([script], Some(secs(1))) {
-            let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        for (_, service) in hold_stacks_for([script], Some(secs(1))) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
             let run = run_on(&answer);
             let mut body = answer.into_body();
 
@@ -160,14 +161,14 @@ async fn what_is_held_behind_all_that_was_announced_is_missed_by_nobody() {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_not_ready_for_the_repeat_is_told_as_502() {
     let gone = "the pool is gone".into();
-    let upstream = Several::new([failing(500)]).readiness([None, Some(gone)]);
+    let upstream = Upstream::scripts([failure(500)]).readiness([None, Some(gone)]);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m", true)).await.unwrap();
+    let answer = service.oneshot(prompt("m")).await.unwrap();
 
     assert_eq!(answer.status(), 502);
-    assert_eq!((upstream.calls(), upstream.asked()), (1, 2));
+    assert_eq!((upstream.calls(), upstream.readiness_polls()), (1, 2));
 }

@@ -10,8 +10,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, STOP, Script, Several, chat, content_block, failing, healthy, prompt,
-    reason_of, secs,
+    ERROR, ReadExt, STOP, Script, Upstream, chat, content_block, failure, healthy, prompt,
+    prompt_json, reason_of, secs,
 };
 
 /// A candidate at an upstream of its own.
@@ -23,7 +23,7 @@ fn at(model: &str, url: &str) -> Candidate {
 
 /// To a path at which no operation is known.
 fn unknown() -> Request<Full<bytes::Bytes>> {
-    let mut request = prompt("a", false);
+    let mut request = prompt_json("a");
     *request.uri_mut() = Uri::from_static("/v1/threads");
     request
 }
@@ -32,7 +32,7 @@ fn unknown() -> Request<Full<bytes::Bytes>> {
 async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
     let [near, far] = [Candidate::new("a"), at("b", "http://b.test/v1")];
     for candidates in [[near.clone(), far.clone()], [far, near]] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
         let answer = service.oneshot(unknown()).await.unwrap();
@@ -40,13 +40,13 @@ async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
         assert_eq!(answer.status(), 500);
         assert_eq!(answer.into_body().read().await.whole(), ERROR);
         assert_eq!(upstream.models(), ["a"]);
-        assert_eq!(upstream.seen()[0].uri, "/v1/threads");
+        assert_eq!(upstream.requests()[0].uri, "/v1/threads");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refused() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ModelFallbackLayer::new([at("b", "http://b.test/v1")]).layer(upstream.clone());
 
     let error = service.oneshot(unknown()).await.unwrap_err();
@@ -77,8 +77,8 @@ async fn limits_of_the_request_and_of_the_candidate_hold_together() {
             ))
             .layer(HardCeilingLayer::new(secs(600)))
             .layer(StepTimeoutLayer::new(secs(600)))
-            .service(Several::new([script]));
-        let mut request = prompt("a", true);
+            .service(Upstream::scripts([script]));
+        let mut request = prompt("a");
         request.extensions_mut().insert(Limits {
             ceiling: Some(secs(5)),
             ..Limits::default()
@@ -104,8 +104,8 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
         let service = ServiceBuilder::new()
             .layer(ModelFallbackLayer::new([candidate]))
             .layer(StepTimeoutLayer::new(secs(600)))
-            .service(Several::new([Script::before_head().never()]));
-        let mut request = prompt("a", false);
+            .service(Upstream::scripts([Script::before_head().never()]));
+        let mut request = prompt_json("a");
         request.extensions_mut().insert(of(of_request));
         let start = Instant::now();
 
@@ -122,15 +122,15 @@ async fn one_model_at_two_upstreams_is_two_candidates() {
         ["http://one.test/v1", "http://two.test/v1"],
         ["http://one.test/v1", "http://one.test/backup/v1"],
     ] {
-        let upstream = Several::new([failing(500), healthy()]);
+        let upstream = Upstream::scripts([failure(500), healthy()]);
         let service = ModelFallbackLayer::new(urls.map(|url| at("m", url)));
         let service = service.layer(upstream.clone());
 
-        let answer = service.oneshot(prompt("m", true)).await.unwrap();
+        let answer = service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(answer.status(), 200);
         let asked: Vec<_> = upstream
-            .seen()
+            .requests()
             .iter()
             .map(|it| it.uri.to_string())
             .collect();
@@ -142,9 +142,9 @@ async fn one_model_at_two_upstreams_is_two_candidates() {
 async fn one_model_in_two_dialects_is_two_candidates() {
     let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];
     let candidates = dialects.map(|dialect| Candidate::new("m").dialect(dialect));
-    let upstream = Several::new([Script::sse().data(content_block("a")).data(STOP)]);
+    let upstream = Upstream::scripts([Script::sse().data(content_block("a")).data(STOP)]);
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
-    let mut request = prompt("m", true);
+    let mut request = prompt("m");
     *request.uri_mut() = Uri::from_static("/v1/messages");
 
     let answer = service.oneshot(request).await.unwrap();
@@ -156,11 +156,11 @@ async fn one_model_in_two_dialects_is_two_candidates() {
 #[tokio::test(start_paused = true)]
 async fn what_is_listed_twice_exactly_is_one_candidate() {
     for candidate in [Candidate::new("m"), at("m", "http://one.test/v1")] {
-        let upstream = Several::new([failing(500)]);
+        let upstream = Upstream::scripts([failure(500)]);
         let twice = [candidate.clone(), candidate];
         let service = ModelFallbackLayer::new(twice).layer(upstream.clone());
 
-        service.oneshot(prompt("m", true)).await.unwrap();
+        service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(upstream.calls(), 1);
     }
@@ -168,10 +168,10 @@ async fn what_is_listed_twice_exactly_is_one_candidate() {
 
 #[tokio::test(start_paused = true)]
 async fn the_callers_run_id_reaches_nobody_who_is_not_trusted() {
-    let upstream = Several::new([failing(500)]);
+    let upstream = Upstream::scripts([failure(500)]);
     let candidates = [Candidate::new("a"), at("b", "http://b.test/v1")];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
-    let mut request = prompt("a", true);
+    let mut request = prompt("a");
     let id = HeaderValue::from_static("callers");
     request.headers_mut().insert("x-run-id", id);
 

@@ -1,28 +1,24 @@
 //! Runs that are over: nobody is asked, and everybody is told why.
 
-use std::task::{Context, Poll, ready};
-
-use http::Request;
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, Run, TerminalReason,
-    upstream::FailureClass,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass,
 };
 
 use crate::support::{
-    ReadExt, Several, attached, failing, healthy, later, prompt, quick, reason_of, supervised,
+    ReadExt, Script, Upstream, attach, failure, healthy, later, no_delay, prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
-    let budget = quick().before_attempt(|next| {
+    let budget = no_delay().before_attempt(|next| {
         next.run.run().end(TerminalReason::TurnCap);
         false
     });
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("m", true));
+    let (request, call) = attach(&run, prompt("m"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -31,56 +27,34 @@ async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
     assert_eq!(upstream.calls(), 1);
 }
 
-/// Ready for one call, and never again.
-#[derive(Clone, Debug)]
-struct Busy(Several);
-
-impl Service<Request<ReplayBody>> for Busy {
-    type Response = <Several as Service<Request<ReplayBody>>>::Response;
-    type Error = BoxError;
-    type Future = <Several as Service<Request<ReplayBody>>>::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        ready!(self.0.poll_ready(cx))?;
-        if self.0.calls() > 0 {
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<ReplayBody>) -> Self::Future {
-        self.0.call(request)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_service_is_not_asked_for_a_run_that_is_over() {
-    let upstream = Several::new([failing(500)]);
-    let service = RetryBudgetLayer::new(quick()).layer(Busy(upstream.clone()));
+    let upstream = Upstream::script(failure(500)).busy(secs(3600));
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
-    let request = run.attach(prompt("m", true));
+    let request = run.attach(prompt("m"));
     let asked = upstream.clone();
     let ended = later(5, move || {
         run.end(TerminalReason::Aborted);
-        asked.asked()
+        asked.readiness_polls()
     });
 
     let error = service.oneshot(request).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!(upstream.asked(), ended.await.unwrap());
+    assert_eq!(upstream.readiness_polls(), ended.await.unwrap());
     assert_eq!(upstream.calls(), 1);
 }
 
 /// Fallbacks from `a` to `b`, with repeats of each.
 fn service(
-    upstream: &Several,
+    upstream: &Upstream,
     trusted: bool,
-) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Several>> {
+) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Upstream>> {
     let candidates = ["a", "b"].map(|name| Candidate::new(name).trusted(trusted));
     ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(candidates))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone())
 }
 
@@ -91,9 +65,9 @@ async fn the_word_of_a_trusted_upstream_is_the_end_of_the_call() {
         ("out_of_coffee", None),
     ] {
         let run = Run::open();
-        let (request, call) = attached(&run, prompt("a", true));
-        let said = supervised(name, &run.id().to_string()).status(422);
-        let upstream = Several::new([said, healthy()]);
+        let (request, call) = attach(&run, prompt("a"));
+        let said = Script::terminated(name, &run.id().to_string()).status(422);
+        let upstream = Upstream::scripts([said, healthy()]);
 
         let error = service(&upstream, true).oneshot(request).await.unwrap_err();
 
@@ -124,9 +98,9 @@ async fn the_word_of_others_ends_nothing() {
         // A limit would stop the same work again, but it is none of ours.
         ("turn_cap_reached", 422, &["a"], caller),
     ] {
-        let said = supervised(name, &run.id().to_string()).status(status);
-        let upstream = Several::new([said, healthy()]);
-        let (request, call) = attached(&run, prompt("a", true));
+        let said = Script::terminated(name, &run.id().to_string()).status(status);
+        let upstream = Upstream::scripts([said, healthy()]);
+        let (request, call) = attach(&run, prompt("a"));
 
         let answer = service(&upstream, false).oneshot(request).await.unwrap();
         answer.into_body().read().await.whole();

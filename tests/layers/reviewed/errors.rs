@@ -12,7 +12,7 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ReadExt, Script, Several, attached, chat, failing, later, prompt, quick, reason_of, request,
+    ReadExt, Script, Upstream, attach, chat, failure, later, no_delay, prompt, reason_of, request,
     run_on, secs,
 };
 
@@ -71,7 +71,7 @@ async fn a_tool_that_is_cut_with_its_call_is_no_error_of_its_run() {
     for called in [true, false] {
         let run = Run::open();
         run.limit_errors(&RetryBudget::new().per_run(0));
-        let (_request, call) = attached(&run, request());
+        let (_request, call) = attach(&run, request());
         let ends = call.clone();
         let ended = later(1, move || ends.end(TerminalReason::StepTimeout));
 
@@ -87,15 +87,15 @@ async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
     for run in [None, Some(Run::open())] {
         let program = service_fn(|request: Request<Full<Bytes>>| async move {
             let broken = Script::sse().data(chat("a")).fail("reset");
-            let [first, second] = [failing(500), broken]
-                .map(|script| RetryBudgetLayer::new(quick()).layer(Several::new([script])));
+            let [first, second] = [failure(500), broken]
+                .map(|script| RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([script])));
             let failed = first.oneshot(request.clone()).await?;
             assert_eq!(failed.status(), 500);
             failed.into_body().read().await.whole();
             second.oneshot(request).await
         });
         let service = HardCeilingLayer::new(secs(600)).layer(program);
-        let request = prompt("m", true);
+        let request = prompt("m");
         let request = match &run {
             Some(run) => run.attach(request),
             None => request,

@@ -14,22 +14,22 @@ use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_agent::{HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason};
 
 use crate::support::{
-    ReadExt, Several, failing, healthy, healthy_text, poll_once, prompt, quick, reason_of, secs,
+    ReadExt, Upstream, failure, healthy, healthy_text, no_delay, poll_once, prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_holds_no_place_in_the_service() {
-    let upstream = Several::new([healthy()]);
+    let upstream = Upstream::scripts([healthy()]);
     let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
         .service(upstream.clone());
     let (mut upload, body) = Channel::<bytes::Bytes>::new(1);
-    let slow = prompt("slow", true).map(|_| body);
+    let slow = prompt("slow").map(|_| body);
     let mut slow = Box::pin(service.clone().oneshot(slow));
     assert!(poll_once(&mut slow).is_pending());
 
-    let other = timeout(secs(1), service.oneshot(prompt("m", true)));
+    let other = timeout(secs(1), service.oneshot(prompt("m")));
     let answer = other.await.unwrap().unwrap();
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
@@ -47,12 +47,12 @@ async fn a_slow_upload_holds_no_place_in_the_service() {
 async fn calls_of_one_run_that_fail_together_do_not_come_back_together() {
     let mut apart = 0;
     for _ in 0..8 {
-        let upstream = Several::new([failing(429), failing(429), healthy()]);
+        let upstream = Upstream::scripts([failure(429), failure(429), healthy()]);
         let service = RetryBudgetLayer::new(RetryBudget::new()).layer(upstream.clone());
         let run = Run::open();
         let start = Instant::now();
 
-        let calls = [(); 2].map(|()| service.clone().oneshot(run.attach(prompt("m", true))));
+        let calls = [(); 2].map(|()| service.clone().oneshot(run.attach(prompt("m"))));
         let [one, other] = calls;
         let (one, other) = tokio::join!(one, other);
 
@@ -69,8 +69,8 @@ async fn calls_of_one_run_that_fail_together_do_not_come_back_together() {
 
 #[tokio::test(start_paused = true)]
 async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
-    let upstream = Several::new([failing(500)]);
-    let budget = quick().unshared().max_attempts_per_candidate(10_000);
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().unshared().max_attempts_per_candidate(10_000);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(5)))
         .layer(RetryBudgetLayer::new(budget))
@@ -85,7 +85,7 @@ async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
         tokio::time::advance(secs(6)).await;
     });
 
-    let error = service.oneshot(prompt("m", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
     assert_eq!(turns.load(Ordering::SeqCst), 10);

@@ -19,7 +19,7 @@ use tower_agent::{
 };
 
 use super::{says, with};
-use crate::support::{ReadExt, Several, UpstreamBody, prompt, quick, reason_of, saying};
+use crate::support::{ReadExt, Script, Upstream, UpstreamBody, no_delay, prompt_json, reason_of};
 
 type Upload = UnsyncBoxBody<Bytes, BoxError>;
 type Answer = http::Response<
@@ -29,7 +29,7 @@ type Answer = http::Response<
 struct Stage {
     service: BoxCloneService<Request<Upload>, Answer, BoxError>,
     registry: RunRegistry,
-    upstream: Several,
+    upstream: Upstream,
     ended: Arc<Mutex<Vec<TerminalReason>>>,
     written: Paper,
 }
@@ -52,7 +52,7 @@ impl Stage {
     fn new(caps: OwnerCaps, hears_stop: bool) -> Self {
         let (written, ended) = (Paper::default(), Arc::<Mutex<Vec<_>>>::default());
         let registry = RunRegistry::new().trajectory(&Trajectory::new(written.clone()));
-        let upstream = Several::new([saying(200, "{}")]);
+        let upstream = Upstream::scripts([Script::answer(200, "{}")]);
         let list = Arc::clone(&ended);
         let runs = RunLayer::new(registry.clone())
             .owner_caps(caps)
@@ -225,16 +225,16 @@ async fn so_many_of_an_owner_are_read_at_a_time() {
 /// Somebody left the layer out that hears the word: what tries refuses all the same.
 #[tokio::test(start_paused = true)]
 async fn without_a_layer_that_hears_it_nothing_is_tried() {
-    let upstream = Several::new([saying(200, "{}")]);
+    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
     let runs = RunLayer::new(RunRegistry::new())
         .owner_caps(OwnerCaps::new().max_open_runs(1))
         .hears_stop();
     let service = ServiceBuilder::new()
         .layer(runs)
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let ask = |id: &'static str| {
-        let mut request = prompt("m", false);
+        let mut request = prompt_json("m");
         let headers = request.headers_mut();
         headers.insert("x-run-id", HeaderValue::from_static(id));
         headers.insert("x-session-id", HeaderValue::from_static("s"));

@@ -17,7 +17,8 @@ use tower_agent::{
 
 use super::counted;
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Several, Told, USAGE, chat, prompt, quick, saying, secs,
+    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, no_delay, prompt,
+    prompt_as, secs,
 };
 
 type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
@@ -70,13 +71,13 @@ impl Service<Request<ReplayBody>> for Cache {
 
 /// The tokens of a call, twice, that meets a cache around what is asked else.
 async fn cost(cache: Cache) -> [Option<(u64, u64)>; 2] {
-    let told = Told::default();
+    let told = Summaries::default();
     let service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(HardCeilingLayer::new(secs(60)))
         .service(cache);
     for _ in 0..2 {
-        let request = prompt("a", true).map(|_| ReplayBody::from("{\"model\":\"a\"}"));
+        let request = prompt("a").map(|_| ReplayBody::from("{\"model\":\"a\"}"));
         let answer = service.clone().oneshot(request).await.unwrap();
         answer.into_body().read().await.whole();
     }
@@ -98,14 +99,14 @@ fn empty(inner: Asked) -> Cache {
     Cache { inner, has, marks }
 }
 
-fn transport() -> Several {
-    Several::new([counted()])
+fn transport() -> Upstream {
+    Upstream::scripts([counted()])
 }
 
 /// Around the transport a layer that opens attempts.
 fn with_attempts() -> [Asked; 2] {
     let fallback = ModelFallbackLayer::new(["a", "b"].map(Candidate::new));
-    let repeats = RetryBudgetLayer::new(quick());
+    let repeats = RetryBudgetLayer::new(no_delay());
     [
         boxed(fallback.layer(transport())),
         boxed(repeats.layer(transport())),
@@ -125,21 +126,22 @@ async fn an_answer_of_a_layer_outside_counts_unless_it_is_marked() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_marked_costs_nothing_below_an_attempt_either() {
     for streams in [false, true] {
-        let told = Told::default();
+        let told = Summaries::default();
         let answer = match streams {
             true => counted(),
-            false => saying(200, r#"{"usage":{"input_tokens":3,"output_tokens":4}}"#),
+            false => Script::answer(200, r#"{"usage":{"input_tokens":3,"output_tokens":4}}"#),
         };
-        let marked = Several::new([answer]).map_response(|mut answer: Response<_>| {
+        let upstream = Upstream::script(answer);
+        let marked = ServiceExt::<Request<ReplayBody>>::map_response(upstream, |mut answer| {
             answer.extensions_mut().insert(NotCounted);
             answer
         });
         let service = ServiceBuilder::new()
             .layer(told.layer())
-            .layer(RetryBudgetLayer::new(quick()))
+            .layer(RetryBudgetLayer::new(no_delay()))
             .service(marked);
 
-        let got = service.oneshot(prompt("a", streams)).await.unwrap();
+        let got = service.oneshot(prompt_as("a", streams)).await.unwrap();
         got.into_body().read().await.whole();
 
         assert_eq!((told.one().attempts, told.tokens()), (1, None));

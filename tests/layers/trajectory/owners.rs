@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt, util::BoxCloneService};
 use tower_agent::{BoxError, Owner, OwnerCaps, RunLayer, RunRegistry, TerminalReason, Trajectory};
 
 use super::{Paper, writer::Before};
-use crate::support::{Heard, ReadExt, Script, UpstreamBody, request, secs};
+use crate::support::{LogCapture, ReadExt, Script, Upstream, UpstreamBody, request, secs};
 
 type Body = tower_agent::run_layer::RunBody<UpstreamBody>;
 
@@ -26,7 +26,7 @@ impl Stage {
 
     fn with(caps: OwnerCaps, registry: RunRegistry, told: &Trajectory, paper: Paper) -> Self {
         let registry = registry.trajectory(told);
-        let upstream = Script::json().data("{}").upstream().0;
+        let upstream = Upstream::script(Script::json().data("{}"));
         let layer = RunLayer::new(registry.clone()).owner_caps(caps);
         Self {
             service: layer.layer(upstream).boxed_clone(),
@@ -81,7 +81,7 @@ const CAPS: [(&str, OwnerCaps); 2] = [
 #[tokio::test(start_paused = true)]
 async fn a_thousand_refusals_are_one_line_a_minute_that_says_how_many() {
     for (cap, caps) in CAPS {
-        let heard = Heard::listen();
+        let heard = LogCapture::start();
         let stage = Stage::new(caps);
         assert!(stage.ask("sk-one", &[("x-run-id", "a")]).await);
         assert_eq!(stage.paper.lines(), [Value::Null; 0], "nothing was refused");
@@ -141,7 +141,7 @@ async fn a_turn_of_a_run_that_there_is_is_told_with_it() {
     let stage = Stage::new(OwnerCaps::new().turns_per_hour(1));
     let headers = [("x-run-id", "a"), ("x-session-id", "s")];
     assert!(stage.ask("sk-one", &headers).await);
-    let heard = Heard::listen();
+    let heard = LogCapture::start();
 
     assert!(!stage.ask("sk-one", &headers).await);
 

@@ -17,7 +17,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunRegistry, Scope, TerminalReason, Trajectory};
 
 use super::{Paper, open};
-use crate::support::{Script, request, secs};
+use crate::support::{Script, Upstream, request, secs};
 
 /// What does something for each line before that is written.
 pub(super) struct Before<F>(pub(super) F, pub(super) Paper);
@@ -103,7 +103,7 @@ async fn who_waits_for_the_one_call_of_a_run_is_woken_before_it_is_written() {
     let (trajectory, seen) = watched(&woken, &paper);
     let registry = RunRegistry::new().trajectory(&trajectory);
     let calls = Arc::<Mutex<Option<Run>>>::default();
-    let (upstream, _) = Script::before_head().never().upstream();
+    let upstream = Upstream::script(Script::before_head().never());
     let service = tower::ServiceBuilder::new()
         .layer(tower_agent::RunLayer::new(registry.clone()))
         .map_request({
@@ -149,7 +149,7 @@ async fn what_the_writer_ends_is_written_next() {
     let (due, first) = (open(&registry, "due"), open(&registry, "first"));
     let limited = HardCeilingLayer::new(secs(60))
         .scope(Scope::Run)
-        .layer(Script::before_head().never().upstream().0);
+        .layer(Upstream::script(Script::before_head().never()));
     let mut call = pin!(limited.oneshot(due.attach(request())));
     assert!(
         call.as_mut()

@@ -10,14 +10,14 @@ use tower_agent::{
 
 use super::{CAPPED, end_of, turn, upstream};
 use crate::support::{
-    Several, failing, healthy, poll_once, prompt, quick, reason_of, request, request_of, secs,
+    Upstream, failure, healthy, no_delay, poll_once, prompt, reason_of, request, request_of, secs,
 };
 
 const LIMIT: std::time::Duration = secs(60);
 
 /// A run at its cap, held open for its last call.
 async fn capped() -> Run {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
     let run = Run::open();
     turn(&service, run.attach(request())).await.unwrap();
@@ -30,15 +30,15 @@ async fn capped() -> Run {
 #[tokio::test(start_paused = true)]
 async fn it_and_its_attempts_are_admitted_and_then_the_run_is_capped() {
     let run = capped().await;
-    let upstream = Several::new([failing(500), healthy()]);
+    let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
         .layer(TurnCapLayer::new(1).finaliser(LIMIT))
         .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(TurnCapLayer::new(1))
         .service(upstream.clone());
 
-    let last = run.finaliser(prompt("m", true)).unwrap();
+    let last = run.finaliser(prompt("m")).unwrap();
     turn(&service, last).await.unwrap();
 
     assert_eq!(upstream.calls(), 2, "its second attempt served");
@@ -56,8 +56,10 @@ async fn it_and_its_attempts_are_admitted_and_then_the_run_is_capped() {
 #[tokio::test(start_paused = true)]
 async fn nothing_else_starts_meanwhile() {
     let run = capped().await;
-    let (upstream, probe) = upstream();
-    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let upstream = upstream();
+    let service = TurnCapLayer::new(1)
+        .finaliser(LIMIT)
+        .layer(upstream.clone());
     let last = run.finaliser(request()).unwrap();
     let call = last.extensions().get::<Run>().unwrap().clone();
 
@@ -76,17 +78,17 @@ async fn nothing_else_starts_meanwhile() {
         assert!(matches!(tool, Err(ToolError::Terminated(end)) if end.at_turn() == Some(1)));
         assert_eq!(of.child().terminal_reason(), CAPPED);
     }
-    assert_eq!((probe.calls(), run.terminal_reason()), (0, None));
+    assert_eq!((upstream.calls(), run.terminal_reason()), (0, None));
     assert!(run.check().is_err());
 
     turn(&service, last).await.unwrap();
-    assert_eq!((probe.calls(), run.terminal_reason()), (1, CAPPED));
+    assert_eq!((upstream.calls(), run.terminal_reason()), (1, CAPPED));
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_is_under_way_goes_on_until_the_limit() {
     let run = Run::open();
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
     turn(&service, run.attach(request())).await.unwrap();
     let mut tool = Box::pin(run.tool("build").watch(pending::<()>()));
@@ -122,14 +124,14 @@ async fn one_that_is_never_made_ends_at_the_limit_by_whoever_looks() {
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_too_long_is_cut_with_the_run() {
     let run = capped().await;
-    let upstream = Several::new([crate::support::Script::before_head().never()]);
+    let upstream = Upstream::scripts([crate::support::Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(TurnCapLayer::new(1).finaliser(LIMIT))
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
     let start = Instant::now();
 
-    let last = run.finaliser(prompt("m", true)).unwrap();
+    let last = run.finaliser(prompt("m")).unwrap();
     let error = service.oneshot(last).await.unwrap_err();
 
     assert_eq!((reason_of(&error), start.elapsed()), (CAPPED, LIMIT));
@@ -139,8 +141,10 @@ async fn one_that_takes_too_long_is_cut_with_the_run() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_under_way_is_cut_at_the_limit_too() {
     let run = Run::open();
-    let (upstream, probe) = crate::support::Script::sse().never().upstream();
-    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let upstream = Upstream::script(crate::support::Script::sse().never());
+    let service = TurnCapLayer::new(1)
+        .finaliser(LIMIT)
+        .layer(upstream.clone());
     let slow = tokio::spawn({
         let (service, request) = (service.clone(), run.attach(request()));
         async move { turn(&service, request).await }
@@ -152,7 +156,7 @@ async fn a_call_that_was_under_way_is_cut_at_the_limit_too() {
     let error = slow.await.unwrap().unwrap_err();
 
     assert_eq!((reason_of(&error), start.elapsed()), (CAPPED, LIMIT));
-    assert_eq!(probe.dropped().reason, CAPPED);
+    assert_eq!(upstream.dropped().reason, CAPPED);
     assert_eq!(run.settled().await, TerminalReason::TurnCap);
 }
 
@@ -160,7 +164,7 @@ async fn a_call_that_was_under_way_is_cut_at_the_limit_too() {
 async fn a_ceiling_ends_it_before_and_in_the_same_instant() {
     for ceiling in [secs(30), LIMIT] {
         let run = Run::open();
-        let (upstream, _) = upstream();
+        let upstream = upstream();
         let service = ServiceBuilder::new()
             .layer(TurnCapLayer::new(1).finaliser(LIMIT))
             .layer(HardCeilingLayer::new(ceiling).scope(Scope::Run))
@@ -191,7 +195,7 @@ async fn a_request_that_is_dropped_unsent_was_the_last_call() {
 async fn an_end_from_outside_is_the_end_and_nothing_is_left() {
     let registry = RunRegistry::new();
     let run = registry.open(tower_agent::Owner::default(), "r".parse().unwrap());
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
     turn(&service, run.attach(request())).await.unwrap();
     turn(&service, run.attach(request())).await.unwrap_err();
@@ -204,7 +208,7 @@ async fn an_end_from_outside_is_the_end_and_nothing_is_left() {
 
 #[tokio::test(start_paused = true)]
 async fn without_it_there_is_none() {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(1).layer(upstream);
     let run = Run::open();
     assert!(run.finaliser(request()).is_none(), "not at its cap");

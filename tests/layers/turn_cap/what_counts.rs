@@ -7,7 +7,7 @@ use tower_agent::{
 };
 
 use super::{CAPPED, end_of, turn, upstream};
-use crate::support::{Several, failing, healthy, prompt, quick, request};
+use crate::support::{Upstream, failure, healthy, no_delay, prompt, request};
 
 fn asks(method: &str, path: &str) -> Request<()> {
     Request::builder()
@@ -19,7 +19,7 @@ fn asks(method: &str, path: &str) -> Request<()> {
 
 #[tokio::test(start_paused = true)]
 async fn what_has_no_model_write_is_no_turn_and_what_is_not_known_is_one() {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(100).layer(upstream);
     for (method, path, turns) in [
         ("POST", "/v1/chat/completions", 1),
@@ -59,8 +59,8 @@ async fn what_has_no_model_write_is_no_turn_and_what_is_not_known_is_one() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_no_turn_passes_as_often_as_it_likes_but_not_after_the_end() {
-    let (upstream, probe) = upstream();
-    let service = TurnCapLayer::new(1).layer(upstream);
+    let upstream = upstream();
+    let service = TurnCapLayer::new(1).layer(upstream.clone());
     let run = Run::open();
     let embeddings = || run.attach(asks("POST", "/v1/embeddings"));
     for _ in 0..20 {
@@ -69,10 +69,10 @@ async fn what_is_no_turn_passes_as_often_as_it_likes_but_not_after_the_end() {
     turn(&service, run.attach(request())).await.unwrap();
     turn(&service, embeddings()).await.unwrap();
     turn(&service, run.attach(request())).await.unwrap_err();
-    assert_eq!(probe.calls(), 22);
+    assert_eq!(upstream.calls(), 22);
 
-    let retries = RetryBudgetLayer::new(quick()).layer(Several::new([healthy()]));
-    let late = run.attach(prompt("m", true));
+    let retries = RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([healthy()]));
+    let late = run.attach(prompt("m"));
     let error = turn(&TurnCapLayer::new(1).layer(retries), late)
         .await
         .unwrap_err();
@@ -81,7 +81,7 @@ async fn what_is_no_turn_passes_as_often_as_it_likes_but_not_after_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn the_program_may_say_what_counts() {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(2)
         .counts(|parts| parts.headers.contains_key("x-turn"))
         .layer(upstream);
@@ -99,7 +99,7 @@ async fn the_program_may_say_what_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn some_agents_may_have_more_or_fewer_turns() {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let by_key = |parts: &http::request::Parts| match parts.headers.get("x-api-key")?.as_bytes() {
         b"coder" => Some(4),
         b"look-up" => Some(1),
@@ -133,28 +133,24 @@ async fn some_agents_may_have_more_or_fewer_turns() {
 
 #[tokio::test(start_paused = true)]
 async fn attempts_and_fallbacks_are_no_turns_wherever_the_layer_stands() {
-    let scripts = || Several::new([failing(500), failing(500), failing(500), healthy()]);
-    let fallback = || ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(quick());
+    let scripts = || Upstream::scripts([failure(500), failure(500), failure(500), healthy()]);
+    let fallback = || ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(no_delay());
     let outer = scripts();
     let outermost = ServiceBuilder::new()
         .layer(TurnCapLayer::new(2))
         .layer(fallback())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .service(outer.clone());
     let inner = scripts();
     let innermost = ServiceBuilder::new()
         .layer(fallback())
-        .layer(RetryBudgetLayer::new(quick()))
+        .layer(RetryBudgetLayer::new(no_delay()))
         .layer(TurnCapLayer::new(2))
         .service(inner.clone());
     let run = [Run::open(), Run::open()];
     for number in 1..=2 {
-        turn(&outermost, run[0].attach(prompt("a", true)))
-            .await
-            .unwrap();
-        turn(&innermost, run[1].attach(prompt("a", true)))
-            .await
-            .unwrap();
+        turn(&outermost, run[0].attach(prompt("a"))).await.unwrap();
+        turn(&innermost, run[1].attach(prompt("a"))).await.unwrap();
         assert_eq!((run[0].turns(), run[1].turns()), (number, number));
     }
     assert_eq!(
@@ -163,10 +159,10 @@ async fn attempts_and_fallbacks_are_no_turns_wherever_the_layer_stands() {
         "four tries, then one"
     );
 
-    turn(&outermost, run[0].attach(prompt("a", true)))
+    turn(&outermost, run[0].attach(prompt("a")))
         .await
         .unwrap_err();
-    let error = turn(&innermost, run[1].attach(prompt("a", true)))
+    let error = turn(&innermost, run[1].attach(prompt("a")))
         .await
         .unwrap_err();
 
@@ -177,7 +173,7 @@ async fn attempts_and_fallbacks_are_no_turns_wherever_the_layer_stands() {
 
 #[tokio::test(start_paused = true)]
 async fn a_sub_agent_has_turns_of_its_own() {
-    let (upstream, _) = upstream();
+    let upstream = upstream();
     let service = TurnCapLayer::new(1).layer(upstream);
     let run = Run::open();
     let child = run.child();

@@ -11,16 +11,18 @@ use tower_agent::{
 };
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
-use crate::support::{ReadExt, Several, attached, failing, healthy, prompt, saying, secs};
+use crate::support::{
+    ReadExt, Script, Upstream, attach, failure, healthy, prompt, prompt_json, secs,
+};
 
 #[tokio::test(start_paused = true)]
 async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
     let (service, upstream) = cooled(&unprobed(), [Candidate::new("a")]);
-    upstream.play("a", failing(500));
-    assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["a"]);
+    upstream.play("a", failure(500));
+    assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a"]);
     advance(secs(10)).await;
     let run = Run::open();
-    let (request, call) = attached(&run, prompt("a", true));
+    let (request, call) = attach(&run, prompt("a"));
 
     let error = service.clone().oneshot(request).await.unwrap_err();
 
@@ -45,10 +47,10 @@ async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
     assert_eq!(run.in_flight(), 0);
 
     advance(secs(20) - INSTANT).await;
-    assert!(service.clone().oneshot(prompt("a", true)).await.is_err());
+    assert!(service.clone().oneshot(prompt("a")).await.is_err());
     advance(INSTANT).await;
     upstream.play("a", healthy());
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
 }
 
@@ -61,18 +63,14 @@ async fn of_several_the_one_that_is_back_first_counts() {
     ];
     let (service, upstream) = cooled(&unprobed(), candidates);
     for (model, status) in [("a", 401), ("b", 500), ("c", 402)] {
-        upstream.play(model, failing(status));
+        upstream.play(model, failure(status));
     }
     assert_eq!(
-        asks(&service, &upstream, prompt("a", true)).await,
+        asks(&service, &upstream, prompt("a")).await,
         ["a", "b", "c"]
     );
 
-    let error = service
-        .clone()
-        .oneshot(prompt("b", true))
-        .await
-        .unwrap_err();
+    let error = service.clone().oneshot(prompt("b")).await.unwrap_err();
 
     let error = error.downcast::<CoolingDown>().unwrap();
     let told = error
@@ -97,10 +95,10 @@ async fn one_of_another_dialect_is_nobody() {
         Candidate::new("claude").dialect(CandidateDialect::Anthropic),
     ];
     let (service, upstream) = cooled(&unprobed(), candidates);
-    upstream.play("a", failing(500));
-    assert_eq!(asks(&service, &upstream, prompt("a", true)).await, ["a"]);
+    upstream.play("a", failure(500));
+    assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a"]);
 
-    let error = service.oneshot(prompt("claude", true)).await.unwrap_err();
+    let error = service.oneshot(prompt("claude")).await.unwrap_err();
 
     let error = error.downcast::<CoolingDown>().unwrap();
     let [cooling] = &error.candidates[..] else {
@@ -113,12 +111,9 @@ async fn one_of_another_dialect_is_nobody() {
 async fn a_form_may_go_to_the_first_alone_and_says_when_that_is_back() {
     let candidates = [of_account("a", "one"), of_account("b", "two")];
     let (service, upstream) = cooled(&unprobed(), candidates);
-    upstream.play("a", failing(401));
-    upstream.play("b", failing(500));
-    assert_eq!(
-        asks(&service, &upstream, prompt("a", true)).await,
-        ["a", "b"]
-    );
+    upstream.play("a", failure(401));
+    upstream.play("b", failure(500));
+    assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a", "b"]);
     let form = || {
         Request::post("/v1/images/edits")
             .header("content-type", "multipart/form-data; boundary=b")
@@ -139,7 +134,7 @@ async fn a_form_may_go_to_the_first_alone_and_says_when_that_is_back() {
 }
 
 fn asked_at(uri: &'static str) -> Request<Full<bytes::Bytes>> {
-    let mut request = prompt("a", false);
+    let mut request = prompt_json("a");
     *request.uri_mut() = Uri::from_static(uri);
     request
 }
@@ -147,8 +142,8 @@ fn asked_at(uri: &'static str) -> Request<Full<bytes::Bytes>> {
 #[tokio::test(start_paused = true)]
 async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
     for uri in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
-        let upstream = Several::new([healthy()]);
-        upstream.play("a", failing(500));
+        let upstream = Upstream::scripts([healthy()]);
+        upstream.play("a", failure(500));
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(RunRegistry::new()))
@@ -181,7 +176,7 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
         assert_eq!(upstream.calls(), 1);
 
         advance(secs(20) - INSTANT).await;
-        upstream.play("a", saying(200, "{}"));
+        upstream.play("a", Script::answer(200, "{}"));
         let answer = service.oneshot(asked_at(uri)).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         answer.into_body().read().await.whole();
@@ -194,14 +189,14 @@ async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
         (secs(60), vec![secs(0), secs(30)]),
         (secs(10), vec![secs(0)]),
     ] {
-        let upstream = Several::new([failing(500), healthy()]);
+        let upstream = Upstream::scripts([failure(500), healthy()]);
         let layer = models(["a"]).cooldowns(Cooldowns::new());
-        let budget = crate::support::quick().max_attempts_per_candidate(3);
+        let budget = crate::support::no_delay().max_attempts_per_candidate(3);
         let repeats = RetryBudgetLayer::new(budget.max_retry_after(longest));
         let service = repeats.layer(layer.layer(upstream.clone()));
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("a", true)).await;
+        let answer = service.oneshot(prompt("a")).await;
 
         assert_eq!(answer.is_ok(), times.len() == 2);
         assert!(answer.map_or_else(|error| error.is::<CoolingDown>(), |_| true));

@@ -41,7 +41,7 @@ async fn it_is_left_alone_as_if_it_had_failed_before() {
         for which in 0..2 {
             let (service, upstream) = both(&layer())[which].clone();
             upstream.play("a", script.clone());
-            let ask = || asks(&service, &upstream, prompt("a", true));
+            let ask = || asks(&service, &upstream, prompt("a"));
             let start = Instant::now();
 
             assert_eq!(ask().await, ["a"], "{script:?}");
@@ -62,7 +62,7 @@ async fn the_second_break_in_a_row_is_left_alone_for_longer() {
     for which in 0..2 {
         let (service, upstream) = both(&layer())[which].clone();
         upstream.play("a", begun().fail("reset"));
-        let ask = || asks(&service, &upstream, prompt("a", true));
+        let ask = || asks(&service, &upstream, prompt("a"));
         for window in [30, 60, 300] {
             assert_eq!(ask().await, ["a"]);
             advance(secs(window) - INSTANT).await;
@@ -86,7 +86,7 @@ async fn what_says_nothing_of_the_next_request_cools_nothing() {
             let (service, upstream) = both(&layer)[which].clone();
             upstream.play("a", begun().data(told(code)));
 
-            let asked = asks(&service, &upstream, prompt("a", true)).await;
+            let asked = asks(&service, &upstream, prompt("a")).await;
 
             assert_eq!(asked, ["a"]);
             assert!(cooldowns.is_empty(), "{which} {code}");
@@ -101,7 +101,7 @@ async fn a_window_begins_with_the_failure_and_not_with_the_answer() {
         let slow = begun().wait(9.0).data(chat("b")).wait(9.0).fail("reset");
         upstream.play("a", slow);
         let start = Instant::now();
-        let ask = || asks(&service, &upstream, prompt("a", true));
+        let ask = || asks(&service, &upstream, prompt("a"));
 
         assert_eq!(ask().await, ["a"]);
 

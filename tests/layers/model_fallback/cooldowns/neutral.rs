@@ -12,8 +12,8 @@ use super::{asks, cooled, models};
 use crate::{
     model_fallback::{both, of_account},
     support::{
-        ERROR, PRELUDE, ReadExt, Script, Several, attached, chat, coded, failing, healthy, later,
-        prompt, reason_of, saying, secs, supervised,
+        ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, later, prompt,
+        prompt_as, prompt_json, reason_of, secs,
     },
 };
 
@@ -36,7 +36,7 @@ async fn a_caller_who_leaves() {
             let (service, upstream) = both(&layer)[which].clone();
             upstream.play("a", script.clone());
 
-            let asked = asks(&service, &upstream, prompt("a", true));
+            let asked = asks(&service, &upstream, prompt("a"));
             assert!(timeout(secs(5), asked).await.is_err());
 
             assert_eq!(upstream.models(), ["a"]);
@@ -60,7 +60,7 @@ async fn an_end_from_outside() {
                     move || run.end(reason)
                 });
 
-                let request = run.attach(prompt("a", true));
+                let request = run.attach(prompt("a"));
                 let asked = asks(&service, &upstream, request).await;
 
                 assert!(ended.await.unwrap());
@@ -77,14 +77,14 @@ async fn a_deadline_of_the_call() {
     for script in silences() {
         for (ceiling, step) in [(Some(secs(5)), None), (None, Some(secs(5)))] {
             let cooldowns = Cooldowns::new();
-            let upstream = Several::new([script.clone(), healthy()]);
+            let upstream = Upstream::scripts([script.clone(), healthy()]);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::optional(ceiling))
                 .layer(StepTimeoutLayer::optional(step))
                 .layer(models(["a"]).cooldowns(cooldowns.clone()))
                 .service(upstream.clone());
 
-            let asked = asks(&service, &upstream, prompt("a", true)).await;
+            let asked = asks(&service, &upstream, prompt("a")).await;
 
             assert_eq!(asked, ["a"]);
             assert!(cooldowns.is_empty(), "{script:?}");
@@ -100,7 +100,7 @@ async fn a_ceiling_of_the_attempt_or_its_share_of_the_time() {
             Script::sse().data(PRELUDE).never(),
         ] {
             let cooldowns = Cooldowns::new();
-            let upstream = Several::new([healthy()]);
+            let upstream = Upstream::scripts([healthy()]);
             upstream.play("a", script);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::optional(outer))
@@ -108,7 +108,7 @@ async fn a_ceiling_of_the_attempt_or_its_share_of_the_time() {
                 .layer(HardCeilingLayer::optional(inner))
                 .service(upstream.clone());
 
-            let asked = asks(&service, &upstream, prompt("a", true)).await;
+            let asked = asks(&service, &upstream, prompt("a")).await;
 
             assert_eq!(asked, ["a", "b"]);
             assert!(cooldowns.is_empty());
@@ -125,7 +125,7 @@ async fn the_silence_of_a_call_that_does_not_stream_but_not_of_one_that_does() {
             let (service, upstream) = both(&layer)[which].clone();
             upstream.play("a", Script::before_head().never());
 
-            let asked = asks(&service, &upstream, prompt("a", stream)).await;
+            let asked = asks(&service, &upstream, prompt_as("a", stream)).await;
 
             assert_eq!(asked, ["a", "b"]);
             assert_eq!(cooldowns.len(), known);
@@ -140,10 +140,10 @@ async fn an_attempt_that_the_program_ends() {
     upstream.play("a", Script::before_head().never());
     let ended = later(5, {
         let upstream = upstream.clone();
-        move || upstream.seen()[0].run.end(TerminalReason::Aborted)
+        move || upstream.requests()[0].run().end(TerminalReason::Aborted)
     });
 
-    let asked = asks(&service, &upstream, prompt("a", true)).await;
+    let asked = asks(&service, &upstream, prompt("a")).await;
 
     assert!(ended.await.unwrap());
     assert_eq!(asked, ["a", "b"]);
@@ -153,17 +153,17 @@ async fn an_attempt_that_the_program_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_itself_at_fault() {
     for script in [
-        failing(400),
-        failing(404),
-        failing(408),
-        failing(409),
-        failing(413),
-        failing(422),
-        failing(424),
-        coded(413, "rate_limit_exceeded"),
-        coded(400, "context_length_exceeded"),
-        coded(400, "content_filter"),
-        saying(200, r#"{"choices":[{"finish_reason":"content_filter"}]}"#),
+        failure(400),
+        failure(404),
+        failure(408),
+        failure(409),
+        failure(413),
+        failure(422),
+        failure(424),
+        Script::error_code(413, "rate_limit_exceeded"),
+        Script::error_code(400, "context_length_exceeded"),
+        Script::error_code(400, "content_filter"),
+        Script::answer(200, r#"{"choices":[{"finish_reason":"content_filter"}]}"#),
     ] {
         for which in 0..2 {
             let cooldowns = Cooldowns::new();
@@ -174,7 +174,7 @@ async fn a_request_that_is_itself_at_fault() {
             upstream.play("a", script.clone());
 
             for _ in 0..3 {
-                let asked = asks(&service, &upstream, prompt("a", false)).await;
+                let asked = asks(&service, &upstream, prompt_json("a")).await;
                 assert_eq!(asked[0], "a", "{script:?}");
             }
 
@@ -189,8 +189,11 @@ async fn the_word_of_a_trusted_upstream_that_the_run_is_over() {
     let cooldowns = Cooldowns::new();
     let candidates = [Candidate::new("a").trusted(true), Candidate::new("b")];
     let (service, upstream) = cooled(&cooldowns, candidates);
-    upstream.play("a", supervised("step_timeout", &run.id().to_string()));
-    let (request, call) = attached(&run, prompt("a", true));
+    upstream.play(
+        "a",
+        Script::terminated("step_timeout", &run.id().to_string()),
+    );
+    let (request, call) = attach(&run, prompt("a"));
 
     let error = service.oneshot(request).await.unwrap_err();
 
@@ -220,7 +223,7 @@ async fn an_end_that_looks_like_a_failure() {
         let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
         let run = Run::open();
 
-        let request = run.attach(prompt("a", true));
+        let request = run.attach(prompt("a"));
         let error = layer.layer(upstream).oneshot(request).await.unwrap_err();
 
         assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
@@ -234,7 +237,7 @@ async fn an_answer_that_was_handed_on_whole_though_nobody_waited_for_its_end() {
     let cooldowns = Cooldowns::new();
     let (service, upstream) = cooled(&cooldowns, ["a", "b"].map(Candidate::new));
     upstream.play("a", healthy().never());
-    let answer = service.oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.oneshot(prompt("a")).await.unwrap();
     let mut body = answer.into_body();
     for _ in 0..3 {
         body.token().await;

@@ -6,7 +6,7 @@ use tower::ServiceExt;
 use tower_agent::{Candidate, Cooldowns};
 
 use super::{INSTANT, asks, cooled, minutes, of_account, unprobed};
-use crate::support::{Script, chat, failing, healthy, prompt, secs};
+use crate::support::{Script, chat, failure, healthy, prompt, secs};
 
 fn two() -> [Candidate; 2] {
     [of_account("a", "one"), of_account("b", "two")]
@@ -15,8 +15,8 @@ fn two() -> [Candidate; 2] {
 #[tokio::test(start_paused = true)]
 async fn of_many_calls_at_once_exactly_one_probes() {
     let (service, upstream) = cooled(&Cooldowns::new(), two());
-    upstream.play("a", failing(401));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(401));
+    let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
     // Ten minutes, of which two may be probed.
     advance(minutes(8) - INSTANT).await;
@@ -38,12 +38,12 @@ async fn of_many_calls_at_once_exactly_one_probes() {
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_begins_to_serve_lets_the_others_in_before_its_end() {
     let (service, upstream) = cooled(&Cooldowns::new(), two());
-    upstream.play("a", failing(401));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(401));
+    let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
     advance(minutes(8)).await;
     upstream.play("a", Script::sse().data(chat("a")).never());
-    let probe = service.clone().oneshot(prompt("a", true)).await.unwrap();
+    let probe = service.clone().oneshot(prompt("a")).await.unwrap();
 
     upstream.play("a", healthy());
     assert_eq!(ask().await, ["a"]);
@@ -55,8 +55,8 @@ async fn a_probe_that_begins_to_serve_lets_the_others_in_before_its_end() {
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_fails_leaves_the_window_and_half_a_minute_of_peace() {
     let (service, upstream) = cooled(&Cooldowns::new(), two());
-    upstream.play("a", failing(401));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(401));
+    let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
     advance(minutes(8)).await;
     for _ in 0..4 {
@@ -76,12 +76,12 @@ async fn a_probe_that_fails_leaves_the_window_and_half_a_minute_of_peace() {
 #[tokio::test(start_paused = true)]
 async fn the_candidate_that_is_fallen_back_to_is_probed_as_well() {
     let (service, upstream) = cooled(&Cooldowns::new(), two());
-    upstream.play("b", failing(401));
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("b", failure(401));
+    let ask = |model| asks(&service, &upstream, prompt(model));
     assert_eq!(ask("b").await, ["b", "a"]);
-    upstream.play("a", failing(400));
+    upstream.play("a", failure(400));
     assert_eq!(ask("b").await, ["a"]);
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     assert_eq!(ask("a").await, ["a"], "nobody is left");
 
     advance(minutes(8)).await;
@@ -92,8 +92,8 @@ async fn the_candidate_that_is_fallen_back_to_is_probed_as_well() {
 #[tokio::test(start_paused = true)]
 async fn without_a_margin_nobody_probes() {
     let (service, upstream) = cooled(&unprobed(), two());
-    upstream.play("a", failing(401));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(401));
+    let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
 
     advance(minutes(10) - INSTANT).await;
@@ -105,8 +105,8 @@ async fn without_a_margin_nobody_probes() {
 async fn a_program_has_a_margin_of_its_own() {
     let cooldowns = Cooldowns::new().probe(secs(10), secs(25));
     let (service, upstream) = cooled(&cooldowns, two());
-    upstream.play("a", failing(500));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(500));
+    let ask = || asks(&service, &upstream, prompt("a"));
     let mut probed = Vec::new();
     for second in 0..30 {
         if ask().await.len() == 2 {

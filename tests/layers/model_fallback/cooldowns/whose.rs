@@ -4,7 +4,7 @@ use http::Uri;
 use tower_agent::{Candidate, Cooldowns};
 
 use super::{asks, cooled, from, of_account};
-use crate::support::{Script, coded, failing, prompt};
+use crate::support::{Script, failure, prompt};
 
 fn at(name: &str, uri: &'static str) -> Candidate {
     let candidate = Candidate::new(name);
@@ -13,11 +13,15 @@ fn at(name: &str, uri: &'static str) -> Candidate {
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_or_a_missing_model_leaves_the_accounts_other_models() {
-    for script in [failing(429), coded(404, "model_not_found"), failing(500)] {
+    for script in [
+        failure(429),
+        Script::error_code(404, "model_not_found"),
+        failure(500),
+    ] {
         let candidates = ["a", "b", "c"].map(|name| of_account(name, "one"));
         let (service, upstream) = cooled(&Cooldowns::new(), candidates);
         upstream.play("a", script);
-        let ask = |model| asks(&service, &upstream, prompt(model, true));
+        let ask = |model| asks(&service, &upstream, prompt(model));
 
         assert_eq!(ask("a").await, ["a", "b"]);
         assert_eq!(ask("a").await, ["b"]);
@@ -28,10 +32,10 @@ async fn a_rate_limit_or_a_missing_model_leaves_the_accounts_other_models() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_or_empty_account_takes_all_its_models_along_and_no_other() {
     for script in [
-        failing(401),
-        failing(402),
-        coded(429, "insufficient_quota"),
-        coded(400, "insufficient_quota"),
+        failure(401),
+        failure(402),
+        Script::error_code(429, "insufficient_quota"),
+        Script::error_code(400, "insufficient_quota"),
     ] {
         let candidates = [
             of_account("a", "one"),
@@ -40,7 +44,7 @@ async fn a_refused_or_empty_account_takes_all_its_models_along_and_no_other() {
         ];
         let (service, upstream) = cooled(&Cooldowns::new(), candidates);
         upstream.play("a", script);
-        let ask = |model| asks(&service, &upstream, prompt(model, true));
+        let ask = |model| asks(&service, &upstream, prompt(model));
 
         assert_eq!(ask("a").await, ["a", "c"]);
         assert_eq!(ask("b").await, ["c"]);
@@ -58,8 +62,8 @@ async fn accounts_are_told_apart_by_upstream_and_key_if_they_have_no_id() {
         keyed("d", "http://two.test/v1", "k1"),
     ];
     let (service, upstream) = cooled(&Cooldowns::new(), candidates);
-    upstream.play("a", failing(401));
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play("a", failure(401));
+    let ask = |model| asks(&service, &upstream, prompt(model));
 
     assert_eq!(ask("a").await, ["a", "c"]);
 
@@ -77,8 +81,11 @@ async fn a_refused_region_takes_the_host_along() {
         keyed("c", "http://two.test/v1"),
     ];
     let (service, upstream) = cooled(&Cooldowns::new(), candidates);
-    upstream.play("a", coded(403, "unsupported_country_region_territory"));
-    let ask = |model| asks(&service, &upstream, prompt(model, true));
+    upstream.play(
+        "a",
+        Script::error_code(403, "unsupported_country_region_territory"),
+    );
+    let ask = |model| asks(&service, &upstream, prompt(model));
 
     assert_eq!(ask("a").await, ["a", "c"]);
     assert_eq!(ask("b").await, ["c"]);
@@ -87,10 +94,10 @@ async fn a_refused_region_takes_the_host_along() {
 #[tokio::test(start_paused = true)]
 async fn what_befalls_one_callers_account_is_no_other_callers() {
     for (script, model) in [
-        (failing(401), "a"),
-        (failing(402), "a"),
-        (failing(429), "b"),
-        (coded(404, "model_not_found"), "b"),
+        (failure(401), "a"),
+        (failure(402), "a"),
+        (failure(429), "b"),
+        (Script::error_code(404, "model_not_found"), "b"),
     ] {
         let (service, upstream) = cooled(&Cooldowns::new(), ["a", "b"].map(Candidate::new));
         upstream.play("a", script);
@@ -120,7 +127,7 @@ async fn an_outage_is_everybodys() {
 
 #[tokio::test(start_paused = true)]
 async fn where_callers_accounts_are_not_sent_there_is_one_account() {
-    for script in [failing(401), failing(429)] {
+    for script in [failure(401), failure(429)] {
         let candidates = [at("a", "http://one.test/v1"), at("b", "http://two.test/v1")];
         let (service, upstream) = cooled(&Cooldowns::new(), candidates);
         upstream.play("a", script);
@@ -136,7 +143,7 @@ async fn where_they_are_forwarded_each_is_its_own() {
     let candidates = [at("a", "http://one.test/v1"), at("b", "http://two.test/v1")];
     let forwarded = candidates.map(|it| it.forward_credentials(true));
     let (service, upstream) = cooled(&Cooldowns::new(), forwarded);
-    upstream.play("a", failing(401));
+    upstream.play("a", failure(401));
     let ask = |caller| asks(&service, &upstream, from(caller, "a"));
 
     assert_eq!(ask("one").await, ["a", "b"]);

@@ -7,7 +7,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{Candidate, Cooldowns, TerminalReason};
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
-use crate::support::{Script, Several, chat, coded, failing, healthy, prompt, secs};
+use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
 
 fn two() -> [Candidate; 2] {
     [of_account("a", "one"), of_account("b", "two")]
@@ -16,8 +16,8 @@ fn two() -> [Candidate; 2] {
 #[tokio::test(start_paused = true)]
 async fn after_a_failure_calls_go_straight_to_the_next_until_the_window_ends() {
     let (service, upstream) = cooled(&Cooldowns::new(), two());
-    upstream.play("a", failing(500));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(500));
+    let ask = || asks(&service, &upstream, prompt("a"));
 
     assert_eq!(ask().await, ["a", "b"]);
     assert_eq!(ask().await, ["b"]);
@@ -33,7 +33,7 @@ async fn after_a_failure_calls_go_straight_to_the_next_until_the_window_ends() {
 async fn is_left_alone_for(script: Script, windows: impl IntoIterator<Item = Duration>) {
     let (service, upstream) = cooled(&unprobed(), two());
     upstream.play("a", script);
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    let ask = || asks(&service, &upstream, prompt("a"));
     for window in windows {
         assert_eq!(ask().await, ["a", "b"], "{window:?}");
         advance(window - INSTANT).await;
@@ -47,9 +47,9 @@ async fn is_left_alone_for(script: Script, windows: impl IntoIterator<Item = Dur
 async fn what_passes_by_itself_half_a_minute_then_one_then_five() {
     let ladder = [30, 60, 300, 300, 300].map(secs);
     for script in [
-        failing(500),
-        failing(429),
-        failing(529),
+        failure(500),
+        failure(429),
+        failure(529),
         Script::before_head().fail("reset"),
         Script::sse(),
     ] {
@@ -60,7 +60,11 @@ async fn what_passes_by_itself_half_a_minute_then_one_then_five() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_key_or_a_model_that_is_gone_ten_minutes_doubling_to_a_day() {
     let ladder = [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440].map(minutes);
-    for script in [failing(401), failing(403), coded(404, "model_not_found")] {
+    for script in [
+        failure(401),
+        failure(403),
+        Script::error_code(404, "model_not_found"),
+    ] {
         is_left_alone_for(script, ladder).await;
     }
 }
@@ -68,7 +72,7 @@ async fn a_refused_key_or_a_model_that_is_gone_ten_minutes_doubling_to_a_day() {
 #[tokio::test(start_paused = true)]
 async fn an_exhausted_quota_five_hours_doubling_to_a_day() {
     let ladder = [5, 10, 20, 24, 24].map(|hours| minutes(60 * hours));
-    for script in [failing(402), coded(429, "insufficient_quota")] {
+    for script in [failure(402), Script::error_code(429, "insufficient_quota")] {
         is_left_alone_for(script, ladder).await;
     }
 }
@@ -81,17 +85,17 @@ async fn a_program_has_windows_of_its_own() {
         .quota(secs(100))
         .most(secs(150));
     let ladders = [
-        (failing(500), [1, 2, 3, 3].as_slice()),
-        (failing(401), &[10, 20, 40, 80, 150]),
-        (failing(402), &[100, 150]),
-        (failing(429).header("retry-after", "9999"), &[150]),
+        (failure(500), [1, 2, 3, 3].as_slice()),
+        (failure(401), &[10, 20, 40, 80, 150]),
+        (failure(402), &[100, 150]),
+        (failure(429).header("retry-after", "9999"), &[150]),
     ];
     for (script, ladder) in ladders {
         // Its clones share what is known, so each has one of its own.
         let cooldowns = cooldowns.clone();
         let (service, upstream) = cooled(&cooldowns, two());
         upstream.play("a", script);
-        let ask = || asks(&service, &upstream, prompt("a", true));
+        let ask = || asks(&service, &upstream, prompt("a"));
         for window in ladder {
             assert_eq!(ask().await, ["a", "b"]);
             advance(secs(*window) - INSTANT).await;
@@ -107,7 +111,7 @@ async fn a_program_has_windows_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_asks_for_longer_is_left_alone_for_longer() {
     for (asked, window) in [("1", 30), ("100", 100), ("1000000", 24 * 3600)] {
-        let limited = failing(429).header("retry-after", asked);
+        let limited = failure(429).header("retry-after", asked);
         is_left_alone_for(limited, [secs(window)]).await;
     }
 }
@@ -115,14 +119,14 @@ async fn an_upstream_that_asks_for_longer_is_left_alone_for_longer() {
 #[tokio::test(start_paused = true)]
 async fn calls_that_began_before_extend_no_running_window() {
     let (service, upstream) = cooled(&unprobed(), two());
-    upstream.play("a", failing(500).delayed(20));
+    upstream.play("a", failure(500).delayed(20));
     let slow = tokio::spawn({
         let (service, upstream) = (service.clone(), upstream.clone());
-        async move { asks(&service, &upstream, prompt("a", true)).await }
+        async move { asks(&service, &upstream, prompt("a")).await }
     });
     sleep(secs(5)).await;
-    upstream.play("a", failing(500));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(500));
+    let ask = || asks(&service, &upstream, prompt("a"));
     let end = Instant::now() + secs(30);
 
     assert_eq!(ask().await, ["a", "b"]);
@@ -143,9 +147,9 @@ async fn calls_that_began_before_extend_no_running_window() {
 async fn a_call_that_is_served_to_its_end_starts_the_row_anew() {
     let cooldowns = unprobed();
     let (service, upstream) = cooled(&cooldowns, two());
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    let ask = || asks(&service, &upstream, prompt("a"));
     for _ in 0..3 {
-        upstream.play("a", failing(500));
+        upstream.play("a", failure(500));
         assert_eq!(ask().await, ["a", "b"]);
         assert_eq!(cooldowns.len(), 1);
         advance(secs(30) - INSTANT).await;
@@ -160,16 +164,16 @@ async fn a_call_that_is_served_to_its_end_starts_the_row_anew() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_nobody_reads_to_its_end_leaves_the_row() {
     let (service, upstream) = cooled(&unprobed(), two());
-    let ask = || asks(&service, &upstream, prompt("a", true));
-    upstream.play("a", failing(500));
+    let ask = || asks(&service, &upstream, prompt("a"));
+    upstream.play("a", failure(500));
     assert_eq!(ask().await, ["a", "b"]);
     advance(secs(30)).await;
     upstream.play("a", Script::sse().data(chat("a")).never());
-    let answer = service.clone().oneshot(prompt("a", true)).await.unwrap();
+    let answer = service.clone().oneshot(prompt("a")).await.unwrap();
     assert_eq!(answer.headers()["x-served-model"], "a");
     drop(answer);
 
-    upstream.play("a", failing(500));
+    upstream.play("a", failure(500));
     assert_eq!(ask().await, ["a", "b"]);
 
     advance(secs(60) - INSTANT).await;
@@ -184,11 +188,11 @@ async fn a_success_that_began_before_the_failure_says_nothing() {
     upstream.play("a", healthy().delayed(10));
     let slow = tokio::spawn({
         let (service, upstream) = (service.clone(), upstream.clone());
-        async move { asks(&service, &upstream, prompt("a", true)).await }
+        async move { asks(&service, &upstream, prompt("a")).await }
     });
     sleep(secs(5)).await;
-    upstream.play("a", failing(500));
-    let ask = || asks(&service, &upstream, prompt("a", true));
+    upstream.play("a", failure(500));
+    let ask = || asks(&service, &upstream, prompt("a"));
     let end = Instant::now() + secs(30);
     assert_eq!(ask().await, ["a", "b"]);
 
@@ -205,14 +209,14 @@ async fn a_success_that_began_before_the_failure_says_nothing() {
 #[tokio::test(start_paused = true)]
 async fn layers_with_clones_of_one_handle_know_the_same() {
     let cooldowns = Cooldowns::new();
-    let upstream = Several::new([healthy()]);
-    upstream.play("a", failing(500));
+    let upstream = Upstream::scripts([healthy()]);
+    upstream.play("a", failure(500));
     let layer = || models(["a", "b"]).layer(upstream.clone());
     let with = |cooldowns: &Cooldowns| {
         let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
         layer.layer(upstream.clone())
     };
-    let ask = async |service| asks(&service, &upstream, prompt("a", true)).await;
+    let ask = async |service| asks(&service, &upstream, prompt("a")).await;
 
     assert_eq!(ask(with(&cooldowns)).await, ["a", "b"]);
 

@@ -1,10 +1,9 @@
-//! Reading an answer to its end.
+//! Bodies, read frame by frame or to their end.
 
 use std::{
     future::Future,
     pin::{Pin, pin},
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -13,44 +12,55 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt;
 use tower_agent::{BoxError, TerminalReason};
 
-pub(crate) const fn secs(seconds: u64) -> Duration {
-    Duration::from_secs(seconds)
-}
-
-/// All of a body, and how it ended.
+/// A body that was read to its end.
 #[derive(Debug)]
 pub(crate) struct Read {
     pub(crate) text: String,
+    /// How many data frames there were.
     pub(crate) frames: usize,
     pub(crate) trailers: Option<HeaderMap>,
     pub(crate) end: Result<(), BoxError>,
 }
 
 impl Read {
+    /// The terminal reason of its error.
     pub(crate) fn reason(&self) -> Option<TerminalReason> {
         self.end.as_ref().err().and_then(reason_of)
     }
 
-    /// That it ended cleanly, and its text.
+    /// Its text.
+    ///
+    /// # Panics
+    ///
+    /// If it ended in an error.
     pub(crate) fn whole(self) -> String {
         self.end.unwrap();
         self.text
     }
 }
 
+/// The terminal reason of an error.
 pub(crate) fn reason_of(error: &BoxError) -> Option<TerminalReason> {
     TerminalReason::find(&**error).cloned()
 }
 
-/// What tests do with a body.
+/// Reads a body.
 pub(crate) trait ReadExt: Body<Data = Bytes> + Unpin {
     /// The next frame as text.
     fn next(&mut self) -> impl Future<Output = Option<Result<String, BoxError>>> + Send;
 
-    /// The next frame, which is data.
+    /// The next frame as text.
+    ///
+    /// # Panics
+    ///
+    /// If it is an error or the end.
     fn token(&mut self) -> impl Future<Output = String>;
 
-    /// Everything.
+    /// All frames.
+    ///
+    /// # Panics
+    ///
+    /// If a frame follows an error.
     fn read(self) -> impl Future<Output = Read> + Send;
 }
 
@@ -104,12 +114,12 @@ where
 
 type Polled<B> = Result<Frame<<B as Body>::Data>, <B as Body>::Error>;
 
-/// One poll of a body, by nobody's waker.
+/// One poll of a body, with a waker that does nothing.
 pub(crate) fn poll_body<B: Body + Unpin>(body: &mut B) -> Poll<Option<Polled<B>>> {
     Pin::new(body).poll_frame(&mut Context::from_waker(Waker::noop()))
 }
 
-/// One poll of a future, by nobody's waker.
+/// One poll of a future, with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -1,4 +1,4 @@
-//! What is logged while a test runs.
+//! The log lines of a test.
 
 use std::{cell::RefCell, collections::BTreeMap, fmt::Debug, sync::OnceLock};
 
@@ -12,65 +12,67 @@ use tracing_subscriber::{
 };
 
 /// The fields of an event, as text.
-pub(crate) type Event = BTreeMap<&'static str, String>;
+pub(crate) type LogEvent = BTreeMap<&'static str, String>;
 
 thread_local! {
-    static HEARD: RefCell<Option<Vec<Event>>> = const { RefCell::new(None) };
+    static CAPTURED: RefCell<Option<Vec<LogEvent>>> = const { RefCell::new(None) };
 }
 
-/// Listens to the events of this thread until it is dropped.
+/// Captures the events of this thread until it is dropped.
 ///
 /// There is one subscriber for all threads, and a second that does nothing. With
 /// one alone, or one for each test, `tracing` would take an event for unwanted
 /// that another test's thread is the first to emit.
 #[derive(Debug)]
-pub(crate) struct Heard(());
+pub(crate) struct LogCapture(());
 
-impl Heard {
-    pub(crate) fn listen() -> Self {
-        static OTHER: OnceLock<Dispatch> = OnceLock::new();
-        OTHER.get_or_init(|| {
-            let ears = Dispatch::new(tracing_subscriber::registry().with(Ear));
-            tracing::dispatcher::set_global_default(ears).unwrap();
-            Dispatch::new(Registry::default().with(Ear))
+impl LogCapture {
+    /// Starts to capture; events before are not kept.
+    pub(crate) fn start() -> Self {
+        static SECOND: OnceLock<Dispatch> = OnceLock::new();
+        SECOND.get_or_init(|| {
+            let first = Dispatch::new(tracing_subscriber::registry().with(Capture));
+            tracing::dispatcher::set_global_default(first).unwrap();
+            Dispatch::new(Registry::default().with(Capture))
         });
         tracing::callsite::rebuild_interest_cache();
-        HEARD.set(Some(Vec::new()));
+        CAPTURED.set(Some(Vec::new()));
         Self(())
     }
 
     /// All events of a name, in order.
-    pub(crate) fn events(&self, name: &str) -> Vec<Event> {
-        let named = |event: &&Event| event["message"] == name;
-        HEARD.with_borrow(|heard| heard.iter().flatten().filter(named).cloned().collect())
+    pub(crate) fn events(&self, name: &str) -> Vec<LogEvent> {
+        let named = |event: &&LogEvent| event["message"] == name;
+        CAPTURED.with_borrow(|captured| captured.iter().flatten().filter(named).cloned().collect())
     }
 }
 
-impl Drop for Heard {
+impl Drop for LogCapture {
     fn drop(&mut self) {
-        HEARD.set(None);
+        CAPTURED.set(None);
     }
 }
 
-struct Ear;
+/// The subscriber layer.
+struct Capture;
 
-impl<S: tracing::Subscriber> Layer<S> for Ear {
+impl<S: tracing::Subscriber> Layer<S> for Capture {
     fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
-        HEARD.with_borrow_mut(|heard| {
-            if let Some(heard) = heard {
+        CAPTURED.with_borrow_mut(|captured| {
+            if let Some(captured) = captured {
                 let level = event.metadata().level().to_string();
-                let mut fields = Fields(Event::from([("message", String::new())]));
+                let mut fields = Fields(LogEvent::from([("message", String::new())]));
                 event.record(&mut fields);
                 fields.0.insert("level", level);
                 let target = event.metadata().target().to_owned();
                 fields.0.insert("target", target);
-                heard.push(fields.0);
+                captured.push(fields.0);
             }
         });
     }
 }
 
-struct Fields(Event);
+struct Fields(LogEvent);
 
 impl Visit for Fields {
     fn record_str(&mut self, field: &Field, value: &str) {
