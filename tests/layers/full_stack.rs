@@ -1,88 +1,31 @@
 //! The layers as a server stacks them, and what its caller gets.
 
 use bytes::Bytes;
-use futures_util::future::BoxFuture;
-use http::{HeaderMap, HeaderValue, Request};
+use http::Request;
 use http_body_util::Full;
-use tokio::time::{Instant, timeout};
-use tower::{ServiceBuilder, ServiceExt};
-use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, upstream::FailureClass,
-};
+use tokio::time::timeout;
+use tower_agent::{RunRegistry, TerminalReason, upstream::FailureClass};
 
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, healthy_text,
-    no_delay, prompt, prompt_json, secs,
+    DONE, ERROR, PING, PRELUDE, Script, Stack, StackService, Upstream, chat, failure, healthy,
+    healthy_text, no_delay, prompt, prompt_json, secs, with_header,
 };
 
-/// What the caller got.
-struct Got {
-    status: u16,
-    headers: HeaderMap,
-    run: Option<Run>,
-    text: Result<String, BoxError>,
-}
-
-impl Got {
-    fn text(self) -> String {
-        self.text.unwrap()
-    }
-}
-
 /// The whole stack around an upstream, with candidates `a` and `b`.
-struct Stack {
-    registry: RunRegistry,
-    ask: Box<dyn Fn(Request<Full<Bytes>>) -> BoxFuture<'static, Got> + Send + Sync>,
+fn server(upstream: &Upstream) -> StackService {
+    stack(&RunRegistry::new()).build(upstream)
 }
 
-impl Stack {
-    fn around(upstream: &Upstream) -> Self {
-        let registry = RunRegistry::new();
-        let budget = no_delay();
-        let candidates = ["a", "b"].map(Candidate::new);
-        let service = ServiceBuilder::new()
-            .layer(TerminalResponseLayer::new())
-            .layer(RunLayer::new(registry.clone()))
-            .layer(PumpLayer::new(8))
-            .layer(ClientDisconnectLayer::new())
-            .layer(HardCeilingLayer::new(secs(1800)))
-            .layer(StepTimeoutLayer::new(secs(300)))
-            .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
-            .layer(RetryBudgetLayer::new(budget))
-            .layer(HardCeilingLayer::new(secs(600)))
-            .layer(StepTimeoutLayer::new(secs(120)))
-            .service(upstream.clone());
-        let ask = move |request| -> BoxFuture<'static, Got> {
-            let answer = service.clone().oneshot(request);
-            Box::pin(async move {
-                let (head, body) = answer.await.unwrap().into_parts();
-                let read = body.read().await;
-                Got {
-                    status: head.status.as_u16(),
-                    headers: head.headers,
-                    run: head.extensions.get::<Run>().cloned(),
-                    text: read.end.map(|()| read.text),
-                }
-            })
-        };
-        Self {
-            registry,
-            ask: Box::new(ask),
-        }
-    }
-
-    async fn ask(&self, request: Request<Full<Bytes>>) -> Got {
-        (self.ask)(request).await
-    }
+fn stack(registry: &RunRegistry) -> Stack {
+    let outside = Stack::default().terminal().run(registry).pump();
+    let call = outside.disconnect().ceiling(1800).step(300);
+    let attempts = call.candidates(["a", "b"]).budget(no_delay());
+    attempts.attempt_ceiling(600).attempt_step(120)
 }
 
-fn named(id: &'static str) -> Request<Full<Bytes>> {
-    let mut request = prompt("a");
-    let id = HeaderValue::from_static(id);
-    request.headers_mut().insert("x-run-id", id);
-    request
+/// A call of the run with this id.
+fn call_of_run(id: &str) -> Request<Full<Bytes>> {
+    with_header(prompt("a"), "x-run-id", id)
 }
 
 #[tokio::test(start_paused = true)]
@@ -95,17 +38,17 @@ async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
         .data(chat("a"))
         .data(DONE);
     let upstream = Upstream::scripts([failed, failure(529), served]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 200);
-    assert_eq!(got.headers["x-served-model"], "b");
-    assert_eq!(got.headers["x-attempt"], "3");
-    assert!(!got.headers.contains_key("x-terminal-reason"));
-    let run = got.run.clone().unwrap();
-    assert_eq!(got.headers["x-run-id"], run.id().to_string().as_str());
-    assert_eq!(got.text(), [PRELUDE, PING, &chat("a"), DONE].concat());
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.headers["x-served-model"], "b");
+    assert_eq!(outcome.headers["x-attempt"], "3");
+    assert!(outcome.header("x-terminal-reason").is_none());
+    let run = outcome.run();
+    assert_eq!(outcome.headers["x-run-id"], run.id().to_string().as_str());
+    assert_eq!(outcome.whole(), [PRELUDE, PING, &chat("a"), DONE].concat());
     assert_eq!(upstream.models(), ["a", "a", "b"]);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
@@ -115,13 +58,13 @@ async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
 async fn a_failure_after_the_commit_is_the_error_frame() {
     let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
     let upstream = Upstream::scripts([failure(500), broken]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 200);
-    let run = got.run.clone().unwrap();
-    let text = got.text();
+    assert_eq!(outcome.status, 200);
+    let run = outcome.run();
+    let text = outcome.whole();
     let sent = [PRELUDE, &chat("a")].concat();
     let frame = text.strip_prefix(&*sent).unwrap();
     assert!(frame.starts_with("event: error\ndata: "), "{frame}");
@@ -136,15 +79,14 @@ async fn a_failure_after_the_commit_is_the_error_frame() {
 #[tokio::test(start_paused = true)]
 async fn silence_after_the_commit_is_the_error_frame_after_the_attempts_window() {
     let upstream = Upstream::scripts([Script::sse().data(chat("a")).never(), healthy()]);
-    let stack = Stack::around(&upstream);
-    let start = Instant::now();
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    let text = got.text();
+    let text = outcome.whole();
     let frame = text.strip_prefix(&*chat("a")).unwrap();
     assert!(frame.contains("\"type\":\"step_timeout\""), "{frame}");
-    assert_eq!(start.elapsed(), secs(120));
+    assert_eq!(outcome.at, secs(120));
     assert_eq!(upstream.calls(), 1);
 }
 
@@ -154,75 +96,77 @@ async fn when_all_failed_the_caller_gets_the_last_answer_without_our_headers() {
         .header("retry-after", "61")
         .header("x-request-id", "r");
     let upstream = Upstream::scripts([failure(500), failure(500), last]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 503);
-    assert_eq!(got.headers["x-request-id"], "r");
-    assert_eq!(got.headers["retry-after"], "61");
-    assert!(!got.headers.contains_key("x-terminal-reason"));
-    assert!(!got.headers.contains_key("x-should-retry"));
-    assert_eq!(got.text(), ERROR);
+    assert_eq!(outcome.status, 503);
+    assert_eq!(outcome.headers["x-request-id"], "r");
+    assert_eq!(outcome.headers["retry-after"], "61");
+    assert!(outcome.header("x-terminal-reason").is_none());
+    assert!(outcome.header("x-should-retry").is_none());
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(upstream.models(), ["a", "a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
     let upstream = Upstream::scripts([Script::before_head().fail("reset")]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 502);
-    assert!(!got.headers.contains_key("x-terminal-reason"));
-    assert!(!got.headers.contains_key("x-should-retry"));
+    assert_eq!(outcome.status, 502);
+    assert!(outcome.header("x-terminal-reason").is_none());
+    assert!(outcome.header("x-should-retry").is_none());
     assert_eq!(upstream.calls(), 4);
 }
 
 #[tokio::test(start_paused = true)]
 async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
     let upstream = Upstream::scripts([Script::before_head().never()]);
-    let stack = Stack::around(&upstream);
-    let start = Instant::now();
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt_json("a")).await;
+    let outcome = stack.ask(prompt_json("a")).await;
 
-    assert_eq!(got.status, 504);
-    assert_eq!(got.headers["x-terminal-reason"], "step_timeout");
-    assert_eq!(got.headers["x-should-retry"], "false");
+    assert_eq!(outcome.status, 504);
+    assert_eq!(outcome.headers["x-terminal-reason"], "step_timeout");
+    assert_eq!(outcome.headers["x-should-retry"], "false");
     assert_eq!(upstream.models(), ["a", "b"]);
-    assert_eq!(start.elapsed(), secs(240));
+    assert_eq!(outcome.at, secs(240));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on() {
     let upstream = Upstream::scripts([failure(500)]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
     for _ in 0..4 {
-        let got = stack.ask(named("r-1")).await;
-        assert_eq!(got.status, 500);
-        assert!(!got.headers.contains_key("x-terminal-reason"));
-        assert_eq!(got.text(), ERROR);
+        let outcome = stack.ask(call_of_run("r-1")).await;
+        assert_eq!(outcome.status, 500);
+        assert!(outcome.header("x-terminal-reason").is_none());
+        assert_eq!(outcome.whole(), ERROR);
     }
     for _ in 0..2 {
-        let got = stack.ask(named("r-1")).await;
-        assert_eq!(got.status, 422);
-        assert_eq!(got.headers["x-terminal-reason"], "retry_budget_exceeded");
-        assert_eq!(got.headers["x-should-retry"], "false");
-        assert_eq!(got.headers["x-run-id"], "r-1");
+        let outcome = stack.ask(call_of_run("r-1")).await;
+        assert_eq!(outcome.status, 422);
+        assert_eq!(
+            outcome.headers["x-terminal-reason"],
+            "retry_budget_exceeded"
+        );
+        assert_eq!(outcome.headers["x-should-retry"], "false");
+        assert_eq!(outcome.headers["x-run-id"], "r-1");
     }
 
     assert_eq!(upstream.calls(), 16);
-    let got = stack.ask(named("r-2")).await;
-    assert_eq!(got.status, 500, "another run is another budget");
+    let outcome = stack.ask(call_of_run("r-2")).await;
+    assert_eq!(outcome.status, 500, "another run is another budget");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_be_sent_is_a_400_and_one_that_is_too_large_a_413() {
     let upstream = Upstream::scripts([healthy()]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
     let request = prompt("a").map(|_| Full::from("not json"));
     assert_eq!(stack.ask(request).await.status, 400);
@@ -241,9 +185,9 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
         (Script::sse().data(chat("a")).never(), 5),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
-        let stack = Stack::around(&upstream);
+        let stack = server(&upstream);
 
-        let left = timeout(secs(leaves), stack.ask(named("r-1"))).await;
+        let left = timeout(secs(leaves), stack.ask(call_of_run("r-1"))).await;
         // With a pump it takes one turn of the scheduler.
         tokio::time::sleep(secs(1)).await;
 
@@ -261,45 +205,44 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
 async fn an_abort_by_id_reaches_a_call_that_waits_for_its_repeat() {
     let limited = failure(429).header("retry-after", "30");
     let upstream = Upstream::scripts([limited, healthy()]);
-    let stack = Stack::around(&upstream);
-    let registry = stack.registry.clone();
-    let start = Instant::now();
+    let registry = RunRegistry::new();
+    let stack = stack(&registry).build(&upstream);
 
-    let asked = stack.ask(named("r-1"));
+    let asked = stack.ask(call_of_run("r-1"));
     let aborted = async {
         tokio::time::sleep(secs(3)).await;
         let run = registry.list()[0].run.clone();
         registry.find(&run)[0].end(TerminalReason::Aborted)
     };
-    let (got, aborted) = tokio::join!(asked, aborted);
+    let (outcome, aborted) = tokio::join!(asked, aborted);
 
     assert!(aborted);
-    assert_eq!(got.status, 499);
-    assert_eq!(got.headers["x-terminal-reason"], "aborted");
-    assert_eq!(start.elapsed(), secs(3));
+    assert_eq!(outcome.status, 499);
+    assert_eq!(outcome.headers["x-terminal-reason"], "aborted");
+    assert_eq!(outcome.at, secs(3));
     assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_bad_request_is_the_callers_own_and_asked_once() {
     let upstream = Upstream::scripts([Script::error_code(400, "invalid_image"), healthy()]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 400);
+    assert_eq!(outcome.status, 400);
     assert_eq!(upstream.calls(), 1);
     let healthy = stack.ask(prompt("a")).await;
-    assert_eq!(healthy.text(), healthy_text());
+    assert_eq!(healthy.whole(), healthy_text());
 }
 
 #[tokio::test(start_paused = true)]
 async fn streams_that_are_announced_as_empty_are_no_success() {
     let upstream = Upstream::scripts([Script::sse().header("content-length", "0")]);
-    let stack = Stack::around(&upstream);
+    let stack = server(&upstream);
 
-    let got = stack.ask(prompt("a")).await;
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(got.status, 502);
+    assert_eq!(outcome.status, 502);
     assert_eq!(upstream.calls(), 4);
 }

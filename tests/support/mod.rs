@@ -73,6 +73,7 @@ pub(crate) use self::{
     record::{DropRecord, RequestRecord},
     request::{
         attach, call_of, messages, plain, prompt, prompt_as, prompt_json, request, request_of,
+        with_header,
     },
     request_body::{RequestBody, Upload},
     script::{Script, failure, healthy, healthy_text},

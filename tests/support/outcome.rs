@@ -19,7 +19,7 @@ use super::read::{Read, ReadExt, reason_of};
 /// The fields of the head are empty if the call itself failed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// The status, or 0 if the call failed.
+    /// The status, or [`NO_ANSWER`](Self::NO_ANSWER).
     pub(crate) status: u16,
     pub(crate) headers: HeaderMap,
     /// The body, as far as it came.
@@ -42,6 +42,9 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    /// The status of a call that failed: its [`error`](Self::error) is that of the service.
+    pub(crate) const NO_ANSWER: u16 = 0;
+
     /// Awaits a call, then reads its answer.
     pub(crate) async fn of<B, E>(call: impl Future<Output = Result<Response<B>, E>>) -> Self
     where
@@ -87,7 +90,7 @@ impl Outcome {
 
     fn of_error(error: BoxError, start: Instant) -> Self {
         Self {
-            status: 0,
+            status: Self::NO_ANSWER,
             headers: HeaderMap::new(),
             text: String::new(),
             frames: 0,
@@ -106,9 +109,9 @@ impl Outcome {
     /// # Panics
     ///
     /// If the call or the body ended in an error.
-    pub(crate) fn whole(self) -> String {
+    pub(crate) fn whole(&self) -> &str {
         assert!(self.error.is_none(), "{:?}", self.error);
-        self.text
+        &self.text
     }
 
     /// A header as text.

@@ -55,3 +55,13 @@ pub(crate) fn attach<B>(run: &Run, request: Request<B>) -> (Request<B>, Run) {
     let call = request.extensions().get::<Run>().unwrap().clone();
     (request, call)
 }
+
+/// The request with one more header.
+pub(crate) fn with_header<B>(
+    mut request: Request<B>,
+    name: &'static str,
+    value: &str,
+) -> Request<B> {
+    request.headers_mut().insert(name, value.parse().unwrap());
+    request
+}

@@ -1,29 +1,16 @@
 //! Attempts that a deadline of their own ended.
 
 use tokio::time::Instant;
-use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    HardCeilingLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    upstream::FailureClass,
-};
+use tower_agent::{Run, TerminalReason, upstream::FailureClass};
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
-    prompt_as, prompt_json, reason_of, secs,
+    Outcome, PRELUDE, Script, Stack, StackService, Upstream, attach, failure, healthy,
+    healthy_text, later, no_delay, prompt, prompt_as, prompt_json, secs,
 };
 
 /// Five attempts, each of which may be silent for ten seconds.
-fn layers() -> ServiceBuilder<
-    tower::layer::util::Stack<
-        StepTimeoutLayer,
-        tower::layer::util::Stack<RetryBudgetLayer, tower::layer::util::Identity>,
-    >,
-> {
-    ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(
-            no_delay().max_attempts_per_candidate(5),
-        ))
-        .layer(StepTimeoutLayer::new(secs(10)))
+fn five_attempts(upstream: &Upstream) -> StackService {
+    Stack::default().retry(5).attempt_step(10).build(upstream)
 }
 
 #[tokio::test(start_paused = true)]
@@ -34,19 +21,19 @@ async fn a_silent_stream_is_repeated_once() {
         // The answer says that it is a stream, though nobody asked for one.
         (Script::sse().data(PRELUDE).never(), false),
     ] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let run = Run::open();
         let (request, call) = attach(&run, prompt_as("m", stream));
         let start = Instant::now();
 
-        let service = layers().service(upstream.clone());
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = five_attempts(&upstream).ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
         assert_eq!(run.terminal_reason(), None);
         assert_eq!(upstream.times(start), [secs(0), secs(10)]);
-        assert_eq!(start.elapsed(), secs(20));
+        assert_eq!(outcome.at, secs(20));
         assert_eq!(run.in_flight(), 0);
     }
 }
@@ -58,14 +45,13 @@ async fn a_call_that_does_not_stream_is_not_asked_again_after_silence() {
         Script::json().data("{").never(),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
-        let start = Instant::now();
 
-        let service = layers().service(upstream.clone());
-        let error = service.oneshot(prompt_json("m")).await.unwrap_err();
+        let outcome = five_attempts(&upstream).ask(prompt_json("m")).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         assert_eq!(upstream.calls(), 1);
-        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(outcome.at, secs(10));
     }
 }
 
@@ -76,10 +62,9 @@ async fn the_repeat_after_silence_may_serve() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let service = layers().service(upstream.clone());
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = five_attempts(&upstream).ask(request).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
     let first = upstream.reasons()[0].clone();
     assert_eq!(first, Some(TerminalReason::StepTimeout));
@@ -94,49 +79,46 @@ async fn silence_counts_once_a_call_whatever_failed_in_between() {
     let upstream = Upstream::scripts([silent.clone(), failure(500), silent, healthy()]);
     let start = Instant::now();
 
-    let service = layers().service(upstream.clone());
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = five_attempts(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(10), secs(10)]);
-    assert_eq!(start.elapsed(), secs(20));
+    assert_eq!(outcome.at, secs(20));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempts_ceiling_is_not_asked_again() {
     for stream in [true, false] {
         let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never(), healthy()]);
-        let service = ServiceBuilder::new()
-            .layer(RetryBudgetLayer::new(no_delay()))
-            .layer(HardCeilingLayer::new(secs(10)))
-            .service(upstream.clone());
-        let start = Instant::now();
+        let stack = Stack::default().budget(no_delay()).attempt_ceiling(10);
 
-        let error = service.oneshot(prompt_as("m", stream)).await.unwrap_err();
+        let outcome = stack.build(&upstream).ask(prompt_as("m", stream)).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
         assert_eq!(upstream.calls(), 1);
-        assert_eq!(start.elapsed(), secs(10));
+        assert_eq!(outcome.at, secs(10));
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_the_program_ends_is_a_failure_of_the_attempt() {
     let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
-    let ended = crate::support::later(5, {
+    let ended = later(5, {
         let upstream = upstream.clone();
         move || upstream.requests()[0].run().end(TerminalReason::Aborted)
     });
-    let start = Instant::now();
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.ask(request).await;
 
     assert!(ended.await.unwrap());
-    assert_eq!(start.elapsed(), secs(5));
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.at, secs(5));
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(upstream.calls(), 1);
@@ -151,11 +133,11 @@ async fn the_end_of_a_run_that_is_not_ours_is_a_fault_of_its_server() {
         other.terminated().unwrap().into()
     });
     let upstream = Upstream::scripts([foreign, healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.ask(prompt("m")).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     let server = TerminalReason::Failed(FailureClass::Server);
     assert_eq!(upstream.reasons()[0], Some(server));
     assert_eq!(upstream.calls(), 2);
