@@ -2,9 +2,11 @@
 
 #![allow(clippy::unwrap_used, clippy::disallowed_methods, reason = "a test")]
 
+#[path = "support/mod.rs"]
+mod support;
+
 use std::{
     convert::Infallible,
-    future::pending,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -13,13 +15,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt, Channel, Full};
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::{Channel, Full};
 use tokio::time::{Instant, sleep};
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, Owner, PumpLayer, Run, RunLayer,
     RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+};
+
+use support::{
+    DONE, FINISH, ReadExt, Script, Stack, Upstream, reason_of, request, run_on, with_header,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -30,24 +36,12 @@ fn hello() -> Result<Answer, Infallible> {
     Ok(Response::new(Full::new(Bytes::from("hello"))))
 }
 
-fn never(_: Request<()>) -> impl Future<Output = Result<Answer, Infallible>> {
-    pending()
+fn with_id(id: &str) -> Request<()> {
+    with_header(Request::new(()), "x-run-id", id)
 }
 
 fn run_of<B>(request: &Request<B>) -> Run {
     request.extensions().get::<Run>().unwrap().clone()
-}
-
-fn named(id: &str) -> Request<()> {
-    Request::builder().header("x-run-id", id).body(()).unwrap()
-}
-
-async fn text<B>(body: B) -> Result<Bytes, String>
-where
-    B: http_body::Body<Data = Bytes, Error = BoxError>,
-{
-    let collected = body.collect().await.map_err(|error| error.to_string())?;
-    Ok(collected.to_bytes())
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,9 +57,9 @@ async fn a_tool_of_a_handler_does_not_complete_the_run_of_its_request() {
         }));
 
     let answer = service.oneshot(Request::new(())).await.unwrap();
-    let run = answer.extensions().get::<Run>().unwrap().clone();
+    let run = run_on(&answer);
 
-    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+    assert_eq!(answer.into_body().read().await.whole(), "hello");
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
 }
 
@@ -80,14 +74,14 @@ async fn a_handler_makes_several_calls_under_the_run_of_its_request() {
             let run = run_of(&request);
             for _ in 0..3 {
                 let answer = client.oneshot(run.attach(Request::new(()))).await?;
-                text(answer.into_body()).await?;
+                answer.into_body().read().await.end?;
             }
             Ok::<_, BoxError>(hello()?)
         }));
 
     let answer = service.oneshot(Request::new(())).await.unwrap();
 
-    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+    assert_eq!(answer.into_body().read().await.whole(), "hello");
 }
 
 #[tokio::test(start_paused = true)]
@@ -103,20 +97,20 @@ async fn a_run_that_is_found_again_by_its_made_up_id_outlives_its_first_call() {
         }));
     let first = async {
         let answer = service.clone().oneshot(Request::new(())).await.unwrap();
-        text(answer.into_body()).await
+        answer.into_body().read().await.whole()
     };
     let second = async {
         sleep(SECOND).await;
         let id = registry.list()[0].run.to_string();
-        let answer = service.clone().oneshot(named(&id)).await.unwrap();
-        (answer.status(), text(answer.into_body()).await)
+        let answer = service.clone().oneshot(with_id(&id)).await.unwrap();
+        (answer.status(), answer.into_body().read().await.whole())
     };
 
     let (first, (status, second)) = tokio::join!(first, second);
 
-    assert_eq!(first.unwrap(), "hello");
+    assert_eq!(first, "hello");
     assert_eq!(status, StatusCode::OK);
-    assert_eq!(second.unwrap(), "hello");
+    assert_eq!(second, "hello");
 }
 
 #[tokio::test(start_paused = true)]
@@ -140,17 +134,17 @@ async fn a_failed_answer_leaves_the_run_of_an_id_open_in_any_order() {
         for expected in [StatusCode::TOO_MANY_REQUESTS, StatusCode::OK] {
             let status = if run_layer_inside {
                 let stack = ServiceBuilder::new().layer(ceiling).layer(runs.clone());
-                let answer = stack.service(upstream.clone()).oneshot(named("r1")).await;
+                let answer = stack.service(upstream.clone()).oneshot(with_id("r1")).await;
                 let answer = answer.unwrap();
                 let status = answer.status();
-                text(answer.into_body()).await.unwrap();
+                answer.into_body().read().await.whole();
                 status
             } else {
                 let stack = ServiceBuilder::new().layer(runs.clone()).layer(ceiling);
-                let answer = stack.service(upstream.clone()).oneshot(named("r1")).await;
+                let answer = stack.service(upstream.clone()).oneshot(with_id("r1")).await;
                 let answer = answer.unwrap();
                 let status = answer.status();
-                text(answer.into_body()).await.unwrap();
+                answer.into_body().read().await.whole();
                 status
             };
             assert_eq!(status, expected, "inside: {run_layer_inside}");
@@ -165,7 +159,7 @@ async fn the_end_of_another_run_in_the_same_task_is_noticed_at_once() {
     for foreign in [false, true] {
         let client = ServiceBuilder::new()
             .layer(ClientDisconnectLayer::new())
-            .service(service_fn(never));
+            .service(Upstream::script(Script::before_head().never()));
         let outer = Run::open();
         let inner = if foreign { Run::open() } else { outer.child() };
         let call = client.oneshot(inner.attach(Request::new(())));
@@ -182,10 +176,7 @@ async fn the_end_of_another_run_in_the_same_task_is_noticed_at_once() {
         stopping.await.unwrap();
 
         let error = result.err().unwrap();
-        assert_eq!(
-            TerminalReason::find(&*error),
-            Some(&TerminalReason::Aborted)
-        );
+        assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
         assert_eq!(start.elapsed(), SECOND, "foreign: {foreign}");
         assert_eq!(outer.terminal_reason(), None);
     }
@@ -195,7 +186,7 @@ async fn the_end_of_another_run_in_the_same_task_is_noticed_at_once() {
 async fn a_pause_of_another_run_in_the_same_task_ends_when_it_is_over() {
     let client = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(10 * SECOND))
-        .service(service_fn(never));
+        .service(Upstream::script(Script::before_head().never()));
     let outer = Run::open();
     let inner = Run::open();
     let call = client.oneshot(inner.attach(Request::new(())));
@@ -214,10 +205,7 @@ async fn a_pause_of_another_run_in_the_same_task_ends_when_it_is_over() {
     pausing.await.unwrap();
 
     let error = result.err().unwrap();
-    assert_eq!(
-        TerminalReason::find(&*error),
-        Some(&TerminalReason::StepTimeout)
-    );
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), 110 * SECOND);
 }
 
@@ -238,7 +226,7 @@ async fn the_time_between_the_head_and_the_first_look_at_the_body_is_the_readers
     let answer = service.oneshot(Request::new(())).await.unwrap();
     sleep(60 * SECOND).await;
 
-    assert_eq!(text(answer.into_body()).await.unwrap(), "late");
+    assert_eq!(answer.into_body().read().await.whole(), "late");
 }
 
 #[tokio::test(start_paused = true)]
@@ -255,7 +243,7 @@ async fn an_answer_that_lies_unread_does_not_stop_the_tools_of_its_run() {
     let tool = run.tool("long").watch(sleep(60 * SECOND)).await;
 
     assert!(tool.is_ok());
-    assert_eq!(text(answer.into_body()).await.unwrap(), "hello");
+    assert_eq!(answer.into_body().read().await.whole(), "hello");
 }
 
 #[tokio::test(start_paused = true)]
@@ -265,9 +253,9 @@ async fn a_caller_without_a_credential_is_not_the_program() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(HardCeilingLayer::new(SECOND).scope(Scope::Run))
-        .service(service_fn(never));
+        .service(Upstream::script(Script::before_head().never()));
 
-    assert!(service.oneshot(named("nightly")).await.is_err());
+    assert!(service.oneshot(with_id("nightly")).await.is_err());
 
     assert_eq!(nightly.terminal_reason(), None);
 }
@@ -282,7 +270,7 @@ async fn a_run_of_the_programs_own_is_forgotten_after_it_was_idle() {
         let mut request = Request::new(());
         request.extensions_mut().insert(Run::open());
         let answer = service.clone().oneshot(request).await.unwrap();
-        text(answer.into_body()).await.unwrap();
+        answer.into_body().read().await.whole();
     }
     assert_eq!(registry.list().len(), 5);
 
@@ -297,46 +285,17 @@ async fn a_run_of_the_programs_own_is_forgotten_after_it_was_idle() {
     assert!(registry.list().is_empty());
 }
 
-/// Answers with these bytes as a stream of events that then stays open, or
-/// ends.
-fn events(data: &'static str, ends: bool) -> Response<Channel<Bytes>> {
-    let (mut upstream, body) = Channel::<Bytes>::new(4);
-    tokio::spawn(async move {
-        upstream
-            .send_data(Bytes::from_static(data.as_bytes()))
-            .await
-            .unwrap();
-        if !ends {
-            pending::<()>().await;
-        }
-    });
-    Response::builder()
-        .header("content-type", "text/event-stream")
-        .body(body)
-        .unwrap()
-}
-
-fn chat(method: &str) -> Request<()> {
-    Request::builder()
-        .method(method)
-        .uri("/v1/chat/completions")
-        .body(())
-        .unwrap()
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_caller_that_leaves_after_the_upstreams_own_error_event_did_not_cut_it() {
+    let error = "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n";
     let service = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
-        .service(service_fn(|_: Request<()>| async {
-            let error = "data: {\"error\":{\"type\":\"overloaded_error\",\"message\":\"x\"}}\n\n";
-            Ok::<_, Infallible>(events(error, false))
-        }));
+        .service(Upstream::script(Script::sse().data(error).never()));
 
-    let answer = service.oneshot(chat("POST")).await.unwrap();
-    let run = answer.extensions().get::<Run>().unwrap().clone();
+    let answer = service.oneshot(request()).await.unwrap();
+    let run = run_on(&answer);
     let mut body = answer.into_body();
-    body.frame().await.unwrap().unwrap();
+    body.token().await;
     drop(body);
 
     let reason = run.terminal_reason().unwrap();
@@ -345,21 +304,13 @@ async fn a_caller_that_leaves_after_the_upstreams_own_error_event_did_not_cut_it
 
 #[tokio::test(start_paused = true)]
 async fn a_supplied_terminator_is_not_glued_to_half_an_event() {
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .service(service_fn(|_: Request<()>| async {
-            let finished = "data: {\"choices\":[{\"index\":0,\"delta\":{},\
-                            \"finish_reason\":\"stop\"}]}\n\ndata: {\"usage\":{}}";
-            Ok::<_, Infallible>(events(finished, true))
-        }));
+    let finished = format!("{FINISH}data: {{\"usage\":{{}}}}");
+    let upstream = Upstream::script(Script::sse().data(finished));
+    let stack = Stack::default().terminal().build(&upstream);
 
-    let answer = service.oneshot(chat("POST")).await.unwrap();
+    let outcome = stack.ask(request()).await;
 
-    let body = text(answer.into_body()).await.unwrap();
-    assert!(
-        body.ends_with(b"\"stop\"}]}\n\ndata: [DONE]\n\n"),
-        "{body:?}"
-    );
+    assert!(outcome.whole().ends_with(&[FINISH, DONE].concat()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -372,10 +323,12 @@ async fn the_answer_to_a_head_request_is_complete_without_a_body() {
             Ok::<_, Infallible>(events.body(Full::<Bytes>::default()).unwrap())
         }));
 
-    let answer = service.oneshot(chat("HEAD")).await.unwrap();
-    let run = answer.extensions().get::<Run>().unwrap().clone();
+    let mut request = request();
+    *request.method_mut() = Method::HEAD;
+    let answer = service.oneshot(request).await.unwrap();
+    let run = run_on(&answer);
 
-    assert!(text(answer.into_body()).await.unwrap().is_empty());
+    assert_eq!(answer.into_body().read().await.whole(), "");
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
 }
 
@@ -387,14 +340,7 @@ async fn the_run_of_one_call_is_over_when_its_call_is_cut_though_nobody_reads() 
         .layer(RunLayer::new(registry.clone()))
         .layer(PumpLayer::new(1))
         .layer(HardCeilingLayer::new(10 * SECOND))
-        .service(service_fn(|_: Request<()>| async {
-            let (upstream, body) = Channel::<Bytes>::new(1);
-            tokio::spawn(async move {
-                let _open = upstream;
-                pending::<()>().await;
-            });
-            Ok::<_, Infallible>(Response::new(body))
-        }));
+        .service(Upstream::script(Script::of("text/plain").never()));
 
     let unread = service.oneshot(Request::new(())).await.unwrap();
     sleep(11 * SECOND).await;

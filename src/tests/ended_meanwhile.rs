@@ -22,7 +22,10 @@ use http_body_util::BodyExt;
 use tokio::sync::oneshot;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
-use super::stacks::build::{Boxed, boxed};
+use super::{
+    stacks::build::{Boxed, boxed},
+    support::{DONE, TOKEN},
+};
 use crate::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
     ReplayBody, RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
@@ -36,8 +39,6 @@ const GAP: Duration = Duration::from_micros(200);
 const LIMIT: Duration = Duration::from_secs(600);
 
 const ASK: &str = "{\"model\":\"m\",\"stream\":true,\"messages\":[]}";
-const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}\n\n";
-const DONE: &str = "data: [DONE]\n\n";
 
 /// What the upstream does once the end is stored.
 #[derive(Clone, Copy, Debug)]

@@ -6,3 +6,5 @@
 mod ended_meanwhile;
 #[path = "../../tests/stacks/mod.rs"]
 mod stacks;
+#[path = "../../tests/support/mod.rs"]
+mod support;

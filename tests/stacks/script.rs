@@ -2,18 +2,20 @@
 
 use std::collections::VecDeque;
 
-use crate::tests::stacks::{
-    plan::{Ending, Head, Plan, What},
-    trace::Given,
+use crate::tests::{
+    stacks::{
+        plan::{Ending, Head, Plan, What},
+        trace::Given,
+    },
+    support::FINISH,
 };
 
-pub(crate) const DONE: &str = "data: [DONE]\n\n";
+pub(crate) use crate::tests::support::DONE;
+
 /// How an error of the upstream begins, as an event and as an answer.
 pub(crate) const ERROR_EVENT: &str = "data: {\"error\":";
 /// How what layers put between the events of the upstream begins.
 const INSERTED: [&str; 2] = [": keep-alive\n\n", ": Still working"];
-const FINISH: &str =
-    "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
