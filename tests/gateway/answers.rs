@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use super::support::{DIALECTS, Dialect, Gateway, error_event, run, within};
+use crate::net::{DIALECTS, Dialect, Gateway, error_event, run, within};
 
 async fn ask(gateway: &Gateway, dialect: &Dialect, body: String) -> (reqwest::Response, String) {
     let mut answer = within(gateway.post(dialect.path, body).send())

@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::support::{Config, DIALECTS, Gateway, Upstream, chat, nobody_said, run, within};
+use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, assert_no_secrets, chat, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -15,8 +15,8 @@ const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder,reader:sk-reader");
 
 /// One upstream, and a gateway that asks for keys.
-async fn start() -> (Upstream, Gateway) {
-    let upstream = Upstream::start().await;
+async fn start() -> (ModelUpstream, Gateway) {
+    let upstream = ModelUpstream::start().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, AUTH), &[KEYS]).await;
     (upstream, gateway)
 }
@@ -45,9 +45,9 @@ fn a_key_is_taken_from_any_of_the_headers_and_goes_no_further() {
 
         assert_eq!(upstream.count(), 5);
         for seen in upstream.seen() {
-            nobody_said(&format!("{seen:?}"), &["sk-coder", "none"]);
+            assert_no_secrets(&format!("{seen:?}"), &["sk-coder", "none"]);
         }
-        nobody_said(&gateway.log(), &["sk-coder", "sk-reader"]);
+        assert_no_secrets(&gateway.log(), &["sk-coder", "sk-reader"]);
     });
 }
 
@@ -78,7 +78,7 @@ fn without_a_known_key_a_call_is_401_in_its_dialect_and_nothing_is_opened() {
                 assert!(!answer.headers().contains_key("x-run-id"));
                 let body = within(answer.text()).await.unwrap();
                 assert_eq!(dialect.error(&body).0, "authentication_error");
-                nobody_said(&body, &["sk-"]);
+                assert_no_secrets(&body, &["sk-"]);
             }
         }
         assert_eq!(upstream.count(), 0);
@@ -147,7 +147,7 @@ fn a_run_is_that_of_the_keys_name() {
 #[test]
 fn two_keys_of_one_name_are_one_owner() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::of(upstream.addr, AUTH);
         let keys = ("TEST_KEYS", "coder:sk-old,coder:sk-new");
         let gateway = Gateway::with(&config, &[keys]).await;

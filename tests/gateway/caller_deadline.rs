@@ -2,12 +2,12 @@
 
 use std::time::{Duration, Instant};
 
-use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, error_event, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
 /// A gateway that honours them, in front of two candidates of one upstream.
-async fn gateway(upstream: &Upstream) -> Gateway {
+async fn gateway(upstream: &ModelUpstream) -> Gateway {
     let config = "[disconnect]\ncaller_deadline = true\n";
     Gateway::with(&Config::candidates(upstream.addr, config, &["m", "n"]), &[]).await
 }
@@ -20,7 +20,7 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
             ("x-stainless-read-timeout", "0.6"),
             ("grpc-timeout", "600m"),
         ] {
-            let upstream = Upstream::start().await;
+            let upstream = ModelUpstream::start().await;
             let gateway = gateway(&upstream).await;
             let start = Instant::now();
 
@@ -41,7 +41,7 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
 #[test]
 fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_frame() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = gateway(&upstream).await;
         let asked = gateway.post(CHAT, chat("stall"));
 
@@ -62,7 +62,7 @@ fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_fra
 #[test]
 fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = gateway(&upstream).await;
         let asked = |word| gateway.post(CHAT, chat(word)).header("x-run-id", "r");
 
@@ -77,7 +77,7 @@ fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
 #[test]
 fn nobody_is_held_to_it_unless_the_configuration_says_so() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::of(upstream.addr, "[attempt]\nmax_time = \"800ms\"\n");
         let gateway = Gateway::with(&config, &[]).await;
 

@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use super::support::{Gateway, fails, run};
+use crate::net::{Gateway, fails, run};
 
 #[test]
 fn it_says_where_it_listens() {

@@ -1,6 +1,6 @@
 //! Configurations that cannot be used: one line that names the place.
 
-use super::support::{Config, fails, run};
+use crate::net::{Config, fails, run};
 
 const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
 

@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use reqwest::Method;
 
-use super::support::{Config, Gateway, Upstream, chat, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -13,8 +13,8 @@ const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder");
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
-async fn start(more: &str) -> (Upstream, Gateway) {
-    let upstream = Upstream::start().await;
+async fn start(more: &str) -> (ModelUpstream, Gateway) {
+    let upstream = ModelUpstream::start().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, more), &[KEYS]).await;
     (upstream, gateway)
 }

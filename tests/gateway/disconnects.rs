@@ -2,7 +2,7 @@
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use super::support::{Config, Gateway, Upstream, chat, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -18,7 +18,7 @@ async fn reason(gateway: &Gateway) -> String {
 #[test]
 fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
         eventually(async || (upstream.open() == 1).then_some(())).await;
@@ -32,7 +32,7 @@ fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
 #[test]
 fn a_client_that_leaves_a_silent_stream_releases_the_upstream() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = within(gateway.post(CHAT, chat("stall")).send())
             .await
@@ -47,7 +47,7 @@ fn a_client_that_leaves_a_silent_stream_releases_the_upstream() {
 #[test]
 fn a_client_that_does_not_read_is_held_no_longer_than_the_ceiling() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::of(upstream.addr, "[run]\nmax_turn_time = \"500ms\"");
         let gateway = Gateway::with(&config, &[]).await;
         let stream = within(gateway.post(CHAT, chat("flood")).send())
@@ -62,7 +62,7 @@ fn a_client_that_does_not_read_is_held_no_longer_than_the_ceiling() {
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_request_starts_nothing() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 99\r\n\r\n{{");

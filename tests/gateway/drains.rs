@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::support::{Config, Gateway, Upstream, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -12,8 +12,8 @@ fn asks(model: &str) -> String {
     json!({"model": model, "stream": true, "messages": []}).to_string()
 }
 
-async fn start(limit: &str, models: &[&str]) -> (Upstream, Gateway) {
-    let upstream = Upstream::start().await;
+async fn start(limit: &str, models: &[&str]) -> (ModelUpstream, Gateway) {
+    let upstream = ModelUpstream::start().await;
     let drain = format!("[disconnect]\npolicy = \"drain\"\ndrain_limit = \"{limit}\"\n[retry]");
     let config = Config::candidates(upstream.addr, &drain, models);
     let gateway = Gateway::with(&config, &[]).await;

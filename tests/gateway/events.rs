@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::support::{Config, Gateway, Upstream, chat, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -35,7 +35,7 @@ async fn events(answer: &mut reqwest::Response, many: usize) -> Vec<Event> {
 #[test]
 fn observers_are_told_of_each_run_that_opens_and_ends() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let observe = || gateway.get("/events").send();
         let mut one = within(observe()).await.unwrap();
@@ -73,7 +73,7 @@ fn observers_are_told_of_each_run_that_opens_and_ends() {
 #[test]
 fn observers_are_told_of_the_shutdown_and_their_answer_ends() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut observer = within(gateway.get("/events").send()).await.unwrap();
         let request = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");

@@ -5,8 +5,9 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::support::{
-    Config, DIALECTS, Gateway, Nobody, STREAM, Upstream, Verbatim, WHOLE, chat, run, within,
+use crate::net::{
+    ClosedPort, Config, DIALECTS, Gateway, ModelUpstream, STREAM, Verbatim, WHOLE, chat, run,
+    within,
 };
 
 const CHAT: &str = "/v1/chat/completions";
@@ -33,7 +34,7 @@ async fn ask(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> reqwest
 #[test]
 fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::new(&format!(
             "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\napi_key_env = \"TEST_KEY\"\n",
             upstream.addr
@@ -60,7 +61,7 @@ fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
 #[test]
 fn without_a_key_no_credential_is_sent() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         ask(&gateway, "/v1/chat/completions", &PRIVATE).await;
         let seen = &upstream.seen()[0];
@@ -74,7 +75,7 @@ fn without_a_key_no_credential_is_sent() {
 #[test]
 fn a_trusted_candidate_is_told_the_run() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::new(&format!(
             "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\ntrusted = true\n",
             upstream.addr
@@ -90,7 +91,7 @@ fn a_trusted_candidate_is_told_the_run() {
 #[test]
 fn headers_of_one_hop_stay_on_it() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let headers = [
             ("connection", "keep-alive, x-hop"),
@@ -115,7 +116,7 @@ fn headers_of_one_hop_stay_on_it() {
 #[test]
 fn query_and_body_are_sent_as_they_came() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let body = "{ \"model\" : \"m\", \"seed\":1.0000000000000000001,\"a\":\"\\u00fc\" }";
         let request = gateway.post("/v1/chat/completions?api-version=2&x=%2F", body);
@@ -181,7 +182,7 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
 #[test]
 fn an_upstreams_word_on_retries_is_handed_on() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let request = gateway.post("/v1/chat/completions", chat("limited"));
         let answer = within(request.send()).await.unwrap();
@@ -202,7 +203,7 @@ fn an_upstreams_word_on_retries_is_handed_on() {
 #[test]
 fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
     run(async {
-        let nobody = Nobody::new();
+        let nobody = ClosedPort::new();
         let gateway = Gateway::with(&Config::of(nobody.addr, ""), &[]).await;
         let answer = ask(&gateway, "/v1/chat/completions", &[]).await;
         assert_eq!(answer.status(), 502);
@@ -218,7 +219,7 @@ fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
 #[test]
 fn the_models_of_a_configuration_are_its_candidates() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let models = gateway.json("/v1/models").await;
         assert_eq!(models["data"].as_array().unwrap().len(), 1);
@@ -231,7 +232,7 @@ fn the_models_of_a_configuration_are_its_candidates() {
 #[test]
 fn a_slow_upload_is_not_cut_by_the_step_windows() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let limits = "[run]\nstep_timeout = \"1s\"\n[attempt]\nstep_timeout = \"1s\"";
         let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
         let body = chat("ok");
@@ -257,7 +258,7 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
 #[test]
 fn what_only_looks_changes_no_byte() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let all = "preset = \"recommended\"\n[stop]\nphrases = [\"/stop\"]\n\
                    [loops]\nstop = 3\n[progress]\ncomments = true\n";
         let gateway = Gateway::with(&Config::of(upstream.addr, all), &[]).await;

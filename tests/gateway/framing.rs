@@ -5,10 +5,8 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{
-    fallback::{CHAT, asks},
-    support::{Config, Gateway, Verbatim, run, within},
-};
+use super::fallback::{CHAT, asks};
+use crate::net::{Config, Gateway, Verbatim, run, within};
 
 /// What the upstream hides behind the length that it announces.
 const SMUGGLED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"evil\"}";

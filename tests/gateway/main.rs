@@ -26,10 +26,11 @@ mod listening;
 mod log;
 mod loops;
 mod metrics;
+#[path = "../support/net/mod.rs"]
+mod net;
 mod progress;
 mod shutdown;
 mod stop;
-mod support;
 mod turns;
 mod uploads;
 mod waits;

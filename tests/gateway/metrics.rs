@@ -1,6 +1,6 @@
 //! What is counted, for Prometheus.
 
-use super::support::{Config, Gateway, Upstream, candidate, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, candidate, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -20,7 +20,7 @@ fn value(text: &str, sample: &str) -> u64 {
 #[test]
 fn each_call_and_each_run_is_counted_once() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let more = "[retry]\nbase_delay = \"0s\"";
         let config = Config::candidates(upstream.addr, more, &["500", "slow", "stall"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -86,7 +86,7 @@ fn each_call_and_each_run_is_counted_once() {
 #[test]
 fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let of = |limit: &str| {
             let silent = candidate("silent", &format!("http://{}", upstream.addr));
             let gone = candidate("gone", "http://127.0.0.1:1");
@@ -128,7 +128,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
 #[test]
 fn what_callers_send_makes_no_series() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
         let mut counts = Vec::new();

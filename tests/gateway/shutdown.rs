@@ -5,7 +5,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use super::support::{Config, Gateway, Upstream, chat, error_event, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, error_event, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
@@ -15,7 +15,7 @@ fn an_idle_gateway_ends_cleanly() {
         for signal in ["TERM", "INT"] {
             let mut gateway = Gateway::embedded().await;
             // Its connection stays open.
-            let client = super::support::client();
+            let client = crate::net::client();
             let health = client.get(format!("http://{}/healthz", gateway.addr));
             assert_eq!(within(health.send()).await.unwrap().status(), 200);
             gateway.signal(signal);
@@ -27,7 +27,7 @@ fn an_idle_gateway_ends_cleanly() {
 #[test]
 fn an_open_stream_ends_with_the_shutdown_event() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = within(gateway.post(CHAT, chat("stall")).send())
             .await
@@ -50,7 +50,7 @@ fn an_open_stream_ends_with_the_shutdown_event() {
 #[test]
 fn a_call_that_waits_is_answered_503_and_may_be_retried() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
         eventually(async || (upstream.open() == 1).then_some(())).await;
@@ -68,7 +68,7 @@ fn a_call_that_waits_is_answered_503_and_may_be_retried() {
 #[test]
 fn a_client_that_does_not_read_does_not_keep_the_process() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -130,7 +130,7 @@ fn a_client_that_sends_half_a_body_does_not_keep_the_process() {
 #[test]
 fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::of(upstream.addr, "[control]\ndrain = \"1h\"");
         let mut gateway = Gateway::with(&config, &[]).await;
         // It goes on for as long as it may, so that the drain does.
@@ -165,7 +165,7 @@ fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
 #[test]
 fn a_drain_ends_at_its_limit() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::of(upstream.addr, "[control]\ndrain = \"300ms\"");
         let mut gateway = Gateway::with(&config, &[]).await;
         let stream = within(gateway.post(CHAT, chat("stall")).send());

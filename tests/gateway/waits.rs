@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::support::{Config, Gateway, Upstream, chat, eventually, run, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
-async fn start() -> (Upstream, Gateway) {
-    let upstream = Upstream::start().await;
+async fn start() -> (ModelUpstream, Gateway) {
+    let upstream = ModelUpstream::start().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
     (upstream, gateway)
 }

@@ -14,7 +14,7 @@ use tower_agent::{
     StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
 };
 
-use super::support::{Client, Raw, Version, eventually, post, request_of, run, within};
+use crate::net::{Client, Raw, Version, eventually, post, request_of, run, within};
 
 const LONG: Duration = Duration::from_secs(600);
 
@@ -61,7 +61,7 @@ fn a_handler_is_handed_the_call_of_its_request() {
             let answer = ask(addr, version).await;
             assert_eq!(answer.status(), StatusCode::OK);
             assert_eq!(answer.headers()["x-run-id"].as_bytes(), answer.body());
-            let reason = eventually(|| registry.list()[0].reason.clone()).await;
+            let reason = eventually(async || registry.list()[0].reason.clone()).await;
             assert_eq!(reason, TerminalReason::Completed);
         }
     });
@@ -113,7 +113,7 @@ fn a_tool_in_another_task_ends_with_the_client() {
         let addr = serve(under_layers(route, registry.clone(), LONG)).await;
         let mut raw = Raw::connect(addr).await;
         raw.send(&post("one")).await;
-        eventually(|| registry.list().pop().filter(|run| run.in_flight > 1)).await;
+        eventually(async || registry.list().pop().filter(|run| run.in_flight > 1)).await;
         drop(raw);
 
         let reason = within(reasons.recv()).await;

@@ -7,9 +7,9 @@ use http::{Method, StatusCode};
 use http_body_util::BodyExt;
 use tower_agent::TerminalReason;
 
-use super::support::{
-    Back, Client, DONE, Front, Gateway, Play, Raw, SSE_HEAD, Setup, TOKEN, Upstream, Version,
-    chunk, get, post, request_of, run, within,
+use crate::net::{
+    Back, Client, DONE, Front, Play, Proxy, Raw, SSE_HEAD, Setup, TOKEN, Upstream, Version, chunk,
+    get, post, request_of, run, within,
 };
 
 const TIMES: usize = 50;
@@ -58,7 +58,7 @@ fn head_only() -> Play {
 }
 
 /// Lets a client have the answer of `play` many times; each run is completed.
-fn delivers(play: &Play, exchange: impl AsyncFn(&Gateway, String)) {
+fn delivers(play: &Play, exchange: impl AsyncFn(&Proxy, String)) {
     run(async {
         for setup in SETUPS {
             let upstream = Upstream::http1(play.clone()).await;

@@ -8,7 +8,7 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower_agent::TerminalReason;
 
-use super::support::{
+use crate::net::{
     Back, Bare, Client, Figures, Front, Play, Raw, Setup, Upstream, Version, post, request_of, run,
     run_alone, within,
 };

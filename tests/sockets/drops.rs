@@ -13,15 +13,13 @@ use http_body::Frame;
 use tower::{service_fn, util::BoxCloneSyncService};
 use tower_agent::{BoxError, Run, TerminalReason};
 
-use super::support::{
-    Back, Front, Gateway, Play, Raw, Setup, Upstream, boxed, eventually, post, run,
-};
+use crate::net::{Back, Front, Play, Proxy, Raw, Setup, Upstream, boxed, eventually, post, run};
 
 const SETUP: Setup = Setup::new(Front::Axum, Back::Reqwest);
 
 /// Serves on a runtime of its own, opens a stream, lets `before` act, and
 /// drops all tasks of the server: why is the run over?
-fn reason_of_a_server_that_is_dropped(before: impl FnOnce(&Gateway)) -> TerminalReason {
+fn reason_of_a_server_that_is_dropped(before: impl FnOnce(&Proxy)) -> TerminalReason {
     run(async {
         let upstream = Upstream::http1(Play::Tokens(1)).await;
         let server = tokio::runtime::Builder::new_multi_thread()
@@ -106,7 +104,7 @@ fn what_is_dropped_with_the_client_can_read_why() {
             raw.until(|text| text.contains("first")).await;
             drop(raw);
 
-            let reason = eventually(|| seen.lock().unwrap().clone()).await;
+            let reason = eventually(async || seen.lock().unwrap().clone()).await;
             assert_eq!(reason, Some(TerminalReason::ClientDisconnect));
         }
     });

@@ -9,8 +9,8 @@ use http_body_util::BodyExt;
 use serde_json::Value;
 use tower_agent::TerminalReason;
 
-use super::support::{
-    Back, Client, DONE, Front, Gateway, Play, SSE_HEAD, Setup, TOKEN, Upstream, Version, chunk,
+use crate::net::{
+    Back, Client, DONE, Front, Play, Proxy, SSE_HEAD, Setup, TOKEN, Upstream, Version, chunk,
     request_of, run, within,
 };
 
@@ -30,7 +30,7 @@ struct Read {
     body: hyper::Result<String>,
 }
 
-async fn read(gateway: &Gateway, version: Version) -> hyper::Result<Read> {
+async fn read(gateway: &Proxy, version: Version) -> hyper::Result<Read> {
     let mut client = Client::connect(gateway.addr, version).await;
     let answer = within(client.send(request_of("one"))).await?;
     let (head, body) = answer.into_parts();
@@ -43,7 +43,7 @@ async fn read(gateway: &Gateway, version: Version) -> hyper::Result<Read> {
 }
 
 /// Reads the answer of `play` over each version, through each stack.
-fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Gateway, hyper::Result<Read>)) {
+fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Proxy, hyper::Result<Read>)) {
     let stacks = SETUPS.map(|setup| Version::BOTH.map(|version| (setup, version)));
     let each = stacks.as_flattened().iter().map(async |(setup, version)| {
         let upstream = Upstream::http1(play.clone()).await;

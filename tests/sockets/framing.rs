@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tower::ServiceExt;
 use tower_agent::adapter::reqwest::ReqwestService;
 
-use super::support::{Back, Front, Play, Raw, Setup, Upstream, boxed, chunk, post, run};
+use crate::net::{Back, Front, Play, Raw, Setup, Upstream, boxed, chunk, post, run};
 
 /// What the upstream hides behind the length that it announces.
 const SMUGGLED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"evil\"}";

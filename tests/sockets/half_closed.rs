@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_agent::TerminalReason;
 
-use super::support::{Back, Front, Play, Raw, Setup, Upstream, post, run};
+use crate::net::{Back, Front, Play, Raw, Setup, Upstream, post, run};
 
 const JSON: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
 

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{StepTimeoutLayer, TerminalReason, Terminated, adapter::reqwest::ReqwestService};
 
-use super::support::{DONE, Play, SSE_HEAD, TOKEN, Upstream, chunk, run, within};
+use crate::net::{DONE, Play, SSE_HEAD, TOKEN, Upstream, chunk, run, within};
 
 const INTERVAL: Duration = Duration::from_millis(1000);
 /// Of a token, or an answer: longer than a heartbeat may be missing.

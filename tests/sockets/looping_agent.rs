@@ -14,7 +14,7 @@ use tower_agent::{
     TerminalResponseLayer, adapter::reqwest::ReqwestService, run::RunEvents,
 };
 
-use super::support::{Client, Play, Upstream, Version, run, within};
+use crate::net::{Client, Play, Upstream, Version, run, within};
 
 const PATH: &str = "/v1/chat/completions";
 

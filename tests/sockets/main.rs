@@ -17,8 +17,9 @@ mod framing;
 mod half_closed;
 mod local_model;
 mod looping_agent;
+#[path = "../support/net/mod.rs"]
+mod net;
 mod readers;
 mod reqwest_adapter;
 mod restarts;
 mod sessions;
-mod support;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use tower_agent::{TerminalReason, run::ReasonClass};
 
-use super::support::{
+use crate::net::{
     Back, Client, Front, Play, Raw, Setup, TOKEN, Upstream, Version, eventually, post, request_of,
     run, within,
 };
@@ -135,7 +135,7 @@ async fn leave_in_the_request(setup: Setup, framing: &str) -> TerminalReason {
          x-session-id: one\r\n{framing}\r\n\r\n4\r\n{{"
     ))
     .await;
-    eventually(|| gateway.registry.list().pop()).await;
+    eventually(async || gateway.registry.list().pop()).await;
     drop(raw);
     let reason = gateway.reason("one").await;
     assert_eq!(upstream.calls.count(), 0, "{setup:?} {framing}");

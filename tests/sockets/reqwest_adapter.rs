@@ -17,7 +17,7 @@ use tower_agent::{
     adapter::reqwest::ReqwestService, upstream::TransportError,
 };
 
-use super::support::{Calls, Play, Upstream, run, within};
+use crate::net::{Calls, Play, Upstream, run, within};
 
 const SECRET: &str = "s3cr3t";
 

@@ -19,7 +19,7 @@ use tower_agent::{
     adapter::reqwest::ReqwestService,
 };
 
-use super::support::{Process, eventually, run, within};
+use crate::net::{Process, eventually, run, within};
 
 const EVERY: Duration = Duration::from_millis(50);
 /// What a process that lives takes for an answer, also on a busy machine.
@@ -82,7 +82,7 @@ fn calls_wait_while_the_process_restarts_and_each_is_served_once() {
             .map(|_| tokio::spawn(service.clone().oneshot(prompt(port))))
             .collect();
         // It is asked after again and again, and nobody is told anything.
-        eventually(|| (probes.load(Ordering::SeqCst) >= 5).then_some(())).await;
+        eventually(async || (probes.load(Ordering::SeqCst) >= 5).then_some(())).await;
         assert!(calls.iter().all(|call| !call.is_finished()));
         let knocked = sent.load(Ordering::SeqCst);
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use tokio::{runtime::Handle, task::JoinSet};
 use tower_agent::{Owner, TerminalReason};
 
-use super::support::{Back, Front, Play, Raw, Setup, TOKEN, Upstream, eventually, run_alone};
+use crate::net::{Back, Front, Play, Raw, Setup, TOKEN, Upstream, eventually, run_alone};
 
 /// If the limit of open files lets it: each takes a socket at both ends of two
 /// connections.
@@ -69,7 +69,7 @@ fn every_stream_of_an_aborted_session_is_told_once_and_nothing_is_left() {
         assert_eq!(woken, vec![TerminalReason::Aborted; streams]);
         let told = began.elapsed();
         // The upstream sees each of its connections closed.
-        eventually(|| {
+        eventually(async || {
             let calls = upstream.calls.all();
             calls
                 .iter()
@@ -92,7 +92,7 @@ fn every_stream_of_an_aborted_session_is_told_once_and_nothing_is_left() {
         assert!(gateway.registry.find_session("s").is_empty());
         assert!(session.iter().all(|run| run.in_flight() == 0));
         let alive = || Handle::current().metrics().num_alive_tasks();
-        eventually(|| (alive() <= before).then_some(())).await;
+        eventually(async || (alive() <= before).then_some(())).await;
         let all = gateway.registry.list();
         assert!(all.iter().all(|run| run.reason.is_some()));
     });

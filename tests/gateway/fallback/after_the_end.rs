@@ -5,10 +5,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::{
-    super::support::{Config, Gateway, Upstream, eventually, run, within},
-    CHAT, asks,
-};
+use super::{CHAT, asks};
+use crate::net::{Config, Gateway, ModelUpstream, eventually, run, within};
 
 /// Time for another call, should somebody make one.
 const LATER: Duration = Duration::from_millis(1600);
@@ -20,7 +18,7 @@ const LIMITS: &str = "[attempt]\nfirst_token_timeout = \"1h\"\n[retry]";
 /// A client that leaves once `calls` have come and `open` of them wait; no
 /// other call follows.
 async fn leaves(models: &[&str], stream: bool, calls: &[&str], open: usize) {
-    let upstream = Upstream::start().await;
+    let upstream = ModelUpstream::start().await;
     let config = Config::candidates(upstream.addr, LIMITS, models);
     let gateway = Gateway::with(&config, &[]).await;
     let call = tokio::spawn(gateway.post(CHAT, asks(models[0], stream)).send());
@@ -69,7 +67,7 @@ fn a_client_that_leaves_while_the_second_candidate_is_silent() {
 #[test]
 fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::candidates(upstream.addr, LIMITS, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let call = gateway.post(CHAT, asks("429-later", false));
@@ -91,7 +89,7 @@ fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
 #[test]
 fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
     let each = ["first_token_timeout", "max_time", "step_timeout"].map(async |attempt| {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let limits =
             format!("[run]\nmax_turn_time = \"2s\"\n[attempt]\n{attempt} = \"2s\"\n[retry]");
         let config = Config::candidates(upstream.addr, &limits, &["silent"]);
@@ -115,7 +113,7 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
         (["429-hour", "silent"], &["429-hour", "silent"]),
     ] {
         run(async {
-            let upstream = Upstream::start().await;
+            let upstream = ModelUpstream::start().await;
             let limits = format!("{LIMITS}\nper_run = 1\nmax_attempts_per_candidate = 2");
             let models = [models[0], models[1], "400"];
             let config = Config::candidates(upstream.addr, &limits, &models);
@@ -152,7 +150,7 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
 #[test]
 fn an_abort_while_a_candidate_is_silent_asks_no_other() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let models = ["429-hour", "silent", "ok"];
         let config = Config::candidates(upstream.addr, LIMITS, &models);
         let gateway = Gateway::with(&config, &[]).await;

@@ -7,10 +7,8 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{
-    super::support::{Config, Gateway, Upstream, run, within},
-    CHAT,
-};
+use super::CHAT;
+use crate::net::{Config, Gateway, ModelUpstream, run, within};
 
 /// The only bytes that may change, as they stand in the prompt.
 const MODEL: &str = "\"model\" : \"500\"";
@@ -35,7 +33,7 @@ fn prompt(bytes: usize) -> String {
 #[test]
 fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::candidates(upstream.addr, "[retry]", &["500", "a-longer-name"]);
         let gateway = Gateway::with(&config, &[]).await;
         let body = prompt(5_000_000);
@@ -60,7 +58,7 @@ fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model()
 #[test]
 fn each_candidate_is_sent_its_own_model() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let candidates = format!(
             "[[candidates]]\nname = \"one\"\nmodel = \"503\"\nbase_url = \"http://{0}/v1\"\n\
              [[candidates]]\nname = \"two\"\nmodel = \"org/\\\"second\\\" é\"\nbase_url = \"http://{0}/v1\"\n",
@@ -78,7 +76,7 @@ fn each_candidate_is_sent_its_own_model() {
 #[test]
 fn a_model_that_is_there_twice_is_400_without_a_call() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::candidates(upstream.addr, "[retry]", &["ok", "500"]);
         let gateway = Gateway::with(&config, &[]).await;
         for body in [
@@ -100,7 +98,7 @@ fn a_model_that_is_there_twice_is_400_without_a_call() {
 #[test]
 fn a_body_over_the_limit_is_413_without_a_call() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let length = 32 * 1024 * 1024 + 1;

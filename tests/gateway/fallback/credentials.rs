@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use super::{
-    super::support::{Config, Gateway, Nobody, Upstream, candidate, nobody_said, run, within},
-    asks,
+use super::asks;
+use crate::net::{
+    ClosedPort, Config, Gateway, ModelUpstream, assert_no_secrets, candidate, run, within,
 };
 
 const CALLERS: &str = "sk-of-the-caller";
@@ -14,8 +14,8 @@ const SECOND: &str = "sk-of-the-second";
 #[test]
 fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
     run(async {
-        let (first, second) = (Upstream::start().await, Upstream::start().await);
-        let nobody = Nobody::new();
+        let (first, second) = (ModelUpstream::start().await, ModelUpstream::start().await);
+        let nobody = ClosedPort::new();
         let mut text = candidate("500", &format!("http://{}", first.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
         text += &candidate("ok", &format!("http://{}", second.addr));
@@ -52,7 +52,7 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
             told += &gateway.json(path).await.to_string();
         }
 
-        let keys = |upstream: &Upstream, name: &str| -> Vec<String> {
+        let keys = |upstream: &ModelUpstream, name: &str| -> Vec<String> {
             let seen = upstream.seen();
             let values = seen.iter().filter_map(|seen| seen.headers.get(name));
             values.map(|it| it.to_str().unwrap().to_owned()).collect()
@@ -68,8 +68,8 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
         for seen in first.seen().iter().chain(&second.seen()) {
             assert!(!format!("{seen:?}").contains(CALLERS), "{seen:?}");
         }
-        nobody_said(&told, &[CALLERS, FIRST, SECOND]);
-        nobody_said(&gateway.log(), &[CALLERS, FIRST, SECOND]);
+        assert_no_secrets(&told, &[CALLERS, FIRST, SECOND]);
+        assert_no_secrets(&gateway.log(), &[CALLERS, FIRST, SECOND]);
     });
 }
 
@@ -77,7 +77,7 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
 #[test]
 fn a_failed_chain_is_logged_without_keys() {
     run(async {
-        let (upstream, nobody) = (Upstream::start().await, Nobody::new());
+        let (upstream, nobody) = (ModelUpstream::start().await, ClosedPort::new());
         let mut text = candidate("500", &format!("http://{}", upstream.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
         text += &candidate("gone", &format!("http://{}", nobody.addr));
@@ -87,11 +87,11 @@ fn a_failed_chain_is_logged_without_keys() {
         let request = gateway.post("/v1/chat/completions", asks("500", false));
         let answer = within(request.bearer_auth(CALLERS).send()).await.unwrap();
         assert_eq!(answer.status(), 502);
-        let log = super::super::support::eventually(async || {
+        let log = crate::net::eventually(async || {
             let log = gateway.log();
             (log.contains("chain_stopped") && log.contains("call failed")).then_some(log)
         });
-        nobody_said(&log.await, &[CALLERS, FIRST, SECOND]);
+        assert_no_secrets(&log.await, &[CALLERS, FIRST, SECOND]);
         assert_eq!(upstream.count(), 1);
     });
 }

@@ -1,10 +1,8 @@
 //! Half a JSON document under a good status is no answer.
 
-use super::{
-    super::support::{
-        Config, DIALECTS, Gateway, Upstream, Verbatim, WHOLE, candidate, run, within,
-    },
-    CHAT, asks,
+use super::{CHAT, asks};
+use crate::net::{
+    Config, DIALECTS, Gateway, ModelUpstream, Verbatim, WHOLE, candidate, run, within,
 };
 
 const HALF: &str = "{\"choices\":[{\"message\":{\"content\":\"The";
@@ -56,7 +54,7 @@ fn the_next_candidate_serves_and_the_last_is_no_answer_either() {
     run(async {
         for answer in framed(HALF) {
             let half = Verbatim::start(answer).await;
-            let healthy = Upstream::start().await;
+            let healthy = ModelUpstream::start().await;
             let [half_url, healthy_url] =
                 [half.addr, healthy.addr].map(|it| format!("http://{it}"));
             let served = [candidate("half", &half_url), candidate("ok", &healthy_url)];

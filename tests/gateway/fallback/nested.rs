@@ -2,15 +2,13 @@
 
 use reqwest::Response;
 
-use super::{
-    super::support::{Config, Gateway, Upstream, Verbatim, candidate, eventually, run, within},
-    CHAT, asks,
-};
+use super::{CHAT, asks};
+use crate::net::{Config, Gateway, ModelUpstream, Verbatim, candidate, eventually, run, within};
 
 /// Two gateways: the outer one's candidates are the inner one, which is silent,
 /// and one that would serve.
-async fn nested(trusted: bool) -> (Gateway, Gateway, Upstream) {
-    let upstream = Upstream::start().await;
+async fn nested(trusted: bool) -> (Gateway, Gateway, ModelUpstream) {
+    let upstream = ModelUpstream::start().await;
     let inner = Config::candidates(upstream.addr, "", &["silent"]);
     let inner = Gateway::with(&inner, &[]).await;
     let text = [
@@ -23,7 +21,7 @@ async fn nested(trusted: bool) -> (Gateway, Gateway, Upstream) {
 }
 
 /// Asks the outer one, and aborts what runs at the inner one.
-async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &Upstream) -> Response {
+async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &ModelUpstream) -> Response {
     let call = outer.post(CHAT, asks("silent", false));
     let call = tokio::spawn(call.header("x-run-id", "r-1").send());
     eventually(async || (upstream.open() == 1).then_some(())).await;
@@ -72,7 +70,7 @@ fn an_upstream_behind_a_trusted_gateway_does_not_end_the_call() {
                 said.len()
             );
             let evil = Verbatim::start(evil).await;
-            let upstream = Upstream::start().await;
+            let upstream = ModelUpstream::start().await;
             let inner = Gateway::with(&Config::of(evil.addr, ""), &[]).await;
             let text = [
                 candidate("m", &format!("http://{}", inner.addr)),

@@ -3,10 +3,8 @@
 
 use std::net::SocketAddr;
 
-use super::{
-    super::support::{Config, DIALECTS, Gateway, Upstream, Verbatim, candidate, run, within},
-    CHAT, asks,
-};
+use super::{CHAT, asks};
+use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, Verbatim, candidate, run, within};
 
 const STATUSES: [u16; 7] = [101, 301, 302, 303, 304, 307, 308];
 
@@ -24,7 +22,7 @@ fn answer(status: u16, target: SocketAddr) -> String {
 fn alone_it_is_a_502_that_points_nowhere() {
     run(async {
         for status in STATUSES {
-            let target = Upstream::start().await;
+            let target = ModelUpstream::start().await;
             let upstream = Verbatim::start(answer(status, target.addr)).await;
             let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
             let mut asked = 0;
@@ -63,8 +61,8 @@ fn alone_it_is_a_502_that_points_nowhere() {
 fn the_next_candidate_serves_and_it_is_left_alone() {
     run(async {
         for status in STATUSES {
-            let healthy = Upstream::start().await;
-            let target = Upstream::start().await;
+            let healthy = ModelUpstream::start().await;
+            let target = ModelUpstream::start().await;
             let upstream = Verbatim::start(answer(status, target.addr)).await;
             let text = [
                 "[fallback]\ncooldown = true\n",

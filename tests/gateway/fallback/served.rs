@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{
-    super::support::{Config, Gateway, Nobody, STREAM, Upstream, WHOLE, candidate, run, within},
-    CHAT, asks,
+use super::{CHAT, asks};
+use crate::net::{
+    ClosedPort, Config, Gateway, ModelUpstream, STREAM, WHOLE, candidate, run, within,
 };
 
 /// The window before the first content, where that is what fails. The one who
@@ -53,7 +53,7 @@ async fn fails_over(attempts: u32) {
         .iter()
         .map(async |&(model, stream, repeats, takes)| {
             let what = format!("{model}, stream {stream}, {attempts} attempts");
-            let upstream = Upstream::start().await;
+            let upstream = ModelUpstream::start().await;
             let limits = match takes {
                 Duration::ZERO => limits(attempts),
                 window => limits(attempts) + &format!("first_token_timeout = \"{window:?}\""),
@@ -99,7 +99,7 @@ fn with_two_attempts_the_same_is_asked_again_where_that_helps() {
 #[test]
 fn with_one_attempt_nobody_is_waited_for() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::candidates(upstream.addr, &limits(1), &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         for stream in [false, true] {
@@ -115,7 +115,7 @@ fn with_one_attempt_nobody_is_waited_for() {
 #[test]
 fn a_refused_connection_is_served_by_the_next() {
     run(async {
-        let (upstream, nobody) = (Upstream::start().await, Nobody::new());
+        let (upstream, nobody) = (ModelUpstream::start().await, ClosedPort::new());
         let text = format!(
             "[retry]\nbase_delay = \"10ms\"\n{}{}",
             candidate("gone", &format!("http://{}", nobody.addr)),
@@ -137,7 +137,7 @@ fn a_refused_connection_is_served_by_the_next() {
 #[test]
 fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let config = Config::candidates(upstream.addr, &limits(3), &["429-hour"]);
         let gateway = Gateway::with(&config, &[]).await;
         let answer = within(gateway.post(CHAT, asks("429-hour", false)).send());
@@ -151,13 +151,13 @@ fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
 #[test]
 fn after_the_first_content_no_other_is_tried() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let limits = "[attempt]\nstep_timeout = \"2s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["stall", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let answer = within(gateway.post(CHAT, asks("stall", true)).send());
         let text = within(answer.await.unwrap().text()).await.unwrap();
-        let (before, data) = super::super::support::error_event(&text);
+        let (before, data) = crate::net::error_event(&text);
         assert!(before.contains("\"content\":\"t\""), "{text}");
         assert_eq!(data["code"], "step_timeout");
         assert_eq!(upstream.models(), ["stall"]);
@@ -168,7 +168,7 @@ fn after_the_first_content_no_other_is_tried() {
 #[test]
 fn what_was_held_for_long_enough_is_committed() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let limits = "[attempt]\nfirst_token_timeout = \"3s\"\nhold = \"100ms\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -177,7 +177,7 @@ fn what_was_held_for_long_enough_is_committed() {
         // At the end of its window it would have been given up for the other.
         assert_eq!(answer.headers()["x-served-model"], "prelude");
         let text = within(answer.text()).await.unwrap();
-        let (_, data) = super::super::support::error_event(&text);
+        let (_, data) = crate::net::error_event(&text);
         assert_eq!(data["code"], "step_timeout");
         assert_eq!(upstream.models(), ["prelude"]);
     });
@@ -186,7 +186,7 @@ fn what_was_held_for_long_enough_is_committed() {
 #[test]
 fn who_is_named_comes_first_then_the_others_as_listed() {
     run(async {
-        let upstream = Upstream::start().await;
+        let upstream = ModelUpstream::start().await;
         let text = format!(
             "{}name = \"first\"\n{}name = \"second\"\n{}name = \"third\"\n",
             candidate("500", &format!("http://{}", upstream.addr)),

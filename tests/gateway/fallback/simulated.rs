@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::super::support::{DIALECTS, Gateway, run, within};
+use crate::net::{DIALECTS, Gateway, run, within};
 
 /// What may fail, how often it is asked, and the least that takes.
 const FAILING: [(&str, u64, Duration); 5] = [

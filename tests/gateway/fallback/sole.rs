@@ -5,10 +5,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{
-    super::support::{Config, Gateway, Upstream, refusal, run, within},
-    CHAT, asks,
-};
+use super::{CHAT, asks};
+use crate::net::{Config, Gateway, ModelUpstream, refusal, run, within};
 
 /// The window before the first content, where that is what fails.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -35,7 +33,7 @@ fn with_one_attempt_it_is_one_call_and_answered_at_once() {
             .iter()
             .map(async |&(model, stream, status, holds)| {
                 let what = format!("{model}, stream {stream}");
-                let upstream = Upstream::start().await;
+                let upstream = ModelUpstream::start().await;
                 let (least, limits) = match status {
                     504 => (
                         WINDOW,

@@ -4,7 +4,7 @@ use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{CHAT, is_capped, keyed, turn};
-use crate::support::{Gateway, chat, client, eventually, run, within};
+use crate::net::{Gateway, chat, client, eventually, run, within};
 
 const POLLING: &str = "sim-polling";
 

@@ -6,15 +6,15 @@ mod sent;
 
 use reqwest::{Response, StatusCode};
 
-use super::support::{Config, Gateway, Upstream, chat, within};
+use crate::net::{Config, Gateway, ModelUpstream, chat, within};
 
 const CHAT: &str = "/v1/chat/completions";
 
 const KEYS: (&str, &str) = ("TEST_KEYS", "one:sk-one,two:sk-two");
 
 /// A gateway that asks for keys, in front of an upstream that answers at once.
-async fn keyed(more: &str) -> (Upstream, Gateway) {
-    let upstream = Upstream::start().await;
+async fn keyed(more: &str) -> (ModelUpstream, Gateway) {
+    let upstream = ModelUpstream::start().await;
     let auth = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
     let config = Config::of(upstream.addr, &format!("{auth}{more}"));
     (

@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 
 use super::{CHAT, is_capped, keyed, turn};
-use crate::support::{chat, eventually, nobody_said, run, within};
+use crate::net::{assert_no_secrets, chat, eventually, run, within};
 
 /// The cap of the run is far, and each request is a run of its own.
 #[test]
@@ -125,6 +125,6 @@ fn what_the_cap_of_an_owner_refused_is_written_down_once_and_not_each_time() {
             assert_eq!(*record, expected);
             assert!(log.contains(&format!("name={name} owner={owner}")), "{log}");
         }
-        nobody_said(&log, &["sk-one", "sk-two"]);
+        assert_no_secrets(&log, &["sk-one", "sk-two"]);
     });
 }

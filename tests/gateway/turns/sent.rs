@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use super::{CHAT, is_capped, keyed, turn};
-use crate::support::{DIALECTS, Gateway, chat, eventually, run, within};
+use crate::net::{DIALECTS, Gateway, chat, eventually, run, within};
 
 /// A request of which no library has a say.
 async fn raw(gateway: &Gateway, head: &str) -> String {

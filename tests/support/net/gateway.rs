@@ -16,7 +16,7 @@ use tokio::{
     process::{Child, Command},
 };
 
-use super::{client::clients, within};
+use super::{dialect::clients, within};
 
 /// The example's binary, which cargo builds for tests of all features.
 fn binary() -> PathBuf {

@@ -16,7 +16,7 @@ use http::Request;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
-use super::upstream::{Open, Seen, Upstream};
+use super::model_upstream::{ModelUpstream, Open, Seen};
 
 /// One delta of a chat stream.
 const TOKEN: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"t\"}}]}\n\n";
@@ -37,7 +37,10 @@ pub(crate) const STREAM: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"c
 /// A whole answer.
 pub(crate) const WHOLE: &str = "{\"ok\": true}";
 
-pub(super) async fn answer(State(upstream): State<Upstream>, request: Request<Body>) -> Response {
+pub(super) async fn answer(
+    State(upstream): State<ModelUpstream>,
+    request: Request<Body>,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = body.collect().await.unwrap().to_bytes();
     let asked: Value = serde_json::from_slice(&body).unwrap_or_default();

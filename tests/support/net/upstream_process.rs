@@ -111,7 +111,10 @@ impl Process {
     /// On that port, and with so many calls answered that it loads.
     pub(crate) fn start_on(port: u16, loads: u32) -> Self {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["support::process::the_upstream_itself", "--exact"])
+            .args([
+                "support::net::upstream_process::the_upstream_itself",
+                "--exact",
+            ])
             .args(["--nocapture", "--test-threads=1"])
             .env(PORT, port.to_string())
             .env(LOADS, loads.to_string())

@@ -85,12 +85,12 @@ impl Setup {
     }
 
     /// Serves the stack in front of `upstream`.
-    pub(crate) async fn serve(self, upstream: SocketAddr) -> Gateway {
+    pub(crate) async fn serve(self, upstream: SocketAddr) -> Proxy {
         self.serve_in_front_of(self.client(upstream)).await
     }
 
     /// Serves the stack in front of a service in this process.
-    pub(crate) async fn serve_in_front_of(self, inner: Inner) -> Gateway {
+    pub(crate) async fn serve_in_front_of(self, inner: Inner) -> Proxy {
         let registry = RunRegistry::new();
         let stack = self.stack(inner, registry.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -105,7 +105,7 @@ impl Setup {
                 tokio::spawn(serve_hyper(front, listener, stack));
             }
         }
-        Gateway { addr, registry }
+        Proxy { addr, registry }
     }
 
     fn stack(self, inner: Inner, registry: RunRegistry) -> Stack {
@@ -208,15 +208,15 @@ async fn serve_hyper(front: Front, listener: TcpListener, stack: Stack) {
 }
 
 /// A gateway on a loopback port, until the runtime ends.
-pub(crate) struct Gateway {
+pub(crate) struct Proxy {
     pub(crate) addr: SocketAddr,
     pub(crate) registry: RunRegistry,
 }
 
-impl Gateway {
+impl Proxy {
     /// The run of the request that had this tag, once it is over.
     pub(crate) async fn ended(&self, tag: &str) -> RunSnapshot {
-        eventually(|| {
+        eventually(async || {
             let runs = self.registry.list();
             runs.into_iter()
                 .find(|run| run.session.as_deref() == Some(tag) && run.reason.is_some())
@@ -231,7 +231,7 @@ impl Gateway {
 
     /// The reasons of all runs, once all are over: there must be `count`.
     pub(crate) async fn reasons(&self, count: usize) -> Vec<TerminalReason> {
-        let reasons = eventually(|| {
+        let reasons = eventually(async || {
             let runs = self.registry.list();
             let ended: Vec<_> = runs.iter().filter_map(|run| run.reason.clone()).collect();
             (ended.len() >= count && ended.len() == runs.len()).then_some(ended)

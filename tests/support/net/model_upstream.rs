@@ -24,7 +24,7 @@ pub(crate) fn chat(user: &str) -> String {
 
 /// An upstream of this process, which counts.
 #[derive(Clone)]
-pub(crate) struct Upstream {
+pub(crate) struct ModelUpstream {
     pub(crate) addr: SocketAddr,
     pub(super) seen: Arc<Mutex<Vec<Seen>>>,
     pub(super) open: Arc<AtomicUsize>,
@@ -42,12 +42,12 @@ pub(crate) struct Seen {
 }
 
 /// An address where nobody listens, and nobody else can while this lives.
-pub(crate) struct Nobody {
+pub(crate) struct ClosedPort {
     pub(crate) addr: SocketAddr,
     _bound: TcpSocket,
 }
 
-impl Nobody {
+impl ClosedPort {
     pub(crate) fn new() -> Self {
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
@@ -66,7 +66,7 @@ impl Drop for Open {
     }
 }
 
-impl Upstream {
+impl ModelUpstream {
     pub(crate) async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let upstream = Self {
