@@ -1,15 +1,13 @@
 //! Limits of an agent, which its key chooses.
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
 const KEYS: (&str, &str) = ("TEST_KEYS", "one:sk-one,two:sk-two,rest:sk-rest");
 
-async fn start(more: &str) -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start(more: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let config = Config::of(upstream.addr, &format!("{more}\n{AUTH}"));
     let gateway = Gateway::with(&config, &[KEYS]).await;
     (upstream, gateway)

@@ -6,17 +6,15 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, assert_no_secrets, chat, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, assert_no_secrets, chat, run, within};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
 const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder,reader:sk-reader");
 
 /// One upstream, and a gateway that asks for keys.
-async fn start() -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start() -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, AUTH), &[KEYS]).await;
     (upstream, gateway)
 }
@@ -44,7 +42,7 @@ fn a_key_is_taken_from_any_of_the_headers_and_goes_no_further() {
         assert_eq!(within(request.send()).await.unwrap().status(), 200);
 
         assert_eq!(upstream.count(), 5);
-        for seen in upstream.seen() {
+        for seen in upstream.calls() {
             assert_no_secrets(&format!("{seen:?}"), &["sk-coder", "none"]);
         }
         assert_no_secrets(&gateway.log(), &["sk-coder", "sk-reader"]);
@@ -147,7 +145,7 @@ fn a_run_is_that_of_the_keys_name() {
 #[test]
 fn two_keys_of_one_name_are_one_owner() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, AUTH);
         let keys = ("TEST_KEYS", "coder:sk-old,coder:sk-new");
         let gateway = Gateway::with(&config, &[keys]).await;

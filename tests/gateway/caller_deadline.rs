@@ -2,12 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, error_event, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, run, within};
 
 /// A gateway that honours them, in front of two candidates of one upstream.
-async fn gateway(upstream: &ModelUpstream) -> Gateway {
+async fn gateway(upstream: &Upstream) -> Gateway {
     let config = "[disconnect]\ncaller_deadline = true\n";
     Gateway::with(&Config::candidates(upstream.addr, config, &["m", "n"]), &[]).await
 }
@@ -20,7 +18,7 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
             ("x-stainless-read-timeout", "0.6"),
             ("grpc-timeout", "600m"),
         ] {
-            let upstream = ModelUpstream::start().await;
+            let upstream = Upstream::model().await;
             let gateway = gateway(&upstream).await;
             let start = Instant::now();
 
@@ -33,7 +31,7 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
             assert_eq!(answer.headers()["x-terminal-reason"], "timeout");
             let text = answer.text().await.unwrap();
             assert!(text.contains("deadline of 600ms passed"), "{text}");
-            eventually(async || (upstream.open() == 0).then_some(())).await;
+            upstream.until_open(0).await;
         }
     });
 }
@@ -41,7 +39,7 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
 #[test]
 fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_frame() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream).await;
         let asked = gateway.post(CHAT, chat("stall"));
 
@@ -55,14 +53,14 @@ fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_fra
         assert_eq!(frame["code"], "timeout");
         let message = frame["message"].as_str().unwrap();
         assert!(message.contains("nothing came for 3s"), "{message}");
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
     });
 }
 
 #[test]
 fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream).await;
         let asked = |word| gateway.post(CHAT, chat(word)).header("x-run-id", "r");
 
@@ -77,7 +75,7 @@ fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
 #[test]
 fn nobody_is_held_to_it_unless_the_configuration_says_so() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[attempt]\nmax_time = \"800ms\"\n");
         let gateway = Gateway::with(&config, &[]).await;
 

@@ -11,9 +11,7 @@ use tokio::{
     time::Instant,
 };
 
-use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, chat, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, chat, eventually, run, within};
 
 /// What the tests wait for; each thing that is cut is cut after this.
 const SHORT: Duration = Duration::from_millis(300);
@@ -28,7 +26,7 @@ const HALVES: [&str; 5] = [
     "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
 ];
 
-async fn gateway(upstream: &ModelUpstream, server: &str) -> Gateway {
+async fn gateway(upstream: &Upstream, server: &str) -> Gateway {
     Gateway::with(
         &Config::of(upstream.addr, &format!("[server]\n{server}")),
         &[],
@@ -82,7 +80,7 @@ async fn time_passes(gateway: &Gateway) {
 #[test]
 fn a_head_that_does_not_come_is_not_awaited_for_ever() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream, "head_timeout = \"300ms\"").await;
         for half in HALVES {
             let began = Instant::now();
@@ -97,7 +95,7 @@ fn a_head_that_does_not_come_is_not_awaited_for_ever() {
 #[test]
 fn a_head_that_trickles_has_no_more_time() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream, "head_timeout = \"300ms\"").await;
         // Also the second of a connection that is kept.
         for first in ["", "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"] {
@@ -122,7 +120,7 @@ fn a_head_that_trickles_has_no_more_time() {
 #[test]
 fn a_connection_that_is_kept_is_closed_once_it_has_been_idle() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"300ms\"\nkeep_alive = \"2s\"";
         let gateway = gateway(&upstream, limits).await;
         let request = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
@@ -142,7 +140,7 @@ fn a_connection_that_is_kept_is_closed_once_it_has_been_idle() {
 #[test]
 fn an_idle_connection_of_http_2_is_closed_in_good_order() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream, "keep_alive = \"300ms\"").await;
         let io = TokioIo::new(connect(&gateway).await);
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
@@ -167,7 +165,7 @@ const UPLOADS: [(&str, &str); 2] = [
 #[test]
 fn an_upload_that_stalls_is_answered_408_and_its_connection_closed() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream, "upload_idle = \"300ms\"").await;
         for dialect in &DIALECTS {
             for (framing, half) in UPLOADS {
@@ -191,7 +189,7 @@ fn an_upload_that_stalls_is_answered_408_and_its_connection_closed() {
 #[test]
 fn an_upload_that_stalls_on_http_2_is_answered_408_and_the_others_go_on() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = gateway(&upstream, "upload_idle = \"300ms\"").await;
         let io = TokioIo::new(connect(&gateway).await);
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
@@ -225,7 +223,7 @@ fn an_upload_that_stalls_on_http_2_is_answered_408_and_the_others_go_on() {
 #[test]
 fn an_upload_that_is_slow_but_moves_is_served() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"300ms\"\nupload_idle = \"2s\"\nkeep_alive = \"300ms\"";
         let gateway = gateway(&upstream, limits).await;
         let body = chat("ok");
@@ -259,7 +257,7 @@ fn an_upload_that_is_slow_but_moves_is_served() {
 #[test]
 fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"200ms\"\nupload_idle = \"200ms\"\nkeep_alive = \"200ms\"";
         let gateway = gateway(&upstream, limits).await;
         let mut streams = Vec::new();
@@ -280,7 +278,7 @@ fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
         for _ in 0..3 {
             time_passes(&gateway).await;
         }
-        upstream.go_on();
+        upstream.resume();
         for stream in streams {
             let text = within(stream).await.unwrap().unwrap();
             assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
@@ -291,7 +289,7 @@ fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
 #[test]
 fn beyond_the_cap_connections_wait_and_none_is_refused() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "max_connections = 3\nhead_timeout = \"20s\"\nkeep_alive = \"20s\"";
         let gateway = gateway(&upstream, limits).await;
         let request = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
@@ -328,7 +326,7 @@ fn beyond_the_cap_connections_wait_and_none_is_refused() {
 #[test]
 fn what_is_off_does_not_cut() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let off =
             "head_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"";
         let without = gateway(&upstream, off).await;

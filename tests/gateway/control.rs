@@ -7,9 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, error_event, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, eventually, run, within};
 
 /// Every route of the operator's.
 const ROUTES: [(Method, &str); 7] = [
@@ -68,7 +66,7 @@ async fn status(gateway: &Gateway, route: &(Method, &str), headers: &[(&str, &st
 #[test]
 fn a_run_is_listed_shown_and_aborted_once() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let stream = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
         let stream = within(stream.header("x-session-id", "s-1").send())
@@ -92,7 +90,7 @@ fn a_run_is_listed_shown_and_aborted_once() {
         assert_eq!(data["error"]["run_id"], "r-1");
         assert!(!gateway.abort("r-1").await, "once");
         assert_eq!(gateway.json("/runs/r-1").await["reason"], "aborted");
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
     });
 }
 
@@ -100,7 +98,7 @@ fn a_run_is_listed_shown_and_aborted_once() {
 #[test]
 fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let request = || {
             gateway
@@ -128,18 +126,18 @@ fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call()
 #[test]
 fn a_call_that_waits_is_answered_499_when_its_run_is_aborted() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let call = gateway
             .post(CHAT, chat("silent"))
             .header("x-run-id", "r-1")
             .send();
         let call = tokio::spawn(call);
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         assert!(gateway.abort("r-1").await);
         let answer = within(call).await.unwrap().unwrap();
         assert_eq!(answer.status(), 499);
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
     });
 }
 
@@ -159,7 +157,7 @@ fn an_unknown_run_is_not_found_and_not_aborted() {
 #[test]
 fn the_operator_sees_the_runs_of_all_owners() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let request = |key| {
             let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
@@ -244,7 +242,7 @@ fn what_came_through_a_proxy_is_refused() {
 #[test]
 fn with_a_token_a_proxy_may_stand_in_front() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
         let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
         for name in PROXIES {
@@ -281,7 +279,7 @@ fn two_hosts_or_a_malformed_one_are_a_bad_request_on_every_route() {
 #[test]
 fn runs_are_listed_page_by_page_newest_first() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         for number in 0..5 {
             let call = gateway.post(CHAT, chat("ok"));
@@ -326,7 +324,7 @@ fn runs_are_listed_page_by_page_newest_first() {
 #[test]
 fn requests_that_are_refused_leave_no_run_open() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         for number in 0..50 {
             let body = ["{\"model\":", "no JSON"][number % 2];
@@ -409,7 +407,7 @@ fn a_request_with_a_foreign_authority_is_refused() {
 #[test]
 fn with_a_token_only_who_knows_it_is_let_through() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
         let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
         for route in &ROUTES {
@@ -440,7 +438,7 @@ fn with_a_token_only_who_knows_it_is_let_through() {
 #[test]
 fn a_page_of_another_origin_is_refused_whatever_it_knows() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"\n\
                     [cors]\norigins = [\"https://app.example\"]";
         let config = Config::of(upstream.addr, more);
@@ -473,7 +471,7 @@ fn a_page_of_another_origin_is_refused_whatever_it_knows() {
 #[test]
 fn a_callers_key_is_not_the_operators() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"";
         let config = Config::of(upstream.addr, more);
         let env = [("TEST_TOKEN", "t0ken"), ("TEST_KEYS", "coder:sk-coder")];

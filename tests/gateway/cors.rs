@@ -3,9 +3,7 @@
 use http::HeaderMap;
 use reqwest::Method;
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, run, within};
 
 const APP: &str = "https://app.example";
 
@@ -13,8 +11,8 @@ const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder");
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
-async fn start(more: &str) -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start(more: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, more), &[KEYS]).await;
     (upstream, gateway)
 }

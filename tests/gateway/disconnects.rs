@@ -2,9 +2,7 @@
 
 use tokio::{io::AsyncWriteExt, net::TcpStream};
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
 
 /// The only run's reason, once it is over.
 async fn reason(gateway: &Gateway) -> String {
@@ -18,12 +16,12 @@ async fn reason(gateway: &Gateway) -> String {
 #[test]
 fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         call.abort();
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert_eq!(reason(&gateway).await, "client_disconnect");
         assert_eq!(upstream.count(), 1, "nothing is retried");
     });
@@ -32,14 +30,14 @@ fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
 #[test]
 fn a_client_that_leaves_a_silent_stream_releases_the_upstream() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = within(gateway.post(CHAT, chat("stall")).send())
             .await
             .unwrap();
         assert!(within(stream.chunk()).await.unwrap().is_some());
         drop(stream);
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert_eq!(reason(&gateway).await, "client_disconnect");
     });
 }
@@ -47,13 +45,13 @@ fn a_client_that_leaves_a_silent_stream_releases_the_upstream() {
 #[test]
 fn a_client_that_does_not_read_is_held_no_longer_than_the_ceiling() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[run]\nmax_turn_time = \"500ms\"");
         let gateway = Gateway::with(&config, &[]).await;
         let stream = within(gateway.post(CHAT, chat("flood")).send())
             .await
             .unwrap();
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert_eq!(reason(&gateway).await, "max_turn_time");
         drop(stream);
     });
@@ -62,7 +60,7 @@ fn a_client_that_does_not_read_is_held_no_longer_than_the_ceiling() {
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_request_starts_nothing() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 99\r\n\r\n{{");

@@ -4,16 +4,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::net::{Config, Gateway, ModelUpstream, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, eventually, run, within};
 
 fn asks(model: &str) -> String {
     json!({"model": model, "stream": true, "messages": []}).to_string()
 }
 
-async fn start(limit: &str, models: &[&str]) -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start(limit: &str, models: &[&str]) -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let drain = format!("[disconnect]\npolicy = \"drain\"\ndrain_limit = \"{limit}\"\n[retry]");
     let config = Config::candidates(upstream.addr, &drain, models);
     let gateway = Gateway::with(&config, &[]).await;
@@ -59,7 +57,7 @@ fn a_stream_is_read_to_its_end_and_what_it_cost_is_told_once() {
         let (upstream, gateway) = start("10m", &["held", "ok"]).await;
         leaves_mid_stream(&gateway, "held").await;
         only(&gateway, drains).await;
-        upstream.go_on();
+        upstream.resume();
         let run = only(&gateway, is_over).await;
 
         assert_eq!(run["reason"], "client_disconnect");
@@ -84,10 +82,10 @@ fn an_attempt_that_fails_while_it_drains_is_the_last() {
     run(async {
         let (upstream, gateway) = start("10m", &["held-503", "ok"]).await;
         let call = tokio::spawn(gateway.post(CHAT, asks("held-503")).send());
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         call.abort();
         only(&gateway, drains).await;
-        upstream.go_on();
+        upstream.resume();
         let run = only(&gateway, is_over).await;
 
         assert_eq!(run["reason"], "client_disconnect");
@@ -102,7 +100,7 @@ fn at_the_limit_the_upstream_is_released() {
     run(async {
         let (upstream, gateway) = start("600ms", &["stall", "ok"]).await;
         let left = leaves_mid_stream(&gateway, "stall").await;
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert!(left.elapsed() >= Duration::from_millis(600), "not drained");
 
         let run = only(&gateway, is_over).await;
@@ -120,7 +118,7 @@ fn an_operator_ends_a_drain() {
 
         assert!(gateway.abort(run["run"].as_str().unwrap()).await);
 
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert_eq!(only(&gateway, is_over).await["reason"], "aborted");
     });
 }

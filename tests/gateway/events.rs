@@ -2,9 +2,7 @@
 
 use serde_json::Value;
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, run, within};
 
 /// An event as it came: its name, its number, its data.
 type Event = (String, u64, Value);
@@ -35,7 +33,7 @@ async fn events(answer: &mut reqwest::Response, many: usize) -> Vec<Event> {
 #[test]
 fn observers_are_told_of_each_run_that_opens_and_ends() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let observe = || gateway.get("/events").send();
         let mut one = within(observe()).await.unwrap();
@@ -73,7 +71,7 @@ fn observers_are_told_of_each_run_that_opens_and_ends() {
 #[test]
 fn observers_are_told_of_the_shutdown_and_their_answer_ends() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut observer = within(gateway.get("/events").send()).await.unwrap();
         let request = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");

@@ -6,11 +6,8 @@ use tokio::{
 };
 
 use crate::net::{
-    ClosedPort, Config, DIALECTS, Gateway, ModelUpstream, STREAM, Verbatim, WHOLE, chat, run,
-    within,
+    CHAT, ClosedPort, Config, DIALECTS, Gateway, STREAM, Upstream, WHOLE, chat, run, within,
 };
-
-const CHAT: &str = "/v1/chat/completions";
 
 /// What only the gateway must know of its caller.
 const PRIVATE: [(&str, &str); 7] = [
@@ -34,7 +31,7 @@ async fn ask(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> reqwest
 #[test]
 fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::new(&format!(
             "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\napi_key_env = \"TEST_KEY\"\n",
             upstream.addr
@@ -43,7 +40,7 @@ fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
         for path in ["/v1/chat/completions", "/v1/messages"] {
             assert_eq!(ask(&gateway, path, &PRIVATE).await.status(), 200);
         }
-        let seen = upstream.seen();
+        let seen = upstream.calls();
         assert_eq!(seen[0].headers["authorization"], "Bearer sk-ours");
         assert_eq!(seen[0].headers.get("x-api-key"), None);
         assert_eq!(seen[1].headers["x-api-key"], "sk-ours");
@@ -61,10 +58,10 @@ fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
 #[test]
 fn without_a_key_no_credential_is_sent() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         ask(&gateway, "/v1/chat/completions", &PRIVATE).await;
-        let seen = &upstream.seen()[0];
+        let seen = &upstream.calls()[0];
         for (name, _) in PRIVATE {
             assert_eq!(seen.headers.get(name), None);
         }
@@ -75,14 +72,14 @@ fn without_a_key_no_credential_is_sent() {
 #[test]
 fn a_trusted_candidate_is_told_the_run() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::new(&format!(
             "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\ntrusted = true\n",
             upstream.addr
         ));
         let gateway = Gateway::with(&config, &[]).await;
         ask(&gateway, "/v1/chat/completions", &[("x-run-id", "r-1")]).await;
-        let seen = &upstream.seen()[0];
+        let seen = &upstream.calls()[0];
         assert_eq!(seen.headers["x-run-id"], "r-1");
         assert_eq!(seen.headers.get_all("x-run-id").iter().count(), 1);
     });
@@ -91,7 +88,7 @@ fn a_trusted_candidate_is_told_the_run() {
 #[test]
 fn headers_of_one_hop_stay_on_it() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let headers = [
             ("connection", "keep-alive, x-hop"),
@@ -103,7 +100,7 @@ fn headers_of_one_hop_stay_on_it() {
             ("user-agent", "test/1"),
         ];
         ask(&gateway, "/v1/messages", &headers).await;
-        let seen = &upstream.seen()[0].headers;
+        let seen = &upstream.calls()[0].headers;
         for name in ["connection", "x-hop", "te", "proxy-authorization"] {
             assert_eq!(seen.get(name), None, "{name}");
         }
@@ -116,12 +113,12 @@ fn headers_of_one_hop_stay_on_it() {
 #[test]
 fn query_and_body_are_sent_as_they_came() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let body = "{ \"model\" : \"m\", \"seed\":1.0000000000000000001,\"a\":\"\\u00fc\" }";
         let request = gateway.post("/v1/chat/completions?api-version=2&x=%2F", body);
         assert_eq!(within(request.send()).await.unwrap().status(), 200);
-        let seen = &upstream.seen()[0];
+        let seen = &upstream.calls()[0];
         assert_eq!(seen.uri, "/v1/chat/completions?api-version=2&x=%2F");
         assert_eq!(seen.body, body);
     });
@@ -145,7 +142,7 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
     let spoken: String = SPOKEN.map(|name| format!("{name}: theirs\r\n")).concat();
     run(async {
         for (status, trusted) in [(200, false), (429, false), (200, true)] {
-            let upstream = Verbatim::start(format!(
+            let upstream = Upstream::bytes(format!(
                 "HTTP/1.1 {status} Said\r\n{spoken}x-attempt: 7\r\nx-request-id: req_1\r\n\
                  content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
             ))
@@ -182,7 +179,7 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
 #[test]
 fn an_upstreams_word_on_retries_is_handed_on() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let request = gateway.post("/v1/chat/completions", chat("limited"));
         let answer = within(request.send()).await.unwrap();
@@ -219,7 +216,7 @@ fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
 #[test]
 fn the_models_of_a_configuration_are_its_candidates() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let models = gateway.json("/v1/models").await;
         assert_eq!(models["data"].as_array().unwrap().len(), 1);
@@ -232,7 +229,7 @@ fn the_models_of_a_configuration_are_its_candidates() {
 #[test]
 fn a_slow_upload_is_not_cut_by_the_step_windows() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[run]\nstep_timeout = \"1s\"\n[attempt]\nstep_timeout = \"1s\"";
         let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
         let body = chat("ok");
@@ -250,7 +247,7 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
         let mut answer = String::new();
         within(stream.read_to_string(&mut answer)).await.unwrap();
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        assert_eq!(upstream.seen()[0].body, body);
+        assert_eq!(upstream.calls()[0].body, body);
     });
 }
 
@@ -258,7 +255,7 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
 #[test]
 fn what_only_looks_changes_no_byte() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let all = "preset = \"recommended\"\n[stop]\nphrases = [\"/stop\"]\n\
                    [loops]\nstop = 3\n[progress]\ncomments = true\n";
         let gateway = Gateway::with(&Config::of(upstream.addr, all), &[]).await;
@@ -273,7 +270,7 @@ fn what_only_looks_changes_no_byte() {
                 assert_eq!(answer.status(), 200, "{}", dialect.path);
                 let wanted = if stream { STREAM } else { WHOLE };
                 assert_eq!(within(answer.text()).await.unwrap(), wanted);
-                assert_eq!(upstream.seen().pop().unwrap().body, asks);
+                assert_eq!(upstream.calls().pop().unwrap().body, asks);
             }
         }
         // What is no JSON is refused as without them.

@@ -5,8 +5,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::fallback::{CHAT, asks};
-use crate::net::{Config, Gateway, Verbatim, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, asks, run, within};
 
 /// What the upstream hides behind the length that it announces.
 const SMUGGLED: &str = "HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n{\"evil\"}";
@@ -90,7 +89,7 @@ fn an_upstream_with_two_lengths_cannot_answer_twice() {
         for head in HEADS {
             for kind in ["application/json", "text/plain"] {
                 let answer = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\n{head}\r\n\r\n");
-                let upstream = Verbatim::start(answer + &chunked).await;
+                let upstream = Upstream::bytes(answer + &chunked).await;
                 let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
 
                 let read = ask_twice(&gateway, &asks("m", false)).await;

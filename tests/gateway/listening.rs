@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, client, run, within};
+use crate::net::{Config, Gateway, Upstream, chat, client, run, within};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
@@ -28,7 +28,7 @@ async fn status(address: IpAddr, gateway: &Gateway, path: &str, key: &str) -> u1
 #[test]
 fn with_keys_it_listens_beyond_loopback_and_without_a_token_only_this_machine_operates() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, AUTH);
         let gateway = Gateway::everywhere(&config, &[KEYS]).await;
         let call = gateway.post("/v1/chat/completions", chat("ok"));
@@ -58,7 +58,7 @@ fn with_keys_it_listens_beyond_loopback_and_without_a_token_only_this_machine_op
 #[test]
 fn with_a_token_the_operator_may_be_anywhere() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let more = format!("{AUTH}[control]\ntoken_env = \"TEST_TOKEN\"");
         let config = Config::of(upstream.addr, &more);
         let gateway = Gateway::everywhere(&config, &[KEYS, ("TEST_TOKEN", "t0ken")]).await;

@@ -1,8 +1,6 @@
 //! What an operator reads on stderr of calls and runs that are over.
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
 
 const LIMITS: &str = "[run]\nmax_turns = 1\n[attempt]\nstep_timeout = \"300ms\"\n";
 
@@ -34,7 +32,7 @@ async fn logged(gateway: &Gateway, user: &str, id: &str, says: &str) -> Vec<Stri
 #[test]
 fn each_end_is_one_line_of_its_level() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, LIMITS), &[]).await;
 
         let whole = logged(&gateway, "ok", "r-ok", "completed").await;

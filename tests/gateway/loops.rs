@@ -3,9 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::net::{Config, Gateway, ModelUpstream, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, eventually, run, within};
 
 /// A request after this many calls of one tool with one result.
 fn polled(times: usize) -> String {
@@ -29,7 +27,7 @@ async fn asks(gateway: &Gateway, times: usize) -> reqwest::Response {
 #[test]
 fn a_loop_ends_its_run_and_is_written_down() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[loops]\nstop = 4");
         let gateway = Gateway::with(&config, &[]).await;
         for times in 0..4 {
@@ -47,7 +45,7 @@ fn a_loop_ends_its_run_and_is_written_down() {
 #[test]
 fn a_loop_that_is_only_observed_is_told() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[loops]\nstop = 2\nobserve = true");
         let gateway = Gateway::with(&config, &[]).await;
         let mut events = within(gateway.get("/events").send()).await.unwrap();
@@ -66,7 +64,7 @@ fn a_loop_that_is_only_observed_is_told() {
 #[test]
 fn without_the_table_nobody_looks() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         assert_eq!(asks(&gateway, 50).await.status(), 200);
         assert_eq!(asks(&gateway, 51).await.status(), 200);

@@ -1,8 +1,6 @@
 //! What is counted, for Prometheus.
 
-use crate::net::{Config, Gateway, ModelUpstream, candidate, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, candidate, eventually, run, within};
 
 async fn scrape(gateway: &Gateway) -> String {
     let answer = within(gateway.get("/metrics").send()).await.unwrap();
@@ -20,7 +18,7 @@ fn value(text: &str, sample: &str) -> u64 {
 #[test]
 fn each_call_and_each_run_is_counted_once() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let more = "[retry]\nbase_delay = \"0s\"";
         let config = Config::candidates(upstream.addr, more, &["500", "slow", "stall"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -86,7 +84,7 @@ fn each_call_and_each_run_is_counted_once() {
 #[test]
 fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let of = |limit: &str| {
             let silent = candidate("silent", &format!("http://{}", upstream.addr));
             let gone = candidate("gone", "http://127.0.0.1:1");
@@ -114,7 +112,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
 
         let gateway = Gateway::with(&of("60s"), &[]).await;
         let leaves = tokio::spawn(gateway.post(CHAT, body).send());
-        eventually(async || (upstream.count() == 2).then_some(())).await;
+        upstream.until_count(2).await;
         leaves.abort();
         eventually(async || {
             let text = scrape(&gateway).await;
@@ -128,7 +126,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
 #[test]
 fn what_callers_send_makes_no_series() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
         let mut counts = Vec::new();

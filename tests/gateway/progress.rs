@@ -1,12 +1,10 @@
 //! What is said of calls that take long.
 
-use crate::net::{Config, Gateway, ModelUpstream, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
 
 /// A call that says nothing after its first token.
-async fn silent(more: &str) -> (ModelUpstream, Gateway, reqwest::Response) {
-    let upstream = ModelUpstream::start().await;
+async fn silent(more: &str) -> (Upstream, Gateway, reqwest::Response) {
+    let upstream = Upstream::model().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, more), &[]).await;
     let body = "{\"model\":\"m\",\"user\":\"stall\",\"stream\":true,\"messages\":[]}";
     let request = gateway.post(CHAT, body).header("x-run-id", "r-1");
@@ -37,7 +35,7 @@ fn a_stream_that_is_silent_is_kept_alive_again_and_again() {
 fn observers_are_told_what_takes_long() {
     run(async {
         let more = "[progress]\nnotify_after = \"100ms\"";
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, more), &[]).await;
         let mut events = within(gateway.get("/events").send()).await.unwrap();
         let body = "{\"model\":\"m\",\"user\":\"silent\",\"messages\":[]}";

@@ -5,9 +5,7 @@ use tokio::{
     net::{TcpSocket, TcpStream},
 };
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, error_event, eventually, run, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, eventually, run, within};
 
 #[test]
 fn an_idle_gateway_ends_cleanly() {
@@ -27,7 +25,7 @@ fn an_idle_gateway_ends_cleanly() {
 #[test]
 fn an_open_stream_ends_with_the_shutdown_event() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = within(gateway.post(CHAT, chat("stall")).send())
             .await
@@ -42,7 +40,7 @@ fn an_open_stream_ends_with_the_shutdown_event() {
         assert!(before.starts_with("data: "), "the tokens came first");
         assert_eq!(data["code"], "shutdown");
         assert_eq!(gateway.ended().await.code(), Some(0));
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
     });
 }
 
@@ -50,10 +48,10 @@ fn an_open_stream_ends_with_the_shutdown_event() {
 #[test]
 fn a_call_that_waits_is_answered_503_and_may_be_retried() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         gateway.signal("TERM");
         let answer = within(call).await.unwrap().unwrap();
         assert_eq!(answer.status(), 503);
@@ -68,7 +66,7 @@ fn a_call_that_waits_is_answered_503_and_may_be_retried() {
 #[test]
 fn a_client_that_does_not_read_does_not_keep_the_process() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
@@ -80,17 +78,17 @@ fn a_client_that_does_not_read_does_not_keep_the_process() {
         );
         let request = format!("{head}\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.unwrap();
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         // Until nothing more goes into the sockets.
         let (mut sent, mut still) = (0, 0);
         eventually(async || {
-            let before = std::mem::replace(&mut sent, upstream.sent());
+            let before = std::mem::replace(&mut sent, upstream.calls()[0].bytes);
             still = if before == sent { still + 1 } else { 0 };
             (sent > 0 && still >= 100).then_some(())
         })
         .await;
         gateway.signal("TERM");
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         assert_eq!(gateway.ended().await.code(), Some(0));
         drop(stream);
     });
@@ -130,7 +128,7 @@ fn a_client_that_sends_half_a_body_does_not_keep_the_process() {
 #[test]
 fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[control]\ndrain = \"1h\"");
         let mut gateway = Gateway::with(&config, &[]).await;
         // It goes on for as long as it may, so that the drain does.
@@ -149,7 +147,7 @@ fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
         .await;
         assert_eq!(refused.headers()["x-terminal-reason"], "shutdown");
         assert_eq!(refused.headers()["x-should-retry"], "true");
-        upstream.go_on();
+        upstream.resume();
         while let Some(chunk) = within(stream.chunk()).await.unwrap() {
             text.extend(chunk);
         }
@@ -165,7 +163,7 @@ fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
 #[test]
 fn a_drain_ends_at_its_limit() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::of(upstream.addr, "[control]\ndrain = \"300ms\"");
         let mut gateway = Gateway::with(&config, &[]).await;
         let stream = within(gateway.post(CHAT, chat("stall")).send());

@@ -4,15 +4,13 @@ use reqwest::{RequestBuilder, Response};
 use serde_json::{Value, json};
 
 use crate::net::{
-    Config, DIALECTS, Dialect, Gateway, ModelUpstream, chat, eventually, run, within,
+    CHAT, Config, DIALECTS, Dialect, Gateway, Upstream, chat, eventually, run, within,
 };
-
-const CHAT: &str = "/v1/chat/completions";
 
 const STOP: &str = "[stop]\nphrases = [\"/stop\"]\n";
 
-async fn start(more: &str) -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start(more: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, &format!("{STOP}{more}")), &[]).await;
     (upstream, gateway)
 }
@@ -172,7 +170,7 @@ fn an_upload_that_stalls_is_not_waited_for_for_ever() {
 #[test]
 fn an_owner_at_a_cap_can_stop_what_runs_and_begin_nothing() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let auth = "[auth]\nkeys_env = \"TEST_KEYS\"\nmax_open_runs = 2\nturns_per_hour = 3\n";
         let config = Config::of(upstream.addr, &format!("{STOP}{auth}"));
         let gateway = Gateway::with(&config, &[("TEST_KEYS", "one:one")]).await;

@@ -5,17 +5,16 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::net::{Config, Gateway, ModelUpstream, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
 
-const CHAT: &str = "/v1/chat/completions";
 const ASKS: &str = "{\"model\":\"500\",\"messages\":[]}";
 
 const LONG: usize = 8 * 1024 * 1024;
 const PIECE: usize = 64 * 1024;
 
 /// A gateway whose run `r-1` is over.
-async fn after_the_end() -> (Gateway, ModelUpstream) {
-    let upstream = ModelUpstream::start().await;
+async fn after_the_end() -> (Gateway, Upstream) {
+    let upstream = Upstream::model().await;
     let limits = "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1";
     let config = Config::candidates(upstream.addr, limits, &["500"]);
     let gateway = Gateway::with(&config, &[]).await;

@@ -2,12 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, eventually, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
 
-const CHAT: &str = "/v1/chat/completions";
-
-async fn start() -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn start() -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
     (upstream, gateway)
 }
@@ -131,7 +129,7 @@ fn a_session_is_ended_across_owners_and_once() {
         assert_eq!(ended, json!({"runs": ["r-1", "r-2", "r-3"]}));
         assert_eq!(abort_session(&gateway, "s-1").await, json!({"runs": []}));
         assert_eq!(abort_session(&gateway, "s-9").await, json!({"runs": []}));
-        eventually(async || (upstream.open() == 1).then_some(())).await;
+        upstream.until_open(1).await;
         assert_eq!(gateway.json("/runs/r-4").await["reason"], Value::Null);
     });
 }

@@ -69,7 +69,7 @@ fn delivers(play: &Play, exchange: impl AsyncFn(&Proxy, String)) {
             let reasons = gateway.reasons(TIMES).await;
             let completed = vec![TerminalReason::Completed; TIMES];
             assert_eq!(reasons, completed, "{setup:?}");
-            assert_eq!(upstream.calls.count(), TIMES);
+            assert_eq!(upstream.count(), TIMES);
         }
     });
 }
@@ -157,7 +157,7 @@ fn a_connection_that_is_kept_serves_one_completed_run_after_another() {
                 assert_eq!(gateway.reasons(TIMES).await, completed, "{setup:?}");
                 // The client may be quicker than the pool that the connection
                 // goes back to; but not each time.
-                let calls = upstream.calls.all();
+                let calls = upstream.calls();
                 let connections: HashSet<_> = calls.iter().map(|call| call.connection).collect();
                 assert!(connections.len() < TIMES, "{connections:?}");
                 assert!(calls.iter().all(|call| call.complete));
@@ -230,7 +230,7 @@ fn an_http2_stream_that_is_reset_at_its_terminator() {
                 text += std::str::from_utf8(frame.data_ref().unwrap()).unwrap();
             }
             drop(body);
-            upstream.calls.released(&tag).await;
+            upstream.released(&tag).await;
         }
         let completed = vec![TerminalReason::Completed; TIMES];
         assert_eq!(gateway.reasons(TIMES).await, completed);

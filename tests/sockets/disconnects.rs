@@ -115,7 +115,7 @@ async fn leave_many(setup: Setup, version: Version, phase: Phase) -> Round {
             }
             Some(client) => leave_http2(client, &upstream, phase, &tag).await,
         };
-        measured.push(upstream.calls.released(&tag).await - left);
+        measured.push(upstream.released(&tag).await - left);
         let (each, waited) = sockets.disconnects(USUAL).await;
         bare.extend(each);
         waits.push(waited);
@@ -128,7 +128,7 @@ async fn leave_many(setup: Setup, version: Version, phase: Phase) -> Round {
             .all(|reason| *reason == TerminalReason::ClientDisconnect),
         "{reasons:?}"
     );
-    let calls = upstream.calls.all();
+    let calls = upstream.calls();
     let tags: HashSet<_> = calls.iter().map(|call| &call.tag).collect();
     assert_eq!(
         (calls.len(), tags.len()),
@@ -144,7 +144,7 @@ async fn leave_many(setup: Setup, version: Version, phase: Phase) -> Round {
 
 async fn leave_http1(mut raw: Raw, upstream: &Upstream, phase: Phase, tag: &str) -> Instant {
     raw.send(&post(tag)).await;
-    upstream.calls.accepted(tag).await;
+    upstream.accepted(tag).await;
     if !matches!(phase, Phase::Waiting) {
         raw.until(|text| {
             text.contains("\r\n\r\n") && text.matches("data:").count() >= phase.tokens()
@@ -159,7 +159,7 @@ async fn leave_http1(mut raw: Raw, upstream: &Upstream, phase: Phase, tag: &str)
 async fn leave_http2(client: &mut Client, upstream: &Upstream, phase: Phase, tag: &str) -> Instant {
     if matches!(phase, Phase::Waiting) {
         let answer = Box::pin(client.send(request_of(tag)));
-        let accepted = pin!(upstream.calls.accepted(tag));
+        let accepted = pin!(upstream.accepted(tag));
         let Either::Right((_, answer)) = select(answer, accepted).await else {
             panic!("an answer came");
         };
@@ -287,9 +287,9 @@ fn a_reset_over_http1_is_a_disconnect() {
             let gateway = setup.serve(upstream.addr).await;
             let mut raw = Raw::connect(gateway.addr).await;
             raw.send(&post("one")).await;
-            upstream.calls.accepted("one").await;
+            upstream.accepted("one").await;
             raw.reset();
-            upstream.calls.released("one").await;
+            upstream.released("one").await;
             assert_eq!(
                 gateway.reason("one").await,
                 TerminalReason::ClientDisconnect
@@ -316,7 +316,7 @@ fn the_loss_of_an_http2_connection_ends_each_of_its_calls() {
             }
             client.hang_up();
             for tag in ["one", "two", "three"] {
-                upstream.calls.released(tag).await;
+                upstream.released(tag).await;
             }
             let reasons = gateway.reasons(3).await;
             assert_eq!(reasons, vec![TerminalReason::ClientDisconnect; 3]);

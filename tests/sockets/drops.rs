@@ -34,7 +34,7 @@ fn reason_of_a_server_that_is_dropped(before: impl FnOnce(&Proxy)) -> TerminalRe
 
         before(&gateway);
         server.shutdown_background();
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
         gateway.reason("one").await
     })
 }

@@ -51,7 +51,7 @@ fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Proxy, hyper
         let answer = read(&gateway, *version).await;
         println!("{setup:?} {version:?}");
         look(&upstream, &gateway, answer).await;
-        assert_eq!(upstream.calls.count(), 1, "nothing is retried");
+        assert_eq!(upstream.count(), 1, "nothing is retried");
     });
     run(join_all(each));
 }
@@ -87,7 +87,7 @@ fn cut_becomes_the_frame(play: &Play, whole: &str) {
 fn a_stream_that_falls_silent_ends_with_the_frame() {
     each(&Play::Tokens(2), STEP, async |upstream, gateway, answer| {
         ends_with_frame(answer, &TOKEN.repeat(2), "step_timeout");
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
         assert_eq!(gateway.reason("one").await, TerminalReason::StepTimeout);
     });
 }
@@ -99,7 +99,7 @@ fn a_silent_stream_with_a_content_length_ends_with_the_frame() {
     let play = Play::keep(format!("{head}: 9999\r\n\r\n{TOKEN}"));
     each(&play, STEP, async |upstream, gateway, answer| {
         ends_with_frame(answer, TOKEN, "step_timeout");
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
         assert_eq!(gateway.reason("one").await, TerminalReason::StepTimeout);
     });
 }
@@ -129,7 +129,7 @@ fn a_call_without_a_head_is_answered_504() {
         assert_eq!(answer.headers["x-should-retry"], "false");
         let body: Value = serde_json::from_str(&answer.body.unwrap()).unwrap();
         assert_eq!(body["error"]["code"], "step_timeout");
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
         assert_eq!(gateway.reason("one").await, TerminalReason::StepTimeout);
     });
 }
@@ -185,9 +185,9 @@ fn events_that_come_byte_for_byte_arrive_unchanged() {
         wire.extend([b"1\r\n", &[byte] as &[u8], b"\r\n"].concat());
     }
     wire.extend(b"0\r\n\r\n");
-    let pieces = wire.chunks(1).map(Bytes::copy_from_slice).collect();
+    let pieces = wire.chunks(1).map(Bytes::copy_from_slice);
     each(
-        &Play::Close(pieces),
+        &Play::close_after(pieces),
         100 * STEP,
         async |_, gateway, answer| {
             assert_eq!(answer.unwrap().body.unwrap(), text);

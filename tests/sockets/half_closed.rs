@@ -18,13 +18,13 @@ fn a_half_closed_client_counts_as_gone_by_hypers_default() {
                 let gateway = Setup::new(front, Back::Reqwest).serve(upstream.addr).await;
                 let mut raw = Raw::connect(gateway.addr).await;
                 raw.send(&post("one")).await;
-                upstream.calls.accepted("one").await;
+                upstream.accepted("one").await;
                 if tokens > 0 {
                     raw.until(|text| text.contains("data:")).await;
                 }
                 raw.finish_sending().await;
 
-                upstream.calls.released("one").await;
+                upstream.released("one").await;
                 let reason = gateway.reason("one").await;
                 assert_eq!(reason, TerminalReason::ClientDisconnect, "{front:?}");
                 let rest = raw.read_to_end().await;
@@ -63,10 +63,10 @@ fn with_half_close_a_client_that_left_is_held_until_the_ceiling() {
         let gateway = setup.serve(upstream.addr).await;
         let mut raw = Raw::connect(gateway.addr).await;
         raw.send(&post("one")).await;
-        upstream.calls.accepted("one").await;
+        upstream.accepted("one").await;
         drop(raw);
 
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
         assert_eq!(gateway.reason("one").await, TerminalReason::HardCeiling);
     });
 }

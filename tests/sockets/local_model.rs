@@ -44,9 +44,7 @@ fn token(pause: Duration) -> Piece {
 
 /// Asks a model that answers so: how the answer ended, and when.
 async fn ask(pieces: Vec<Piece>) -> (Result<usize, String>, Duration) {
-    let pieces = pieces.into_iter();
-    let play = pieces.map(|(pause, text)| (pause, Bytes::from(text)));
-    let upstream = Upstream::http1(Play::Paced(play.collect())).await;
+    let upstream = Upstream::http1(Play::paced(pieces)).await;
     let client = ReqwestService::new(reqwest::Client::builder().no_proxy()).unwrap();
     let model = ServiceBuilder::new()
         .layer(StepTimeoutLayer::local().heartbeat(INTERVAL))

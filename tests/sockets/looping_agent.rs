@@ -105,6 +105,6 @@ fn it_is_found_with_the_result_of_its_fifth_call() {
         ask(&mut client, &messages).await;
 
         assert_eq!(stuck(&mut events), [5]);
-        assert_eq!(upstream.calls.count(), 6, "it is told, and not ended");
+        assert_eq!(upstream.count(), 6, "it is told, and not ended");
     });
 }

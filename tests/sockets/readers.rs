@@ -24,8 +24,8 @@ const SETUPS: [Setup; 3] = [
 
 /// How long the upstream was held by the call of this tag.
 async fn held(upstream: &Upstream, tag: &str) -> Duration {
-    let accepted = upstream.calls.accepted(tag).await;
-    upstream.calls.released(tag).await - accepted
+    let accepted = upstream.accepted(tag).await;
+    upstream.released(tag).await - accepted
 }
 
 #[test]
@@ -40,7 +40,7 @@ fn a_client_that_never_reads_holds_the_upstream_no_longer_than_the_ceiling() {
             let held = held(&upstream, "one").await;
             println!("{:?}: held for {held:?}", setup.front);
             assert_eq!(gateway.reason("one").await, TerminalReason::HardCeiling);
-            let call = &upstream.calls.all()[0];
+            let call = &upstream.calls()[0];
             assert!(call.bytes < FLOOD, "the reader holds the upstream back");
         }
     });
@@ -87,7 +87,7 @@ fn a_pipelined_byte_before_a_close_hides_it_until_the_ceiling() {
                 let gateway = setup.ceiling(CEILING).serve(upstream.addr).await;
                 let mut raw = Raw::connect(gateway.addr).await;
                 raw.send(&format!("{}P", post("one"))).await;
-                upstream.calls.accepted("one").await;
+                upstream.accepted("one").await;
                 match reset {
                     true => raw.reset(),
                     false => drop(raw),
@@ -118,7 +118,7 @@ fn a_pipelined_byte_before_a_close_hides_it_until_a_write_fails() {
             raw.until(|text| text.contains("data:")).await;
             drop(raw);
 
-            upstream.calls.released("one").await;
+            upstream.released("one").await;
             let reason = gateway.reason("one").await;
             assert_eq!(reason, TerminalReason::ClientDisconnect, "{setup:?}");
         }
@@ -138,7 +138,7 @@ async fn leave_in_the_request(setup: Setup, framing: &str) -> TerminalReason {
     eventually(async || gateway.registry.list().pop()).await;
     drop(raw);
     let reason = gateway.reason("one").await;
-    assert_eq!(upstream.calls.count(), 0, "{setup:?} {framing}");
+    assert_eq!(upstream.count(), 0, "{setup:?} {framing}");
     reason
 }
 

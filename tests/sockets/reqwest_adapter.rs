@@ -4,12 +4,12 @@ use std::{error::Error, net::SocketAddr};
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{Request, StatusCode, Uri};
+use http::{HeaderMap, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpSocket, TcpStream},
+    net::TcpStream,
 };
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -17,7 +17,7 @@ use tower_agent::{
     adapter::reqwest::ReqwestService, upstream::TransportError,
 };
 
-use crate::net::{Calls, Play, Upstream, run, within};
+use crate::net::{Call, ClosedPort, Play, Upstream, run, within};
 
 const SECRET: &str = "s3cr3t";
 
@@ -33,12 +33,9 @@ fn request_to(addr: SocketAddr) -> Request<Full<Bytes>> {
     request.body(Full::from("{}")).unwrap()
 }
 
-/// A port on which nobody listens, and nobody else can while the socket is there.
-fn nobody() -> (TcpSocket, SocketAddr) {
-    let bound = TcpSocket::new_v4().unwrap();
-    bound.bind(([127, 0, 0, 1], 0).into()).unwrap();
-    let addr = bound.local_addr().unwrap();
-    (bound, addr)
+/// A call of which only the connection counts.
+fn call(connection: usize) -> Call {
+    Call::new(connection, Uri::default(), HeaderMap::new(), Bytes::new())
 }
 
 /// All that a log could show of an error.
@@ -64,7 +61,7 @@ fn a_redirect_is_an_answer() {
             let upstream = Upstream::http1(play).await;
             let answer = within(service().oneshot(request_to(upstream.addr))).await;
             assert_eq!(answer.unwrap().status(), status);
-            assert_eq!((upstream.calls.count(), target.calls.count()), (1, 0));
+            assert_eq!((upstream.count(), target.count()), (1, 0));
         }
     });
 }
@@ -83,7 +80,7 @@ fn a_client_that_was_built_elsewhere_keeps_its_redirects() {
         let service = ReqwestService::from_client(client);
         let answer = within(service.oneshot(request_to(upstream.addr))).await;
         assert_eq!(answer.unwrap().status(), StatusCode::NO_CONTENT);
-        assert_eq!((upstream.calls.count(), target.calls.count()), (1, 1));
+        assert_eq!((upstream.count(), target.count()), (1, 1));
     });
 }
 
@@ -107,9 +104,9 @@ fn a_dropped_future_closes_the_connection() {
     run(async {
         let upstream = Upstream::http1(Play::Silent).await;
         let call = tokio::spawn(service().oneshot(request_to(upstream.addr)));
-        upstream.calls.accepted("one").await;
+        upstream.accepted("one").await;
         call.abort();
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
     });
 }
 
@@ -119,7 +116,7 @@ fn a_dropped_body_closes_the_connection() {
         let upstream = Upstream::http1(Play::Tokens(1)).await;
         let answer = within(service().oneshot(request_to(upstream.addr))).await;
         drop(answer.unwrap());
-        upstream.calls.released("one").await;
+        upstream.released("one").await;
     });
 }
 
@@ -140,8 +137,8 @@ fn a_connection_that_closes_without_an_answer_is_one_failed_try() {
 
 /// Whether the second call was made on the connection of the first.
 async fn hangs_up_on_the_second() -> bool {
-    let upstream = Upstream::serve(|stream, connection, calls| {
-        tokio::spawn(answer_the_first(stream, connection, calls));
+    let upstream = Upstream::serve(|stream, connection, upstream| {
+        tokio::spawn(answer_the_first(stream, connection, upstream));
     })
     .await;
     let mut service = service();
@@ -155,13 +152,13 @@ async fn hangs_up_on_the_second() -> bool {
             .unwrap_err();
         assert!(TransportError::is_in(&*error), "{error:?}");
         assert!(!text_of(&error).contains(SECRET), "{error:?}");
-        assert_eq!(upstream.calls.count(), tries);
+        assert_eq!(upstream.count(), tries);
     }
-    upstream.calls.all()[1].connection == 0
+    upstream.calls()[1].connection == 0
 }
 
 /// Answers the first request that it gets; for the others it hangs up.
-async fn answer_the_first(mut stream: TcpStream, connection: usize, calls: Calls) {
+async fn answer_the_first(mut stream: TcpStream, connection: usize, upstream: Upstream) {
     let mut read = Vec::new();
     loop {
         while !read.ends_with(b"{}") {
@@ -170,8 +167,8 @@ async fn answer_the_first(mut stream: TcpStream, connection: usize, calls: Calls
             }
         }
         read.clear();
-        calls.accept("one".into(), connection);
-        if calls.count() > 1 {
+        upstream.accept(call(connection));
+        if upstream.count() > 1 {
             return;
         }
         let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
@@ -184,8 +181,8 @@ async fn answer_the_first(mut stream: TcpStream, connection: usize, calls: Calls
 #[test]
 fn a_refused_http2_stream_is_one_failed_try() {
     run(async {
-        let upstream = Upstream::serve(|stream, connection, calls| {
-            tokio::spawn(refuse_streams(stream, connection, calls));
+        let upstream = Upstream::serve(|stream, connection, upstream| {
+            tokio::spawn(refuse_streams(stream, connection, upstream));
         })
         .await;
         let builder = reqwest::Client::builder().no_proxy();
@@ -195,13 +192,13 @@ fn a_refused_http2_stream_is_one_failed_try() {
                 .await
                 .unwrap_err();
             assert!(TransportError::is_in(&*error), "{error:?}");
-            assert_eq!(upstream.calls.count(), tries);
+            assert_eq!(upstream.count(), tries);
         }
     });
 }
 
 /// An HTTP/2 server that answers each HEADERS with RST_STREAM(REFUSED_STREAM).
-async fn refuse_streams(mut stream: TcpStream, connection: usize, calls: Calls) {
+async fn refuse_streams(mut stream: TcpStream, connection: usize, upstream: Upstream) {
     const SETTINGS: u8 = 4;
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).await.unwrap();
@@ -221,7 +218,7 @@ async fn refuse_streams(mut stream: TcpStream, connection: usize, calls: Calls) 
             }
             // HEADERS
             (1, _) => {
-                calls.accept("one".into(), connection);
+                upstream.accept(call(connection));
                 let mut reset = vec![0, 0, 4, 3, 0];
                 reset.extend(id);
                 reset.extend(7_u32.to_be_bytes());
@@ -235,8 +232,8 @@ async fn refuse_streams(mut stream: TcpStream, connection: usize, calls: Calls) 
 #[test]
 fn a_refused_connection_is_a_transport_error_without_the_url() {
     run(async {
-        let (_bound, nobody) = nobody();
-        let error = within(service().oneshot(request_to(nobody)))
+        let port = ClosedPort::new();
+        let error = within(service().oneshot(request_to(port.addr)))
             .await
             .unwrap_err();
         assert!(error.is::<TransportError>(), "{error:?}");
@@ -254,8 +251,8 @@ fn a_refused_connection_is_answered_502() {
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(registry.clone()))
             .service(service());
-        let (_bound, nobody) = nobody();
-        let Ok(answer) = within(stack.oneshot(request_to(nobody))).await;
+        let port = ClosedPort::new();
+        let Ok(answer) = within(stack.oneshot(request_to(port.addr))).await;
         assert_eq!(answer.status(), StatusCode::BAD_GATEWAY);
         assert_eq!(answer.headers().get("x-terminal-reason"), None);
         assert_eq!(answer.headers().get("x-should-retry"), None);

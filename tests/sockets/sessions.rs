@@ -70,7 +70,7 @@ fn every_stream_of_an_aborted_session_is_told_once_and_nothing_is_left() {
         let told = began.elapsed();
         // The upstream sees each of its connections closed.
         eventually(async || {
-            let calls = upstream.calls.all();
+            let calls = upstream.calls();
             calls
                 .iter()
                 .all(|call| call.released.is_some())
@@ -79,7 +79,7 @@ fn every_stream_of_an_aborted_session_is_told_once_and_nothing_is_left() {
         .await;
         let released = began.elapsed();
         println!("{streams} streams: latched {latched:?}, woken {told:?}, released {released:?}");
-        assert_eq!(upstream.calls.count(), streams);
+        assert_eq!(upstream.count(), streams);
 
         for mut client in clients {
             // The body ends; the connection could serve another request.

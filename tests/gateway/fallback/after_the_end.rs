@@ -5,8 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use super::{CHAT, asks};
-use crate::net::{Config, Gateway, ModelUpstream, eventually, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, asks, eventually, run, within};
 
 /// Time for another call, should somebody make one.
 const LATER: Duration = Duration::from_millis(1600);
@@ -18,7 +17,7 @@ const LIMITS: &str = "[attempt]\nfirst_token_timeout = \"1h\"\n[retry]";
 /// A client that leaves once `calls` have come and `open` of them wait; no
 /// other call follows.
 async fn leaves(models: &[&str], stream: bool, calls: &[&str], open: usize) {
-    let upstream = ModelUpstream::start().await;
+    let upstream = Upstream::model().await;
     let config = Config::candidates(upstream.addr, LIMITS, models);
     let gateway = Gateway::with(&config, &[]).await;
     let call = tokio::spawn(gateway.post(CHAT, asks(models[0], stream)).send());
@@ -27,7 +26,7 @@ async fn leaves(models: &[&str], stream: bool, calls: &[&str], open: usize) {
 
     call.abort();
 
-    eventually(async || (upstream.open() == 0).then_some(())).await;
+    upstream.until_open(0).await;
     let reason = eventually(async || {
         let run = gateway.json("/runs").await["runs"][0].clone();
         let over = !run["reason"].is_null() && run["in_flight"] == 0;
@@ -67,7 +66,7 @@ fn a_client_that_leaves_while_the_second_candidate_is_silent() {
 #[test]
 fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, LIMITS, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         let call = gateway.post(CHAT, asks("429-later", false));
@@ -89,7 +88,7 @@ fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
 #[test]
 fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
     let each = ["first_token_timeout", "max_time", "step_timeout"].map(async |attempt| {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits =
             format!("[run]\nmax_turn_time = \"2s\"\n[attempt]\n{attempt} = \"2s\"\n[retry]");
         let config = Config::candidates(upstream.addr, &limits, &["silent"]);
@@ -113,7 +112,7 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
         (["429-hour", "silent"], &["429-hour", "silent"]),
     ] {
         run(async {
-            let upstream = ModelUpstream::start().await;
+            let upstream = Upstream::model().await;
             let limits = format!("{LIMITS}\nper_run = 1\nmax_attempts_per_candidate = 2");
             let models = [models[0], models[1], "400"];
             let config = Config::candidates(upstream.addr, &limits, &models);
@@ -124,7 +123,7 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
                     .header("x-run-id", "r-1")
             };
             let call = tokio::spawn(ask(models[0]).send());
-            eventually(async || (upstream.count() == calls.len()).then_some(())).await;
+            upstream.until_count(calls.len()).await;
 
             for _ in 0..2 {
                 let answer = within(ask("400").send()).await.unwrap();
@@ -150,19 +149,19 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
 #[test]
 fn an_abort_while_a_candidate_is_silent_asks_no_other() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let models = ["429-hour", "silent", "ok"];
         let config = Config::candidates(upstream.addr, LIMITS, &models);
         let gateway = Gateway::with(&config, &[]).await;
         let call = gateway.post(CHAT, asks("429-hour", false));
         let call = tokio::spawn(call.header("x-run-id", "r-1").send());
-        eventually(async || (upstream.count() == 2).then_some(())).await;
+        upstream.until_count(2).await;
 
         assert!(gateway.abort("r-1").await);
         let answer = within(call).await.unwrap().unwrap();
 
         assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
-        eventually(async || (upstream.open() == 0).then_some(())).await;
+        upstream.until_open(0).await;
         sleep(LATER).await;
         assert_eq!(upstream.models(), ["429-hour", "silent"]);
     });

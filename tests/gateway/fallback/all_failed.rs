@@ -1,15 +1,14 @@
 //! Nobody serves: what the caller is told, and how often it was tried.
 
-use super::{CHAT, asks};
 use crate::net::{
-    ClosedPort, Config, DIALECTS, Gateway, ModelUpstream, candidate, refusal, run, within,
+    CHAT, ClosedPort, Config, DIALECTS, Gateway, Upstream, asks, candidate, refusal, run, within,
 };
 
 /// The caller's fault goes nowhere else, and comes back as it was.
 #[test]
 fn a_400_is_one_call_and_its_body_byte_for_byte() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, "[retry]", &["400", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         for (calls, stream) in [(1, false), (2, true)] {
@@ -28,7 +27,7 @@ fn a_400_is_one_call_and_its_body_byte_for_byte() {
 #[test]
 fn the_last_answer_is_handed_on_byte_for_byte() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[retry]\nbase_delay = \"1ms\"\nmax_delay = \"2ms\"";
         let config = Config::candidates(upstream.addr, limits, &["500", "529", "503"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -52,7 +51,7 @@ fn the_last_answer_is_handed_on_byte_for_byte() {
 #[test]
 fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let nobody = ClosedPort::new();
         let gone = nobody.addr;
         let text = format!(
@@ -78,7 +77,7 @@ fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
 #[test]
 fn a_silence_that_comes_last_is_504() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[attempt]\nfirst_token_timeout = \"2s\"";
         let config = Config::candidates(upstream.addr, limits, &["500", "silent"]);
         let gateway = Gateway::with(&config, &[]).await;

@@ -7,8 +7,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::CHAT;
-use crate::net::{Config, Gateway, ModelUpstream, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
 
 /// The only bytes that may change, as they stand in the prompt.
 const MODEL: &str = "\"model\" : \"500\"";
@@ -33,7 +32,7 @@ fn prompt(bytes: usize) -> String {
 #[test]
 fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, "[retry]", &["500", "a-longer-name"]);
         let gateway = Gateway::with(&config, &[]).await;
         let body = prompt(5_000_000);
@@ -45,7 +44,7 @@ fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model()
         assert_eq!(answer.status(), 200);
         assert_eq!(upstream.models(), ["500", "500", "a-longer-name"]);
         let second = body.replacen(MODEL, "\"model\" : \"a-longer-name\"", 1);
-        let seen = upstream.seen();
+        let seen = upstream.calls();
         for (seen, wanted) in seen.iter().zip([&body, &body, &second]) {
             assert_eq!(seen.headers["content-length"], wanted.len().to_string());
             // Not by `assert_eq!`, which would print both.
@@ -58,7 +57,7 @@ fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model()
 #[test]
 fn each_candidate_is_sent_its_own_model() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let candidates = format!(
             "[[candidates]]\nname = \"one\"\nmodel = \"503\"\nbase_url = \"http://{0}/v1\"\n\
              [[candidates]]\nname = \"two\"\nmodel = \"org/\\\"second\\\" é\"\nbase_url = \"http://{0}/v1\"\n",
@@ -69,14 +68,14 @@ fn each_candidate_is_sent_its_own_model() {
         let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(upstream.models(), ["503", "org/\"second\" é"]);
-        assert_eq!(upstream.seen()[0].body, "{\"mod\\u0065l\":\"503\"}");
+        assert_eq!(upstream.calls()[0].body, "{\"mod\\u0065l\":\"503\"}");
     });
 }
 
 #[test]
 fn a_model_that_is_there_twice_is_400_without_a_call() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, "[retry]", &["ok", "500"]);
         let gateway = Gateway::with(&config, &[]).await;
         for body in [
@@ -98,7 +97,7 @@ fn a_model_that_is_there_twice_is_400_without_a_call() {
 #[test]
 fn a_body_over_the_limit_is_413_without_a_call() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
         let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let length = 32 * 1024 * 1024 + 1;

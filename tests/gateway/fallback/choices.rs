@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{CHAT, asks};
-use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, candidate, run, within};
+use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, run, within};
 
 /// Nothing is translated.
 #[test]
 fn a_candidate_of_another_dialect_is_skipped() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let url = format!("http://{}", upstream.addr);
         let text = [
             candidate("500", &url) + "dialect = \"openai\"\n",
@@ -35,7 +34,7 @@ fn a_candidate_of_another_dialect_is_skipped() {
 #[test]
 fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let text = candidate("ok", &format!("http://{}", upstream.addr)) + "dialect = \"openai\"\n";
         let gateway = Gateway::with(&Config::new(&text), &[]).await;
         let dialect = &DIALECTS[2];
@@ -56,7 +55,7 @@ fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
 #[test]
 fn a_refused_key_goes_on_to_another_account_only() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let url = format!("http://{}", upstream.addr);
         let text = [
             candidate("401", &url) + "api_key_env = \"ONE\"\n",
@@ -75,7 +74,7 @@ fn a_refused_key_goes_on_to_another_account_only() {
 #[test]
 fn an_attempt_at_its_ceiling_is_not_repeated() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[attempt]\nmax_time = \"1s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -91,7 +90,7 @@ fn an_attempt_at_its_ceiling_is_not_repeated() {
 #[test]
 fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[run]\nmax_turn_time = \"6s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -107,7 +106,7 @@ fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
 #[test]
 fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[run]\nmax_turn_time = \"90s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -122,7 +121,7 @@ fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
 #[test]
 fn a_clients_own_retries_lower_ours() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[retry]\nmax_attempts_per_candidate = 3\nbase_delay = \"1ms\"";
         let config = Config::candidates(upstream.addr, limits, &["500"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -140,7 +139,7 @@ fn a_clients_own_retries_lower_ours() {
 #[test]
 fn all_calls_share_one_bucket() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[retry]\nbase_delay = \"0s\"\nshared_ratio = 0.2\nshared_floor = 0";
         let config = Config::candidates(upstream.addr, limits, &["500", "503"]);
         let gateway = Gateway::with(&config, &[]).await;

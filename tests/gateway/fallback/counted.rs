@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use super::{CHAT, asks};
-use crate::net::{Config, Gateway, ModelUpstream, refusal, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, asks, refusal, run, within};
 
 /// Asks until the run is over; how often the upstream's own answer came.
 async fn failures(limits: &str, reason: &str) -> usize {
-    let upstream = ModelUpstream::start().await;
+    let upstream = Upstream::model().await;
     let limits = format!("[retry]\nmax_attempts_per_candidate = 1\n{limits}");
     let config = Config::candidates(upstream.addr, &limits, &["500", "503"]);
     let gateway = Gateway::with(&config, &[]).await;
@@ -61,7 +60,7 @@ fn a_run_with_too_many_errors_in_a_row_is_over() {
 #[test]
 fn a_failure_that_another_candidate_made_good_is_not_counted() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[retry]\nper_run = 1\nper_error_key = 1\nbase_delay = \"1ms\"";
         let config = Config::candidates(upstream.addr, limits, &["500", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -77,7 +76,7 @@ fn a_failure_that_another_candidate_made_good_is_not_counted() {
 #[test]
 fn without_a_limit_a_run_may_fail_for_ever() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, "", &["500"]);
         let gateway = Gateway::with(&config, &[]).await;
         for _ in 0..15 {

@@ -2,9 +2,8 @@
 
 use std::fmt::Write as _;
 
-use super::asks;
 use crate::net::{
-    ClosedPort, Config, Gateway, ModelUpstream, assert_no_secrets, candidate, run, within,
+    ClosedPort, Config, Gateway, Upstream, asks, assert_no_secrets, candidate, run, within,
 };
 
 const CALLERS: &str = "sk-of-the-caller";
@@ -14,7 +13,7 @@ const SECOND: &str = "sk-of-the-second";
 #[test]
 fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
     run(async {
-        let (first, second) = (ModelUpstream::start().await, ModelUpstream::start().await);
+        let (first, second) = (Upstream::model().await, Upstream::model().await);
         let nobody = ClosedPort::new();
         let mut text = candidate("500", &format!("http://{}", first.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
@@ -52,8 +51,8 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
             told += &gateway.json(path).await.to_string();
         }
 
-        let keys = |upstream: &ModelUpstream, name: &str| -> Vec<String> {
-            let seen = upstream.seen();
+        let keys = |upstream: &Upstream, name: &str| -> Vec<String> {
+            let seen = upstream.calls();
             let values = seen.iter().filter_map(|seen| seen.headers.get(name));
             values.map(|it| it.to_str().unwrap().to_owned()).collect()
         };
@@ -65,7 +64,7 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
         assert_eq!(second.count(), 4);
         assert_eq!(keys(&second, "authorization"), vec![bearer(SECOND); 3]);
         assert_eq!(keys(&second, "x-api-key"), [SECOND]);
-        for seen in first.seen().iter().chain(&second.seen()) {
+        for seen in first.calls().iter().chain(&second.calls()) {
             assert!(!format!("{seen:?}").contains(CALLERS), "{seen:?}");
         }
         assert_no_secrets(&told, &[CALLERS, FIRST, SECOND]);
@@ -77,7 +76,7 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
 #[test]
 fn a_failed_chain_is_logged_without_keys() {
     run(async {
-        let (upstream, nobody) = (ModelUpstream::start().await, ClosedPort::new());
+        let (upstream, nobody) = (Upstream::model().await, ClosedPort::new());
         let mut text = candidate("500", &format!("http://{}", upstream.addr));
         text += "api_key_env = \"FIRST_KEY\"\n";
         text += &candidate("gone", &format!("http://{}", nobody.addr));

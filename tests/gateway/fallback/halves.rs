@@ -1,9 +1,6 @@
 //! Half a JSON document under a good status is no answer.
 
-use super::{CHAT, asks};
-use crate::net::{
-    Config, DIALECTS, Gateway, ModelUpstream, Verbatim, WHOLE, candidate, run, within,
-};
+use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, WHOLE, asks, candidate, run, within};
 
 const HALF: &str = "{\"choices\":[{\"message\":{\"content\":\"The";
 
@@ -27,7 +24,7 @@ fn alone_it_is_a_502_that_may_be_repeated() {
                 ("[retry]\nmax_attempts_per_candidate = 1\n", 1),
                 (repeats, 2),
             ] {
-                let upstream = Verbatim::start(&*answer).await;
+                let upstream = Upstream::bytes(&*answer).await;
                 let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
                 for dialect in &DIALECTS {
                     for stream in [false, true] {
@@ -53,8 +50,8 @@ fn alone_it_is_a_502_that_may_be_repeated() {
 fn the_next_candidate_serves_and_the_last_is_no_answer_either() {
     run(async {
         for answer in framed(HALF) {
-            let half = Verbatim::start(answer).await;
-            let healthy = ModelUpstream::start().await;
+            let half = Upstream::bytes(answer).await;
+            let healthy = Upstream::model().await;
             let [half_url, healthy_url] =
                 [half.addr, healthy.addr].map(|it| format!("http://{it}"));
             let served = [candidate("half", &half_url), candidate("ok", &healthy_url)];
@@ -82,7 +79,7 @@ fn a_long_one_is_cut_and_does_not_end() {
         let long = format!("{{\"data\":\"{}\"", "x".repeat(600 * 1024));
         for (body, is_whole) in [(long.clone(), false), (long + "}", true)] {
             for answer in framed(&body) {
-                let upstream = Verbatim::start(answer).await;
+                let upstream = Upstream::bytes(answer).await;
                 let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
 
                 let call = gateway.post("/v1/embeddings", asks("m", false));

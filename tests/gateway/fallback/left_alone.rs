@@ -3,8 +3,9 @@
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use super::{CHAT, asks};
-use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, candidate, eventually, run, within};
+use crate::net::{
+    CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, eventually, run, within,
+};
 
 const COOLDOWN: &str = "[fallback]\ncooldown = true";
 
@@ -26,7 +27,7 @@ fn a_candidate_that_has_failed_is_not_asked_by_the_next_call() {
             (true, ["500", "ok", "ok"].as_slice()),
             (false, &["500", "ok", "500", "ok"]),
         ] {
-            let upstream = ModelUpstream::start().await;
+            let upstream = Upstream::model().await;
             let config = format!("[fallback]\ncooldown = {cooldown}");
             let config = Config::candidates(upstream.addr, &config, &["500", "ok"]);
             let gateway = Gateway::with(&config, &[]).await;
@@ -53,7 +54,7 @@ fn a_candidate_that_has_failed_is_not_asked_by_the_next_call() {
 fn a_sole_candidate_that_has_failed_is_an_error_that_says_until_when() {
     run(async {
         let each = DIALECTS.iter().map(async |dialect| {
-            let upstream = ModelUpstream::start().await;
+            let upstream = Upstream::model().await;
             let config = Config::candidates(upstream.addr, COOLDOWN, &["500"]);
             let gateway = Gateway::with(&config, &[]).await;
             let ask = async || {
@@ -91,7 +92,7 @@ fn a_sole_candidate_that_has_failed_is_an_error_that_says_until_when() {
 #[test]
 fn a_session_stays_with_whom_it_was_served_by() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let sticky = "[fallback]\nsticky = true";
         let config = Config::candidates(upstream.addr, sticky, &["500", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -109,7 +110,7 @@ fn a_session_stays_with_whom_it_was_served_by() {
 #[test]
 fn a_run_of_which_nothing_is_heard_ends() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[run]\nidle_breaker = 3\n[attempt]\nfirst_token_timeout = \"1s\"";
         let second = candidate("silent", &format!("http://{}", upstream.addr));
         let limits = format!("{limits}\n{second}name = \"second\"\n");
@@ -135,7 +136,7 @@ fn a_run_of_which_nothing_is_heard_ends() {
 #[test]
 fn a_run_goes_on_if_silence_is_to_fail_over() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[run]\nidle_breaker = 1\nidle_fails_over = true\n[retry]\n\
                       [attempt]\nfirst_token_timeout = \"2s\"";
         let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);

@@ -13,12 +13,3 @@ mod redirects;
 mod served;
 mod simulated;
 mod sole;
-
-use serde_json::json;
-
-pub(crate) const CHAT: &str = "/v1/chat/completions";
-
-/// A chat request for a model.
-pub(crate) fn asks(model: &str, stream: bool) -> String {
-    json!({"model": model, "stream": stream, "messages": []}).to_string()
-}

@@ -2,13 +2,12 @@
 
 use reqwest::Response;
 
-use super::{CHAT, asks};
-use crate::net::{Config, Gateway, ModelUpstream, Verbatim, candidate, eventually, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, asks, candidate, run, within};
 
 /// Two gateways: the outer one's candidates are the inner one, which is silent,
 /// and one that would serve.
-async fn nested(trusted: bool) -> (Gateway, Gateway, ModelUpstream) {
-    let upstream = ModelUpstream::start().await;
+async fn nested(trusted: bool) -> (Gateway, Gateway, Upstream) {
+    let upstream = Upstream::model().await;
     let inner = Config::candidates(upstream.addr, "", &["silent"]);
     let inner = Gateway::with(&inner, &[]).await;
     let text = [
@@ -21,10 +20,10 @@ async fn nested(trusted: bool) -> (Gateway, Gateway, ModelUpstream) {
 }
 
 /// Asks the outer one, and aborts what runs at the inner one.
-async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &ModelUpstream) -> Response {
+async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &Upstream) -> Response {
     let call = outer.post(CHAT, asks("silent", false));
     let call = tokio::spawn(call.header("x-run-id", "r-1").send());
-    eventually(async || (upstream.open() == 1).then_some(())).await;
+    upstream.until_open(1).await;
     let runs = inner.json("/runs").await;
     assert!(inner.abort(runs["runs"][0]["run"].as_str().unwrap()).await);
     within(call).await.unwrap().unwrap()
@@ -69,8 +68,8 @@ fn an_upstream_behind_a_trusted_gateway_does_not_end_the_call() {
                  content-type: application/json\r\ncontent-length: {}\r\n\r\n{said}",
                 said.len()
             );
-            let evil = Verbatim::start(evil).await;
-            let upstream = ModelUpstream::start().await;
+            let evil = Upstream::bytes(evil).await;
+            let upstream = Upstream::model().await;
             let inner = Gateway::with(&Config::of(evil.addr, ""), &[]).await;
             let text = [
                 candidate("m", &format!("http://{}", inner.addr)),

@@ -3,8 +3,7 @@
 
 use std::net::SocketAddr;
 
-use super::{CHAT, asks};
-use crate::net::{Config, DIALECTS, Gateway, ModelUpstream, Verbatim, candidate, run, within};
+use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, run, within};
 
 const STATUSES: [u16; 7] = [101, 301, 302, 303, 304, 307, 308];
 
@@ -22,8 +21,8 @@ fn answer(status: u16, target: SocketAddr) -> String {
 fn alone_it_is_a_502_that_points_nowhere() {
     run(async {
         for status in STATUSES {
-            let target = ModelUpstream::start().await;
-            let upstream = Verbatim::start(answer(status, target.addr)).await;
+            let target = Upstream::model().await;
+            let upstream = Upstream::bytes(answer(status, target.addr)).await;
             let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
             let mut asked = 0;
             for dialect in &DIALECTS {
@@ -61,9 +60,9 @@ fn alone_it_is_a_502_that_points_nowhere() {
 fn the_next_candidate_serves_and_it_is_left_alone() {
     run(async {
         for status in STATUSES {
-            let healthy = ModelUpstream::start().await;
-            let target = ModelUpstream::start().await;
-            let upstream = Verbatim::start(answer(status, target.addr)).await;
+            let healthy = Upstream::model().await;
+            let target = Upstream::model().await;
+            let upstream = Upstream::bytes(answer(status, target.addr)).await;
             let text = [
                 "[fallback]\ncooldown = true\n",
                 &candidate("moved", &format!("http://{}", upstream.addr)),

@@ -6,9 +6,8 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{CHAT, asks};
 use crate::net::{
-    ClosedPort, Config, Gateway, ModelUpstream, STREAM, WHOLE, candidate, run, within,
+    CHAT, ClosedPort, Config, Gateway, STREAM, Upstream, WHOLE, asks, candidate, run, within,
 };
 
 /// The window before the first content, where that is what fails. The one who
@@ -53,7 +52,7 @@ async fn fails_over(attempts: u32) {
         .iter()
         .map(async |&(model, stream, repeats, takes)| {
             let what = format!("{model}, stream {stream}, {attempts} attempts");
-            let upstream = ModelUpstream::start().await;
+            let upstream = Upstream::model().await;
             let limits = match takes {
                 Duration::ZERO => limits(attempts),
                 window => limits(attempts) + &format!("first_token_timeout = \"{window:?}\""),
@@ -99,7 +98,7 @@ fn with_two_attempts_the_same_is_asked_again_where_that_helps() {
 #[test]
 fn with_one_attempt_nobody_is_waited_for() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, &limits(1), &["429-later", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
         for stream in [false, true] {
@@ -115,7 +114,7 @@ fn with_one_attempt_nobody_is_waited_for() {
 #[test]
 fn a_refused_connection_is_served_by_the_next() {
     run(async {
-        let (upstream, nobody) = (ModelUpstream::start().await, ClosedPort::new());
+        let (upstream, nobody) = (Upstream::model().await, ClosedPort::new());
         let text = format!(
             "[retry]\nbase_delay = \"10ms\"\n{}{}",
             candidate("gone", &format!("http://{}", nobody.addr)),
@@ -137,7 +136,7 @@ fn a_refused_connection_is_served_by_the_next() {
 #[test]
 fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let config = Config::candidates(upstream.addr, &limits(3), &["429-hour"]);
         let gateway = Gateway::with(&config, &[]).await;
         let answer = within(gateway.post(CHAT, asks("429-hour", false)).send());
@@ -151,7 +150,7 @@ fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
 #[test]
 fn after_the_first_content_no_other_is_tried() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[attempt]\nstep_timeout = \"2s\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["stall", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -168,7 +167,7 @@ fn after_the_first_content_no_other_is_tried() {
 #[test]
 fn what_was_held_for_long_enough_is_committed() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let limits = "[attempt]\nfirst_token_timeout = \"3s\"\nhold = \"100ms\"\n[retry]";
         let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
         let gateway = Gateway::with(&config, &[]).await;
@@ -186,7 +185,7 @@ fn what_was_held_for_long_enough_is_committed() {
 #[test]
 fn who_is_named_comes_first_then_the_others_as_listed() {
     run(async {
-        let upstream = ModelUpstream::start().await;
+        let upstream = Upstream::model().await;
         let text = format!(
             "{}name = \"first\"\n{}name = \"second\"\n{}name = \"third\"\n",
             candidate("500", &format!("http://{}", upstream.addr)),

@@ -5,8 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use super::{CHAT, asks};
-use crate::net::{Config, Gateway, ModelUpstream, refusal, run, within};
+use crate::net::{CHAT, Config, Gateway, Upstream, asks, refusal, run, within};
 
 /// The window before the first content, where that is what fails.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -33,7 +32,7 @@ fn with_one_attempt_it_is_one_call_and_answered_at_once() {
             .iter()
             .map(async |&(model, stream, status, holds)| {
                 let what = format!("{model}, stream {stream}");
-                let upstream = ModelUpstream::start().await;
+                let upstream = Upstream::model().await;
                 let (least, limits) = match status {
                     504 => (
                         WINDOW,

@@ -3,8 +3,8 @@
 use reqwest::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{CHAT, is_capped, keyed, turn};
-use crate::net::{Gateway, chat, client, eventually, run, within};
+use super::{is_capped, keyed, turn};
+use crate::net::{CHAT, Gateway, chat, client, eventually, run, within};
 
 const POLLING: &str = "sim-polling";
 

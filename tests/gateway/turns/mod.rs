@@ -6,15 +6,13 @@ mod sent;
 
 use reqwest::{Response, StatusCode};
 
-use crate::net::{Config, Gateway, ModelUpstream, chat, within};
-
-const CHAT: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Config, Gateway, Upstream, chat, within};
 
 const KEYS: (&str, &str) = ("TEST_KEYS", "one:sk-one,two:sk-two");
 
 /// A gateway that asks for keys, in front of an upstream that answers at once.
-async fn keyed(more: &str) -> (ModelUpstream, Gateway) {
-    let upstream = ModelUpstream::start().await;
+async fn keyed(more: &str) -> (Upstream, Gateway) {
+    let upstream = Upstream::model().await;
     let auth = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
     let config = Config::of(upstream.addr, &format!("{auth}{more}"));
     (

@@ -2,8 +2,8 @@
 
 use reqwest::{Method, StatusCode};
 
-use super::{CHAT, is_capped, keyed, turn};
-use crate::net::{assert_no_secrets, chat, eventually, run, within};
+use super::{is_capped, keyed, turn};
+use crate::net::{CHAT, assert_no_secrets, chat, eventually, run, within};
 
 /// The cap of the run is far, and each request is a run of its own.
 #[test]

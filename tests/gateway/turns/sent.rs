@@ -7,8 +7,8 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{CHAT, is_capped, keyed, turn};
-use crate::net::{DIALECTS, Gateway, chat, eventually, run, within};
+use super::{is_capped, keyed, turn};
+use crate::net::{CHAT, DIALECTS, Gateway, chat, eventually, run, within};
 
 /// A request of which no library has a say.
 async fn raw(gateway: &Gateway, head: &str) -> String {

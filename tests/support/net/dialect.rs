@@ -1,5 +1,18 @@
 use serde_json::{Value, json};
 
+/// Where chat completions are asked for.
+pub(crate) const CHAT: &str = "/v1/chat/completions";
+
+/// A chat request to which a model upstream does what its `user` says.
+pub(crate) fn chat(user: &str) -> String {
+    json!({"model": "m", "user": user, "messages": []}).to_string()
+}
+
+/// A chat request for a model.
+pub(crate) fn asks(model: &str, stream: bool) -> String {
+    json!({"model": model, "stream": stream, "messages": []}).to_string()
+}
+
 /// A client that follows no proxy of the machine's environment.
 pub(crate) fn client() -> reqwest::Client {
     reqwest::Client::builder().no_proxy().build().unwrap()

@@ -9,32 +9,27 @@
 
 mod bare;
 mod client;
+mod closed_port;
 mod dialect;
 mod figures;
 mod gateway;
-mod http2_upstream;
-mod model_upstream;
-mod play;
 mod proxy;
 mod runtime;
 mod upstream;
 mod upstream_process;
-mod verbatim;
 mod wire;
 
 pub(crate) use self::{
     bare::Bare,
     client::{Client, Raw, Version, get, post, request_of},
-    dialect::{DIALECTS, Dialect, client, error_event},
+    closed_port::ClosedPort,
+    dialect::{CHAT, DIALECTS, Dialect, asks, chat, client, error_event},
     figures::Figures,
     gateway::{Config, Gateway, candidate, fails},
-    model_upstream::{ClosedPort, ModelUpstream, chat},
-    play::{STREAM, WHOLE, refusal},
     proxy::{Back, Front, Proxy, Setup, boxed},
     runtime::{eventually, run, run_alone, until, within},
-    upstream::{Calls, Play, Upstream},
+    upstream::{Call, Play, STREAM, Step, Upstream, WHOLE, refusal},
     upstream_process::Process,
-    verbatim::Verbatim,
     wire::{DONE, SSE_HEAD, TOKEN, chunk},
 };
 

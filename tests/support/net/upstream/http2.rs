@@ -9,24 +9,30 @@ use hyper::{body::Incoming, server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{net::TcpStream, time::Instant};
 
-use super::{Calls, Play, TOKEN};
+use super::{super::wire::TOKEN, Call, Play, Upstream};
 
-/// Notes the release of a stream that was not sent whole.
+/// Records the release of a stream that was not sent whole.
 struct Open {
-    calls: Calls,
+    upstream: Upstream,
     index: usize,
+}
+
+impl Open {
+    fn change(&self, change: impl FnOnce(&mut Call)) {
+        self.upstream.change(self.index, change);
+    }
 }
 
 impl Drop for Open {
     fn drop(&mut self) {
-        self.calls
-            .change(self.index, |call| call.released = Some(Instant::now()));
+        self.change(|call| call.released = Some(Instant::now()));
     }
 }
 
-pub(super) async fn serve(stream: TcpStream, connection: usize, play: Play, calls: Calls) {
+/// Serves a connection until the peer closes it.
+pub(super) async fn serve(stream: TcpStream, connection: usize, play: Play, upstream: Upstream) {
     let service =
-        service_fn(move |request| answer(request, connection, play.clone(), calls.clone()));
+        service_fn(move |request| answer(request, connection, play.clone(), upstream.clone()));
     let served = http2::Builder::new(TokioExecutor::new())
         .serve_connection(TokioIo::new(stream), service)
         .await;
@@ -38,37 +44,32 @@ async fn answer(
     request: Request<Incoming>,
     connection: usize,
     play: Play,
-    calls: Calls,
+    upstream: Upstream,
 ) -> Result<Response<impl Body<Data = Bytes, Error = Infallible>>, Infallible> {
     let (parts, body) = request.into_parts();
-    drop(body.collect().await);
-    let tag = parts.headers.get("x-try");
-    let tag = tag.map_or("", |tag| tag.to_str().unwrap()).to_owned();
+    let body = body
+        .collect()
+        .await
+        .map_or_else(|_| Bytes::new(), |body| body.to_bytes());
     let open = Open {
-        index: calls.accept(tag, connection),
-        calls,
+        index: upstream.accept(Call::new(connection, parts.uri, parts.headers, body)),
+        upstream,
     };
-    let tokens = match play {
+    let (tokens, pause) = match play {
         Play::Silent => pending().await,
-        Play::Tokens(count) => count,
-        Play::Flow => usize::MAX,
+        Play::Tokens(count) => (count, Duration::ZERO),
+        Play::Flow => (usize::MAX, Duration::from_millis(1)),
         other => panic!("{other:?} is of HTTP/1"),
     };
-    let every = match tokens {
-        usize::MAX => Duration::from_millis(1),
-        _ => Duration::ZERO,
-    };
-    open.calls
-        .change(open.index, |call| call.head_sent = Some(Instant::now()));
+    open.change(|call| call.head_sent = Some(Instant::now()));
     let frames = stream::unfold((open, tokens), move |(open, left)| async move {
         if left == 0 {
             pending::<()>().await;
         }
-        if !every.is_zero() {
-            tokio::time::sleep(every).await;
+        if !pause.is_zero() {
+            tokio::time::sleep(pause).await;
         }
-        open.calls
-            .change(open.index, |call| call.bytes += TOKEN.len());
+        open.change(|call| call.bytes += TOKEN.len());
         let frame = Ok(Frame::data(Bytes::from_static(TOKEN.as_bytes())));
         Some((frame, (open, left - 1)))
     });
