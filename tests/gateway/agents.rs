@@ -1,21 +1,17 @@
 //! Limits of an agent, which its key chooses.
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, chat, eventually, run};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
 const KEYS: (&str, &str) = ("TEST_KEYS", "one:sk-one,two:sk-two,rest:sk-rest");
 
 async fn start(more: &str) -> (Upstream, Gateway) {
-    let upstream = Upstream::model().await;
-    let config = Config::of(upstream.addr, &format!("{more}\n{AUTH}"));
-    let gateway = Gateway::with(&config, &[KEYS]).await;
+    let (upstream, gateway) = Config::new(format!("{more}\n{AUTH}"))
+        .env(KEYS.0, KEYS.1)
+        .start_with_model(&["m"])
+        .await;
     (upstream, gateway)
-}
-
-async fn call(gateway: &Gateway, key: &str, user: &str) -> reqwest::Response {
-    let request = gateway.post(CHAT, chat(user)).bearer_auth(key);
-    within(request.send()).await.unwrap()
 }
 
 /// All but one have 100 ms, and that one any time.
@@ -32,9 +28,9 @@ fn an_agents_limit_beats_that_of_all_and_zero_switches_it_off() {
             // The upstream's own word, after 700 ms.
             ("sk-one", "slow-503", 503, None),
         ] {
-            let answer = call(&gateway, key, user).await;
-            assert_eq!(answer.status(), status, "{key}");
-            let told = answer.headers().get("x-terminal-reason");
+            let answer = gateway.post(CHAT, chat(user)).bearer_auth(key).ask().await;
+            assert_eq!(answer.status, status, "{key}");
+            let told = answer.headers.get("x-terminal-reason");
             assert_eq!(told.map(|it| it.to_str().unwrap()), reason, "{key}");
         }
     });
@@ -53,7 +49,7 @@ fn an_agent_has_as_many_attempts_as_its_key_says() {
             let request = gateway.post(CHAT, chat("500")).bearer_auth(key);
             let request = request.header("x-agent", "one").header("x-name", "one");
             let request = request.header("x-max-attempts-per-candidate", "9");
-            assert_eq!(within(request.send()).await.unwrap().status(), 500);
+            assert_eq!(request.ask().await.status, 500);
             assert_eq!(upstream.count() - before, attempts, "{key}");
         }
     });
@@ -67,7 +63,15 @@ fn agents_share_what_all_may_repeat() {
                       [agents.one]\nper_run = 9\n[agents.two]\nper_run = 8";
         let (upstream, gateway) = start(shared).await;
         for (key, calls) in [("sk-one", 1), ("sk-two", 3), ("sk-rest", 4)] {
-            assert_eq!(call(&gateway, key, "500").await.status(), 500);
+            assert_eq!(
+                gateway
+                    .post(CHAT, chat("500"))
+                    .bearer_auth(key)
+                    .ask()
+                    .await
+                    .status,
+                500
+            );
             assert_eq!(upstream.count(), calls, "{key}");
         }
     });
@@ -80,7 +84,15 @@ fn an_agent_that_may_repeat_more_does_not_use_up_what_is_for_all() {
                       [agents.one]\nshared_ratio = 1";
         let (upstream, gateway) = start(shared).await;
         for (key, calls) in [("sk-rest", 1), ("sk-one", 3), ("sk-one", 5), ("sk-two", 7)] {
-            assert_eq!(call(&gateway, key, "500").await.status(), 500);
+            assert_eq!(
+                gateway
+                    .post(CHAT, chat("500"))
+                    .bearer_auth(key)
+                    .ask()
+                    .await
+                    .status,
+                500
+            );
             assert_eq!(upstream.count(), calls, "{key}");
         }
     });
@@ -91,11 +103,19 @@ fn agents_know_together_whom_to_leave_alone() {
     run(async {
         let cooldown = "[fallback]\ncooldown = true\n[agents.one]\nper_run = 9";
         let (upstream, gateway) = start(cooldown).await;
-        assert_eq!(call(&gateway, "sk-one", "500").await.status(), 500);
+        assert_eq!(
+            gateway
+                .post(CHAT, chat("500"))
+                .bearer_auth("sk-one")
+                .ask()
+                .await
+                .status,
+            500
+        );
         for key in ["sk-two", "sk-rest", "sk-one"] {
-            let answer = call(&gateway, key, "ok").await;
-            assert_eq!(answer.status(), 503, "{key}");
-            assert!(answer.headers().contains_key("retry-after"));
+            let answer = gateway.post(CHAT, chat("ok")).bearer_auth(key).ask().await;
+            assert_eq!(answer.status, 503, "{key}");
+            assert!(answer.headers.contains_key("retry-after"));
         }
         assert_eq!(upstream.count(), 1);
     });
@@ -107,9 +127,8 @@ fn an_agents_failures_end_its_own_run() {
         let (upstream, gateway) = start("[agents.one]\nper_run = 1").await;
         let fail = async |key: &str, id: &str| {
             let request = gateway.post(CHAT, chat("500")).bearer_auth(key);
-            let answer = within(request.header("x-run-id", id).send()).await.unwrap();
-            let status = answer.status();
-            within(answer.bytes()).await.unwrap();
+            let answer = request.header("x-run-id", id).ask().await;
+            let status = answer.status;
             status
         };
         for (key, id) in [("sk-one", "r-1"), ("sk-two", "r-2")] {
@@ -137,9 +156,8 @@ fn a_run_of_which_nothing_more_is_heard_completes() {
         for (key, id) in [("sk-one", "r-1"), ("sk-two", "r-2")] {
             let request = gateway.post(CHAT, chat("ok")).bearer_auth(key);
             let request = request.header("x-run-id", id);
-            let answer = within(request.send()).await.unwrap();
-            assert_eq!(answer.status(), 200);
-            within(answer.bytes()).await.unwrap();
+            let answer = request.ask().await;
+            assert_eq!(answer.status, 200);
         }
         eventually(async || {
             (gateway.json("/runs/r-2").await["reason"] == "completed").then_some(())

@@ -3,26 +3,15 @@
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 
-use crate::net::{DIALECTS, Dialect, Gateway, error_event, run, within};
-
-async fn ask(gateway: &Gateway, dialect: &Dialect, body: String) -> (reqwest::Response, String) {
-    let mut answer = within(gateway.post(dialect.path, body).send())
-        .await
-        .unwrap();
-    let mut text = Vec::new();
-    while let Some(chunk) = within(answer.chunk()).await.unwrap() {
-        text.extend(chunk);
-    }
-    (answer, String::from_utf8(text).unwrap())
-}
+use crate::net::{Answer, Ask, DIALECTS, Dialect, Gateway, error_event, run};
 
 /// Asks the embedded gateway in all dialects at once.
-async fn ask_each(model: &str, stream: bool, look: impl Fn(&Dialect, &reqwest::Response, &str)) {
+async fn ask_each(model: &str, stream: bool, look: impl Fn(&Dialect, &Answer, &str)) {
     ask_all(&Gateway::embedded().await, model, stream, look).await;
 }
 
 /// The same of a model that no other stands in for.
-async fn ask_alone(model: &str, stream: bool, look: impl Fn(&Dialect, &reqwest::Response, &str)) {
+async fn ask_alone(model: &str, stream: bool, look: impl Fn(&Dialect, &Answer, &str)) {
     ask_all(&Gateway::alone(model).await, model, stream, look).await;
 }
 
@@ -30,12 +19,15 @@ async fn ask_all(
     gateway: &Gateway,
     model: &str,
     stream: bool,
-    look: impl Fn(&Dialect, &reqwest::Response, &str),
+    look: impl Fn(&Dialect, &Answer, &str),
 ) {
     let answers = DIALECTS.iter().map(async |dialect| {
-        let (answer, text) = ask(gateway, dialect, dialect.asks(model, stream)).await;
-        println!("{}: {answer:?}\n{text}", dialect.path);
-        look(dialect, &answer, &text);
+        let answer = gateway
+            .post(dialect.path, dialect.asks(model, stream))
+            .ask()
+            .await;
+        println!("{}: {answer:?}", dialect.path);
+        look(dialect, &answer, answer.text());
     });
     join_all(answers).await;
 }
@@ -43,9 +35,9 @@ async fn ask_all(
 #[test]
 fn a_whole_answer_has_the_dialects_shape() {
     run(ask_each("sim-healthy", false, |dialect, answer, text| {
-        assert_eq!(answer.status(), 200);
-        assert!(answer.headers().contains_key("x-run-id"));
-        assert_eq!(answer.headers().get("x-should-retry"), None);
+        assert_eq!(answer.status, 200);
+        assert!(answer.headers.contains_key("x-run-id"));
+        assert_eq!(answer.headers.get("x-should-retry"), None);
         let body: Value = serde_json::from_str(text).unwrap();
         let (key, value) = dialect.object;
         assert_eq!(body[key], value);
@@ -55,9 +47,9 @@ fn a_whole_answer_has_the_dialects_shape() {
 #[test]
 fn a_whole_stream_ends_with_the_dialects_terminator() {
     run(ask_each("sim-healthy", true, |dialect, answer, text| {
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["cache-control"], "no-cache");
-        assert_eq!(answer.headers()["x-accel-buffering"], "no");
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers["cache-control"], "no-cache");
+        assert_eq!(answer.headers["x-accel-buffering"], "no");
         let (_, last) = text.trim_end().rsplit_once("\n\n").unwrap();
         assert!(last.contains(dialect.terminator.trim_end()), "{last}");
         assert!(!text.contains("event: error"));
@@ -70,12 +62,12 @@ fn a_model_without_a_head_is_answered_504() {
         "sim-stall-head",
         true,
         |dialect, answer, text| {
-            assert_eq!(answer.status(), 504);
-            assert_eq!(answer.headers()["content-type"], "application/json");
-            assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
-            assert_eq!(answer.headers()["x-should-retry"], "false");
-            assert!(answer.headers().contains_key("x-run-id"));
-            assert_eq!(answer.headers().get("retry-after"), None);
+            assert_eq!(answer.status, 504);
+            assert_eq!(answer.headers["content-type"], "application/json");
+            assert_eq!(answer.headers["x-terminal-reason"], "step_timeout");
+            assert_eq!(answer.headers["x-should-retry"], "false");
+            assert!(answer.headers.contains_key("x-run-id"));
+            assert_eq!(answer.headers.get("retry-after"), None);
             let (kind, message) = dialect.error(text);
             assert_eq!(kind, "step_timeout");
             assert!(message.contains("5s"), "it names the limit: {message}");
@@ -89,11 +81,11 @@ fn a_stream_that_stalls_ends_with_the_error_event() {
         "sim-stall-stream",
         true,
         |dialect, answer, text| {
-            assert_eq!(answer.status(), 200);
+            assert_eq!(answer.status, 200);
             let (before, data) = error_event(text);
             assert_eq!(data["code"], "step_timeout");
             assert_eq!(data["error"]["type"], "step_timeout");
-            let run = answer.headers()["x-run-id"].to_str().unwrap();
+            let run = answer.headers["x-run-id"].to_str().unwrap();
             assert_eq!(data["error"]["run_id"], run);
             assert!(!text.contains(dialect.terminator));
             let failed = before.contains("response.failed");
@@ -105,7 +97,7 @@ fn a_stream_that_stalls_ends_with_the_error_event() {
 #[test]
 fn a_stream_that_is_cut_ends_with_the_error_event() {
     run(ask_alone("sim-cut", true, |dialect, answer, text| {
-        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.status, 200);
         let (_, data) = error_event(text);
         assert_eq!(data["code"], "upstream_failed");
         assert!(!text.contains(dialect.terminator));
@@ -116,8 +108,8 @@ fn a_stream_that_is_cut_ends_with_the_error_event() {
 #[test]
 fn a_whole_answer_that_is_cut_is_answered_502() {
     run(ask_alone("sim-cut", false, |dialect, answer, text| {
-        assert_eq!(answer.status(), 502);
-        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(answer.status, 502);
+        assert_eq!(answer.headers.get("x-terminal-reason"), None);
         assert_eq!(dialect.error(text).0, "upstream_failed");
     }));
 }
@@ -128,8 +120,8 @@ fn a_whole_answer_that_stalls_is_answered_504() {
         "sim-stall-stream",
         false,
         |dialect, answer, text| {
-            assert_eq!(answer.status(), 504);
-            assert_eq!(answer.headers()["x-should-retry"], "false");
+            assert_eq!(answer.status, 504);
+            assert_eq!(answer.headers["x-should-retry"], "false");
             assert_eq!(dialect.error(text).0, "step_timeout");
         },
     ));
@@ -148,9 +140,9 @@ fn an_empty_body_and_a_form_are_answered_400() {
             ] {
                 let request = gateway.request(reqwest::Method::POST, dialect.path);
                 let request = request.header("content-type", kind).body(body);
-                let answer = within(request.send()).await.unwrap();
-                assert_eq!(answer.status(), 400, "{kind}");
-                let (kind, message) = dialect.error(&answer.text().await.unwrap());
+                let answer = request.ask().await;
+                assert_eq!(answer.status, 400, "{kind}");
+                let (kind, message) = dialect.error(answer.text());
                 assert_eq!(kind, "invalid_request_error");
                 assert!(message.contains("not JSON"), "{message}");
             }
@@ -163,11 +155,12 @@ fn what_is_no_json_is_answered_400_with_line_and_column() {
     run(async {
         let gateway = Gateway::embedded().await;
         for dialect in &DIALECTS {
-            let (answer, text) = ask(&gateway, dialect, "{\n  \"model\": oops\n}".into()).await;
-            assert_eq!(answer.status(), 400);
-            assert_eq!(answer.headers().get("x-terminal-reason"), None);
-            assert!(answer.headers().contains_key("x-run-id"));
-            let (kind, message) = dialect.error(&text);
+            let body = "{\n  \"model\": oops\n}";
+            let answer = gateway.post(dialect.path, body).ask().await;
+            assert_eq!(answer.status, 400);
+            assert_eq!(answer.headers.get("x-terminal-reason"), None);
+            assert!(answer.headers.contains_key("x-run-id"));
+            let (kind, message) = dialect.error(answer.text());
             assert_eq!(kind, "invalid_request_error");
             assert!(message.contains("line 2 column 12"), "{message}");
         }
@@ -185,10 +178,9 @@ fn an_unusable_run_id_is_answered_400() {
                 ("x-session-id", "a/b?"),
             ] {
                 let request = gateway.post(dialect.path, dialect.asks("sim-healthy", false));
-                let answer = within(request.header(name, value).send()).await.unwrap();
-                assert_eq!(answer.status(), 400, "{name}: {value:?}");
-                let text = answer.text().await.unwrap();
-                let (kind, _) = dialect.error(&text);
+                let answer = request.header(name, value).ask().await;
+                assert_eq!(answer.status, 400, "{name}: {value:?}");
+                let (kind, _) = dialect.error(answer.text());
                 assert_eq!(kind, "invalid_request_error");
             }
         }
@@ -199,9 +191,9 @@ fn an_unusable_run_id_is_answered_400() {
 #[test]
 fn an_upstreams_own_error_passes_as_it_is() {
     run(ask_alone("no-such-model", false, |_, answer, text| {
-        assert_eq!(answer.status(), 404);
-        assert_eq!(answer.headers().get("x-terminal-reason"), None);
-        assert_eq!(answer.headers().get("x-should-retry"), None);
+        assert_eq!(answer.status, 404);
+        assert_eq!(answer.headers.get("x-terminal-reason"), None);
+        assert_eq!(answer.headers.get("x-should-retry"), None);
         assert!(text.contains("no-such-model"), "{text}");
     }));
 }
@@ -215,9 +207,9 @@ fn the_other_operations_are_forwarded() {
             ("/v1/embeddings", "data"),
         ] {
             let body = "{\"model\":\"sim-healthy\",\"input\":\"hi\",\"messages\":[]}";
-            let answer = within(gateway.post(path, body).send()).await.unwrap();
-            assert_eq!(answer.status(), 200, "{path}");
-            let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+            let answer = gateway.post(path, body).ask().await;
+            assert_eq!(answer.status, 200, "{path}");
+            let body = answer.json();
             assert!(body.get(key).is_some(), "{body}");
         }
     });
@@ -233,9 +225,8 @@ fn embeddings_come_in_the_encoding_that_was_asked_for() {
             ("base64", json!("AAAAPwAAgL4AAAA+AAAAAA==")),
         ] {
             let body = json!({"model": "sim-healthy", "input": "hi", "encoding_format": format});
-            let answer = within(gateway.post("/v1/embeddings", body.to_string()).send()).await;
-            let body = answer.unwrap().bytes().await.unwrap();
-            let body: Value = serde_json::from_slice(&body).unwrap();
+            let answer = gateway.post("/v1/embeddings", body.to_string()).ask().await;
+            let body = answer.json();
             assert_eq!(body["data"][0]["embedding"], vector, "{format}");
         }
     });
@@ -253,8 +244,8 @@ fn models_and_health_are_told() {
             .map(|model| &model["id"])
             .collect();
         assert!(ids.contains(&&Value::from("sim-healthy")), "{ids:?}");
-        let answer = within(gateway.get("/healthz").send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.text().await.unwrap(), "ok\n");
+        let answer = gateway.get("/healthz").ask().await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.text(), "ok\n");
     });
 }

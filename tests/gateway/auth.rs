@@ -1,12 +1,9 @@
 //! Keys of callers: whose calls are served, and whose runs they are.
 
-use serde_json::Value;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+use crate::net::{
+    Ask, CHAT, Config, DIALECTS, Gateway, Raw, Upstream, assert_no_secrets, chat, run,
 };
-
-use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, assert_no_secrets, chat, run, within};
+use serde_json::Value;
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
@@ -14,8 +11,10 @@ const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder,reader:sk-reader");
 
 /// One upstream, and a gateway that asks for keys.
 async fn start() -> (Upstream, Gateway) {
-    let upstream = Upstream::model().await;
-    let gateway = Gateway::with(&Config::of(upstream.addr, AUTH), &[KEYS]).await;
+    let (upstream, gateway) = Config::new(AUTH)
+        .env(KEYS.0, KEYS.1)
+        .start_with_model(&["m"])
+        .await;
     (upstream, gateway)
 }
 
@@ -30,16 +29,12 @@ fn a_key_is_taken_from_any_of_the_headers_and_goes_no_further() {
             ("api-key", "sk-coder"),
         ] {
             let request = gateway.post(CHAT, chat("ok")).header(name, value);
-            assert_eq!(
-                within(request.send()).await.unwrap().status(),
-                200,
-                "{name}"
-            );
+            assert_eq!(request.ask().await.status, 200, "{name}");
         }
         // Whatever else is there.
         let request = gateway.post(CHAT, chat("ok")).bearer_auth("none");
         let request = request.header("x-api-key", "sk-coder");
-        assert_eq!(within(request.send()).await.unwrap().status(), 200);
+        assert_eq!(request.ask().await.status, 200);
 
         assert_eq!(upstream.count(), 5);
         for seen in upstream.calls() {
@@ -69,12 +64,12 @@ fn without_a_known_key_a_call_is_401_in_its_dialect_and_nothing_is_opened() {
             ] {
                 let request = gateway.post(dialect.path, dialect.asks("m", false));
                 let request = request.header(name, value).header("x-run-id", "r-1");
-                let answer = within(request.send()).await.unwrap();
-                assert_eq!(answer.status(), 401, "{name}: {value}");
-                assert_eq!(answer.headers()["x-should-retry"], "false");
-                assert_eq!(answer.headers()["content-type"], "application/json");
-                assert!(!answer.headers().contains_key("x-run-id"));
-                let body = within(answer.text()).await.unwrap();
+                let answer = request.ask().await;
+                assert_eq!(answer.status, 401, "{name}: {value}");
+                assert_eq!(answer.headers["x-should-retry"], "false");
+                assert_eq!(answer.headers["content-type"], "application/json");
+                assert!(!answer.headers.contains_key("x-run-id"));
+                let body = answer.text();
                 assert_eq!(dialect.error(&body).0, "authentication_error");
                 assert_no_secrets(&body, &["sk-"]);
             }
@@ -90,12 +85,9 @@ fn without_a_known_key_a_call_is_401_in_its_dialect_and_nothing_is_opened() {
 fn a_wrong_key_is_answered_before_the_request_is_read() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\n{{");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = [0; 12];
-        within(stream.read_exact(&mut answer)).await.unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 401");
+        let answer = Raw::request(gateway.addr, &head).await.answer().await;
+        assert_eq!(answer.status, 401);
     });
 }
 
@@ -104,11 +96,11 @@ fn the_list_of_models_needs_a_key_and_the_health_check_does_not() {
     run(async {
         let (_upstream, gateway) = start().await;
         let models = || gateway.get("/v1/models");
-        assert_eq!(within(models().send()).await.unwrap().status(), 401);
+        assert_eq!(models().ask().await.status, 401);
         let known = models().header("x-api-key", "sk-reader");
-        assert_eq!(within(known.send()).await.unwrap().status(), 200);
+        assert_eq!(known.ask().await.status, 200);
         let health = gateway.get("/healthz");
-        assert_eq!(within(health.send()).await.unwrap().status(), 200);
+        assert_eq!(health.ask().await.status, 200);
     });
 }
 
@@ -119,10 +111,10 @@ fn a_run_is_that_of_the_keys_name() {
         let (upstream, gateway) = start().await;
         let call = |name: &str, value: &str| {
             let request = gateway.post(CHAT, chat("ok")).header(name, value);
-            request.header("x-run-id", "r-1").send()
+            request.header("x-run-id", "r-1").ask()
         };
         let bearer = call("authorization", "Bearer sk-coder");
-        assert_eq!(within(bearer).await.unwrap().status(), 200);
+        assert_eq!(bearer.await.status, 200);
         assert_eq!(gateway.json("/runs/r-1").await["run"], "r-1");
         assert!(gateway.abort("r-1").await);
         // It is over for its owner, in each header, and unknown to another.
@@ -132,8 +124,8 @@ fn a_run_is_that_of_the_keys_name() {
             ("authorization", "Bearer sk-coder", 499),
             ("authorization", "Bearer sk-reader", 200),
         ] {
-            let answer = within(call(name, value)).await.unwrap();
-            assert_eq!(answer.status(), status, "{name}: {value}");
+            let answer = call(name, value).await;
+            assert_eq!(answer.status, status, "{name}: {value}");
         }
         let runs: Value = gateway.json("/runs/r-1").await;
         assert_eq!(runs["runs"].as_array().unwrap().len(), 2, "{runs}");
@@ -145,14 +137,12 @@ fn a_run_is_that_of_the_keys_name() {
 #[test]
 fn two_keys_of_one_name_are_one_owner() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, AUTH);
-        let keys = ("TEST_KEYS", "coder:sk-old,coder:sk-new");
-        let gateway = Gateway::with(&config, &[keys]).await;
+        let config = Config::new(AUTH).env("TEST_KEYS", "coder:sk-old,coder:sk-new");
+        let (_upstream, gateway) = config.start_with_model(&["m"]).await;
         for key in ["sk-old", "sk-new"] {
             let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
-            let answer = within(request.bearer_auth(key).send()).await.unwrap();
-            assert_eq!(answer.status(), 200, "{key}");
+            let answer = request.bearer_auth(key).ask().await;
+            assert_eq!(answer.status, 200, "{key}");
         }
         let runs = gateway.json("/runs").await;
         assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");

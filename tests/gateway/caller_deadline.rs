@@ -2,12 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, chat, error_event, run};
 
 /// A gateway that honours them, in front of two candidates of one upstream.
 async fn gateway(upstream: &Upstream) -> Gateway {
     let config = "[disconnect]\ncaller_deadline = true\n";
-    Gateway::with(&Config::candidates(upstream.addr, config, &["m", "n"]), &[]).await
+    Config::new(config)
+        .candidates(&["m", "n"], upstream.addr)
+        .start()
+        .await
 }
 
 #[test]
@@ -23,13 +26,13 @@ fn a_caller_who_waits_for_the_head_or_in_all_is_answered_504_in_time() {
             let start = Instant::now();
 
             let asked = gateway.post(CHAT, chat("silent")).header(name, value);
-            let answer = within(asked.send()).await.unwrap();
+            let answer = asked.ask().await;
 
             let took = start.elapsed();
             assert!(took >= Duration::from_millis(600), "{took:?}");
-            assert_eq!(answer.status(), 504, "{name}");
-            assert_eq!(answer.headers()["x-terminal-reason"], "timeout");
-            let text = answer.text().await.unwrap();
+            assert_eq!(answer.status, 504, "{name}");
+            assert_eq!(answer.headers["x-terminal-reason"], "timeout");
+            let text = answer.text();
             assert!(text.contains("deadline of 600ms passed"), "{text}");
             upstream.until_open(0).await;
         }
@@ -45,9 +48,9 @@ fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_fra
 
         // It is for the head too, which takes a while on a busy machine.
         let asked = asked.header("x-stainless-read-timeout", "3");
-        let answer = within(asked.send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        let text = within(answer.text()).await.unwrap();
+        let answer = asked.ask().await;
+        assert_eq!(answer.status, 200);
+        let text = answer.text();
 
         let (_, frame) = error_event(&text);
         assert_eq!(frame["code"], "timeout");
@@ -65,25 +68,25 @@ fn a_run_goes_on_after_a_call_whose_caller_gave_up() {
         let asked = |word| gateway.post(CHAT, chat(word)).header("x-run-id", "r");
 
         let late = asked("silent").header("x-stainless-timeout", "0.4");
-        assert_eq!(within(late.send()).await.unwrap().status(), 504);
-        let next = within(asked("ok").send()).await.unwrap();
+        assert_eq!(late.ask().await.status, 504);
+        let next = asked("ok").ask().await;
 
-        assert_eq!(next.status(), 200);
+        assert_eq!(next.status, 200);
     });
 }
 
 #[test]
 fn nobody_is_held_to_it_unless_the_configuration_says_so() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[attempt]\nmax_time = \"800ms\"\n");
-        let gateway = Gateway::with(&config, &[]).await;
+        let (_upstream, gateway) = Config::new("[attempt]\nmax_time = \"800ms\"\n")
+            .start_with_model(&["m"])
+            .await;
 
         let asked = gateway
             .post(CHAT, chat("silent"))
             .header("x-stainless-timeout", "0.1");
-        let answer = within(asked.send()).await.unwrap();
+        let answer = asked.ask().await;
 
-        assert_eq!(answer.headers()["x-terminal-reason"], "max_turn_time");
+        assert_eq!(answer.headers["x-terminal-reason"], "max_turn_time");
     });
 }

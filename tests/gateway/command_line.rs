@@ -2,7 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::net::{Gateway, fails, run};
+use crate::net::{Gateway, run};
 
 #[test]
 fn it_says_where_it_listens() {
@@ -17,7 +17,7 @@ fn it_says_where_it_listens() {
 #[test]
 fn an_unknown_flag_is_named() {
     run(async {
-        let told = fails(&["--nope"], &[]).await;
+        let told = Gateway::refused(&["--nope"]).await;
         assert_eq!(told[0], "gateway: unknown argument --nope");
         assert!(told[1].starts_with("usage: gateway"), "{told:?}");
     });
@@ -27,7 +27,7 @@ fn an_unknown_flag_is_named() {
 fn a_flag_without_its_value_is_named() {
     run(async {
         for flag in ["--config", "--listen"] {
-            let told = fails(&[flag], &[]).await;
+            let told = Gateway::refused(&[flag]).await;
             assert_eq!(told[0], format!("gateway: {flag} needs a value"));
         }
     });
@@ -36,7 +36,7 @@ fn a_flag_without_its_value_is_named() {
 #[test]
 fn an_address_that_is_none_is_named() {
     run(async {
-        let told = fails(&["--listen", "localhost"], &[]).await;
+        let told = Gateway::refused(&["--listen", "localhost"]).await;
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(
             told[0].starts_with("gateway: --listen localhost: "),
@@ -49,7 +49,7 @@ fn an_address_that_is_none_is_named() {
 fn it_refuses_to_listen_off_loopback() {
     run(async {
         for listen in ["0.0.0.0:0", "[::]:0", "192.0.2.1:0"] {
-            let told = fails(&["--listen", listen], &[]).await;
+            let told = Gateway::refused(&["--listen", listen]).await;
             assert_eq!(told.len(), 1, "{told:?}");
             assert!(
                 told[0].contains(listen) && told[0].contains("loopback"),
@@ -64,7 +64,7 @@ fn a_port_that_is_taken_is_named() {
     run(async {
         let taken = TcpListener::bind("127.0.0.1:0").unwrap();
         let addr = taken.local_addr().unwrap().to_string();
-        let told = fails(&["--listen", &addr], &[]).await;
+        let told = Gateway::refused(&["--listen", &addr]).await;
         assert_eq!(told.len(), 1, "{told:?}");
         let start = format!("gateway: cannot listen on {addr}: ");
         assert!(told[0].starts_with(&start), "{told:?}");

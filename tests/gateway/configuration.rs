@@ -1,16 +1,15 @@
 //! Configurations that cannot be used: one line that names the place.
 
-use crate::net::{Config, fails, run};
+use crate::net::{Config, Gateway, run};
 
 const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:1/v1\"\n";
 
 /// The configuration is refused, on one line with this place and these words.
 fn refused(text: &str, place: &str, words: &[&str]) {
     run(async {
-        let config = Config::new(text);
-        let told = fails(&["--config", config.path(), "--listen", "127.0.0.1:0"], &[]).await;
+        let (path, told) = Config::new(text).refused().await;
         assert_eq!(told.len(), 1, "{told:?}");
-        let start = format!("gateway: {}{place}: ", config.path());
+        let start = format!("gateway: {path}{place}: ");
         assert!(told[0].starts_with(&start), "{told:?}");
         for word in words {
             assert!(told[0].contains(word), "{word} is missing: {told:?}");
@@ -76,10 +75,8 @@ fn a_url_that_is_none_is_named() {
 #[test]
 fn a_password_in_a_url_is_refused_and_not_repeated() {
     run(async {
-        let config = Config::new(
-            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://user:s3cr3t@host/v1\"\n",
-        );
-        let told = fails(&["--config", config.path()], &[]).await;
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://user:s3cr3t@host/v1\"\n";
+        let (_, told) = Config::new(text).refused().await;
         assert!(told[0].contains("credentials"), "{told:?}");
         assert!(!told.concat().contains("s3cr3t"), "{told:?}");
     });
@@ -99,7 +96,7 @@ fn what_is_no_toml_is_refused_on_one_line() {
 #[test]
 fn a_file_that_is_missing_is_named_and_why() {
     run(async {
-        let told = fails(&["--config", "/no/such/file.toml"], &[]).await;
+        let told = Gateway::refused(&["--config", "/no/such/file.toml"]).await;
         assert_eq!(told.len(), 1, "{told:?}");
         assert!(
             told[0].starts_with("gateway: /no/such/file.toml: "),

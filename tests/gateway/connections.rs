@@ -5,13 +5,17 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use http_body_util::{BodyExt, StreamBody};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    time::Instant,
+use tokio::{net::TcpStream, time::Instant};
+
+use crate::net::{
+    Ask, CHAT, Config, DIALECTS, Gateway, Raw, Upstream, chat, eventually, run, within,
 };
 
-use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, chat, eventually, run, within};
+/// A gateway with these settings of its server.
+async fn server(settings: &str) -> (Upstream, Gateway) {
+    let config = Config::new(format_args!("[server]\n{settings}"));
+    config.start_with_model(&["m"]).await
+}
 
 /// What the tests wait for; each thing that is cut is cut after this.
 const SHORT: Duration = Duration::from_millis(300);
@@ -26,67 +30,23 @@ const HALVES: [&str; 5] = [
     "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0",
 ];
 
-async fn gateway(upstream: &Upstream, server: &str) -> Gateway {
-    Gateway::with(
-        &Config::of(upstream.addr, &format!("[server]\n{server}")),
-        &[],
-    )
-    .await
-}
-
-async fn connect(gateway: &Gateway) -> TcpStream {
-    within(TcpStream::connect(gateway.addr)).await.unwrap()
-}
-
-async fn begin(gateway: &Gateway, half: &str) -> TcpStream {
-    let mut connection = connect(gateway).await;
-    connection.write_all(half.as_bytes()).await.unwrap();
-    connection
-}
-
-/// What comes until the other side closes.
-async fn closed(connection: &mut TcpStream) -> String {
-    let mut came = Vec::new();
-    // A reset is an end, too.
-    let _ = within(connection.read_to_end(&mut came)).await;
-    String::from_utf8_lossy(&came).to_ascii_lowercase()
-}
-
-/// An answer with a length, whole.
-async fn answer(connection: &mut TcpStream) -> String {
-    let mut came = Vec::new();
-    loop {
-        let byte = within(connection.read_u8()).await;
-        came.push(byte.expect("it is closed before it was answered"));
-        let text = String::from_utf8_lossy(&came).to_ascii_lowercase();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else {
-            continue;
-        };
-        let length = head.split_once("content-length: ").unwrap().1;
-        let length = length.lines().next().unwrap();
-        if body.len() == length.parse::<usize>().unwrap() {
-            return text;
-        }
-    }
-}
-
 /// Waits until what the gateway cuts is cut three times over: no time that a test takes.
 async fn time_passes(gateway: &Gateway) {
     for _ in 0..3 {
-        closed(&mut begin(gateway, "GET / HTTP/1.1\r\n").await).await;
+        let mut half = Raw::request(gateway.addr, "GET / HTTP/1.1\r\n").await;
+        half.read_to_end().await;
     }
 }
 
 #[test]
 fn a_head_that_does_not_come_is_not_awaited_for_ever() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = gateway(&upstream, "head_timeout = \"300ms\"").await;
+        let (_upstream, gateway) = server("head_timeout = \"300ms\"").await;
         for half in HALVES {
             let began = Instant::now();
-            let mut connection = begin(&gateway, half).await;
-            let came = closed(&mut connection).await;
-            assert!(!came.starts_with("http/1"), "{half:?}: {came}");
+            let mut connection = Raw::request(gateway.addr, half).await;
+            let came = connection.read_to_end().await;
+            assert!(!came.starts_with("HTTP/1"), "{half:?}: {came}");
             assert!(began.elapsed() >= SHORT, "{half:?}");
         }
     });
@@ -95,20 +55,16 @@ fn a_head_that_does_not_come_is_not_awaited_for_ever() {
 #[test]
 fn a_head_that_trickles_has_no_more_time() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = gateway(&upstream, "head_timeout = \"300ms\"").await;
+        let (_upstream, gateway) = server("head_timeout = \"300ms\"").await;
         // Also the second of a connection that is kept.
         for first in ["", "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n"] {
-            let mut connection = begin(&gateway, first).await;
+            let mut connection = Raw::request(gateway.addr, first).await;
             if !first.is_empty() {
-                answer(&mut connection).await;
+                connection.answer().await;
             }
-            connection
-                .write_all(b"GET /healthz HTTP/1.1\r\nx: ")
-                .await
-                .unwrap();
+            connection.send("GET /healthz HTTP/1.1\r\nx: ").await;
             let trickles = async {
-                while connection.write_all(b"x").await.is_ok() {
+                while connection.try_send("x").await.is_ok() {
                     tokio::time::sleep(SHORT / 20).await;
                 }
             };
@@ -120,18 +76,17 @@ fn a_head_that_trickles_has_no_more_time() {
 #[test]
 fn a_connection_that_is_kept_is_closed_once_it_has_been_idle() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"300ms\"\nkeep_alive = \"2s\"";
-        let gateway = gateway(&upstream, limits).await;
+        let (_upstream, gateway) = server(limits).await;
         let request = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
-        let mut kept = begin(&gateway, request).await;
-        answer(&mut kept).await;
+        let mut kept = Raw::request(gateway.addr, request).await;
+        kept.answer().await;
         // The time for heads begins with their first byte.
         time_passes(&gateway).await;
         let idle = Instant::now();
-        kept.write_all(request.as_bytes()).await.unwrap();
-        answer(&mut kept).await;
-        assert_eq!(closed(&mut kept).await, "");
+        kept.send(&request).await;
+        kept.answer().await;
+        assert_eq!(kept.read_to_end().await, "");
         assert!(idle.elapsed() >= Duration::from_secs(2));
     });
 }
@@ -140,9 +95,8 @@ fn a_connection_that_is_kept_is_closed_once_it_has_been_idle() {
 #[test]
 fn an_idle_connection_of_http_2_is_closed_in_good_order() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = gateway(&upstream, "keep_alive = \"300ms\"").await;
-        let io = TokioIo::new(connect(&gateway).await);
+        let (_upstream, gateway) = server("keep_alive = \"300ms\"").await;
+        let io = TokioIo::new(TcpStream::connect(gateway.addr).await.unwrap());
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
         let (mut sender, connection) = within(handshake).await.unwrap();
         let connection = tokio::spawn(connection);
@@ -165,20 +119,19 @@ const UPLOADS: [(&str, &str); 2] = [
 #[test]
 fn an_upload_that_stalls_is_answered_408_and_its_connection_closed() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = gateway(&upstream, "upload_idle = \"300ms\"").await;
+        let (upstream, gateway) = server("upload_idle = \"300ms\"").await;
         for dialect in &DIALECTS {
             for (framing, half) in UPLOADS {
                 let path = dialect.path;
                 let head = format!("POST {path} HTTP/1.1\r\nhost: h\r\n{framing}\r\n\r\n{half}");
                 let began = Instant::now();
-                let mut connection = begin(&gateway, &head).await;
-                let came = closed(&mut connection).await;
+                let mut connection = Raw::request(gateway.addr, &head).await;
+                let answer = connection.answer().await;
+                assert_eq!(connection.read_to_end().await, "");
                 assert!(began.elapsed() >= SHORT);
-                assert!(came.starts_with("http/1.1 408 "), "{came}");
-                assert!(came.contains("connection: close"), "{came}");
-                let (_, body) = came.split_once("\r\n\r\n").unwrap();
-                let (kind, _) = dialect.error(body);
+                assert_eq!(answer.status, 408);
+                assert_eq!(answer.headers["connection"], "close");
+                let (kind, _) = dialect.error(answer.text());
                 assert_eq!(kind, "invalid_request_error");
             }
         }
@@ -189,9 +142,8 @@ fn an_upload_that_stalls_is_answered_408_and_its_connection_closed() {
 #[test]
 fn an_upload_that_stalls_on_http_2_is_answered_408_and_the_others_go_on() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = gateway(&upstream, "upload_idle = \"300ms\"").await;
-        let io = TokioIo::new(connect(&gateway).await);
+        let (_upstream, gateway) = server("upload_idle = \"300ms\"").await;
+        let io = TokioIo::new(TcpStream::connect(gateway.addr).await.unwrap());
         let handshake = hyper::client::conn::http2::handshake(TokioExecutor::new(), io);
         let (sender, connection) = within(handshake).await.unwrap();
         tokio::spawn(connection);
@@ -223,9 +175,8 @@ fn an_upload_that_stalls_on_http_2_is_answered_408_and_the_others_go_on() {
 #[test]
 fn an_upload_that_is_slow_but_moves_is_served() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"300ms\"\nupload_idle = \"2s\"\nkeep_alive = \"300ms\"";
-        let gateway = gateway(&upstream, limits).await;
+        let (_upstream, gateway) = server(limits).await;
         let body = chat("ok");
         for chunked in [false, true] {
             let framing = match chunked {
@@ -233,23 +184,22 @@ fn an_upload_that_is_slow_but_moves_is_served() {
                 false => format!("content-length: {}", body.len()),
             };
             let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\n{framing}\r\n\r\n");
-            let mut connection = begin(&gateway, &head).await;
-            connection.set_nodelay(true).unwrap();
+            let mut connection = Raw::request(gateway.addr, &head).await;
             let began = Instant::now();
             for byte in body.chars() {
                 let piece = match chunked {
                     true => format!("1\r\n{byte}\r\n"),
                     false => byte.to_string(),
                 };
-                connection.write_all(piece.as_bytes()).await.unwrap();
+                connection.send(&piece).await;
                 tokio::time::sleep(SHORT / 4).await;
             }
             if chunked {
-                connection.write_all(b"0\r\n\r\n").await.unwrap();
+                connection.send("0\r\n\r\n").await;
             }
             assert!(began.elapsed() > Duration::from_secs(2), "it is not slow");
-            let came = answer(&mut connection).await;
-            assert!(came.starts_with("http/1.1 200 "), "{came}");
+            let came = connection.answer().await;
+            assert_eq!(came.status, 200, "{came:?}");
         }
     });
 }
@@ -257,9 +207,8 @@ fn an_upload_that_is_slow_but_moves_is_served() {
 #[test]
 fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "head_timeout = \"200ms\"\nupload_idle = \"200ms\"\nkeep_alive = \"200ms\"";
-        let gateway = gateway(&upstream, limits).await;
+        let (upstream, gateway) = server(limits).await;
         let mut streams = Vec::new();
         for is_http_2 in [false, true] {
             let client = reqwest::Client::builder().no_proxy();
@@ -270,9 +219,9 @@ fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
             let request = client.build().unwrap();
             let request = request.post(format!("http://{}{CHAT}", gateway.addr));
             let streamed = chat("held").replace('}', ",\"stream\":true}");
-            let answer = within(request.body(streamed).send()).await.unwrap();
-            assert_eq!(answer.status(), 200);
-            streams.push(tokio::spawn(answer.text()));
+            let mut answer = request.body(streamed).open().await;
+            assert_eq!(answer.status, 200);
+            streams.push(tokio::spawn(async move { answer.rest().await }));
         }
         // For longer than a connection may take that is being closed, too.
         for _ in 0..3 {
@@ -280,7 +229,7 @@ fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
         }
         upstream.resume();
         for stream in streams {
-            let text = within(stream).await.unwrap().unwrap();
+            let text = within(stream).await.unwrap();
             assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
         }
     });
@@ -289,35 +238,34 @@ fn an_answer_that_is_silent_for_longer_than_a_head_may_take_is_not_cut() {
 #[test]
 fn beyond_the_cap_connections_wait_and_none_is_refused() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "max_connections = 3\nhead_timeout = \"20s\"\nkeep_alive = \"20s\"";
-        let gateway = gateway(&upstream, limits).await;
+        let (_upstream, gateway) = server(limits).await;
         let request = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
         let mut served = Vec::new();
         for _ in 0..3 {
-            let mut connection = begin(&gateway, request).await;
-            answer(&mut connection).await;
+            let mut connection = Raw::request(gateway.addr, request).await;
+            connection.answer().await;
             served.push(connection);
         }
-        let mut waits = begin(&gateway, request).await;
+        let mut waits = Raw::request(gateway.addr, request).await;
         // It says so once it has seen that there are too many.
         eventually(async || gateway.log().contains("connections wait").then_some(())).await;
-        let none = tokio::time::timeout(SHORT, waits.read_u8()).await;
+        let none = tokio::time::timeout(SHORT, waits.answer()).await;
         assert!(none.is_err(), "{none:?}");
         #[cfg(target_os = "linux")]
         {
-            let before = gateway.processor_time();
+            let before = gateway.process.processor_time();
             tokio::time::sleep(2 * SHORT).await;
-            let spent = gateway.processor_time() - before;
+            let spent = gateway.process.processor_time() - before;
             assert!(spent < SHORT / 5, "it waits with {spent:?} of a processor");
         }
 
         drop(served.pop());
-        let came = answer(&mut waits).await;
-        assert!(came.starts_with("http/1.1 200 "), "{came}");
+        let came = waits.answer().await;
+        assert_eq!(came.status, 200, "{came:?}");
         for connection in &mut served {
-            connection.write_all(request.as_bytes()).await.unwrap();
-            answer(connection).await;
+            connection.send(&request).await;
+            connection.answer().await;
         }
     });
 }
@@ -326,21 +274,20 @@ fn beyond_the_cap_connections_wait_and_none_is_refused() {
 #[test]
 fn what_is_off_does_not_cut() {
     run(async {
-        let upstream = Upstream::model().await;
         let off =
             "head_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"";
-        let without = gateway(&upstream, off).await;
-        let clock = gateway(&upstream, "head_timeout = \"300ms\"").await;
-        let mut head = begin(&without, "GET /healthz HTTP/1.1\r\nhost: h").await;
+        let (_upstream, without) = server(off).await;
+        let (_upstream, clock) = server("head_timeout = \"300ms\"").await;
+        let mut head = Raw::request(without.addr, "GET /healthz HTTP/1.1\r\nhost: h").await;
         let (framing, half) = UPLOADS[1];
         let upload = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\n{framing}\r\n\r\n{half}");
-        let mut upload = begin(&without, &upload).await;
+        let mut upload = Raw::request(without.addr, &upload).await;
         time_passes(&clock).await;
-        head.write_all(b"\r\n\r\n").await.unwrap();
-        assert!(answer(&mut head).await.starts_with("http/1.1 200 "));
-        let rest = b"17\r\n:\"m\",\"messages\": [   ]}\r\n0\r\n\r\n";
-        upload.write_all(rest).await.unwrap();
-        let came = answer(&mut upload).await;
-        assert!(came.starts_with("http/1.1 200 "), "{came}");
+        head.send("\r\n\r\n").await;
+        assert_eq!(head.answer().await.status, 200);
+        let rest = "17\r\n:\"m\",\"messages\": [   ]}\r\n0\r\n\r\n";
+        upload.send(rest).await;
+        let came = upload.answer().await;
+        assert_eq!(came.status, 200, "{came:?}");
     });
 }

@@ -1,13 +1,8 @@
 //! The operator's routes, and who may use them.
 
+use crate::net::{Ask, CHAT, Config, Gateway, Raw, chat, error_event, eventually, run, within};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, eventually, run, within};
 
 /// Every route of the operator's.
 const ROUTES: [(Method, &str); 7] = [
@@ -60,19 +55,16 @@ async fn status(gateway: &Gateway, route: &(Method, &str), headers: &[(&str, &st
     let request = headers.iter().fold(request, |request, (name, value)| {
         request.header(*name, *value)
     });
-    within(request.send()).await.unwrap().status().as_u16()
+    request.ask().await.status.as_u16()
 }
 
 #[test]
 fn a_run_is_listed_shown_and_aborted_once() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let stream = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
-        let stream = within(stream.header("x-session-id", "s-1").send())
-            .await
-            .unwrap();
-        assert_eq!(stream.headers()["x-run-id"], "r-1");
+        let mut stream = stream.header("x-session-id", "s-1").open().await;
+        assert_eq!(stream.headers["x-run-id"], "r-1");
 
         let runs = gateway.json("/runs").await;
         assert_eq!(runs["runs"].as_array().unwrap().len(), 1);
@@ -84,7 +76,7 @@ fn a_run_is_listed_shown_and_aborted_once() {
         assert_eq!(shown["in_flight"], 3);
 
         assert!(gateway.abort("r-1").await);
-        let text = within(stream.text()).await.unwrap();
+        let text = stream.rest().await;
         let (_, data) = error_event(&text);
         assert_eq!(data["code"], "aborted");
         assert_eq!(data["error"]["run_id"], "r-1");
@@ -98,24 +90,23 @@ fn a_run_is_listed_shown_and_aborted_once() {
 #[test]
 fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let request = || {
             gateway
                 .post(CHAT, chat("ok"))
                 .header("x-run-id", "r-1")
-                .send()
+                .ask()
         };
-        assert_eq!(within(request()).await.unwrap().status(), 200);
+        assert_eq!(request().await.status, 200);
         assert!(gateway.abort("r-1").await);
 
         for _ in 0..3 {
-            let answer = within(request()).await.unwrap();
-            assert_eq!(answer.status(), 499);
-            assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
-            assert_eq!(answer.headers()["x-should-retry"], "false");
-            assert_eq!(answer.headers()["x-run-id"], "r-1");
-            let body: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+            let answer = request().await;
+            assert_eq!(answer.status, 499);
+            assert_eq!(answer.headers["x-terminal-reason"], "aborted");
+            assert_eq!(answer.headers["x-should-retry"], "false");
+            assert_eq!(answer.headers["x-run-id"], "r-1");
+            let body = answer.json();
             assert_eq!(body["error"]["code"], "aborted");
         }
         assert_eq!(upstream.count(), 1, "the upstream is called once");
@@ -126,17 +117,16 @@ fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call()
 #[test]
 fn a_call_that_waits_is_answered_499_when_its_run_is_aborted() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let call = gateway
             .post(CHAT, chat("silent"))
             .header("x-run-id", "r-1")
-            .send();
+            .ask();
         let call = tokio::spawn(call);
         upstream.until_open(1).await;
         assert!(gateway.abort("r-1").await);
-        let answer = within(call).await.unwrap().unwrap();
-        assert_eq!(answer.status(), 499);
+        let answer = within(call).await.unwrap();
+        assert_eq!(answer.status, 499);
         upstream.until_open(0).await;
     });
 }
@@ -157,19 +147,18 @@ fn an_unknown_run_is_not_found_and_not_aborted() {
 #[test]
 fn the_operator_sees_the_runs_of_all_owners() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let request = |key| {
             let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
-            request.bearer_auth(key).send()
+            request.bearer_auth(key).ask()
         };
-        assert_eq!(within(request("one")).await.unwrap().status(), 200);
-        assert_eq!(within(request("two")).await.unwrap().status(), 200);
+        assert_eq!(request("one").await.status, 200);
+        assert_eq!(request("two").await.status, 200);
         let shown = gateway.json("/runs/r-1").await;
         assert_eq!(shown["runs"].as_array().unwrap().len(), 2, "{shown}");
         assert!(gateway.abort("r-1").await);
         for key in ["one", "two"] {
-            assert_eq!(within(request(key)).await.unwrap().status(), 499);
+            assert_eq!(request(key).await.status, 499);
         }
     });
 }
@@ -242,9 +231,10 @@ fn what_came_through_a_proxy_is_refused() {
 #[test]
 fn with_a_token_a_proxy_may_stand_in_front() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
-        let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
+        let (_upstream, gateway) = Config::new("[control]\ntoken_env = \"TEST_TOKEN\"")
+            .env("TEST_TOKEN", "t0ken")
+            .start_with_model(&["m"])
+            .await;
         for name in PROXIES {
             let headers = [(name, "1.1 proxy"), ("authorization", "Bearer t0ken")];
             assert_eq!(status(&gateway, &ROUTES[0], &headers).await, 200, "{name}");
@@ -266,12 +256,21 @@ fn two_hosts_or_a_malformed_one_are_a_bad_request_on_every_route() {
                 "host: localhost:port",
             ] {
                 let request = format!("GET {path} HTTP/1.1\r\nconnection: close\r\n{host}\r\n\r\n");
-                let answer = raw(&gateway, &request).await;
+                let answer = Raw::request(gateway.addr, &request)
+                    .await
+                    .read_to_end()
+                    .await;
                 assert!(answer.starts_with("HTTP/1.1 400"), "{host}: {answer}");
             }
         }
         let target = "GET http://evil.com@localhost/runs HTTP/1.1\r\nconnection: close";
-        let answer = raw(&gateway, &format!("{target}\r\nhost: localhost\r\n\r\n")).await;
+        let answer = Raw::request(
+            gateway.addr,
+            &format!("{target}\r\nhost: localhost\r\n\r\n"),
+        )
+        .await
+        .read_to_end()
+        .await;
         assert!(answer.starts_with("HTTP/1.1 400"), "{answer}");
     });
 }
@@ -279,12 +278,11 @@ fn two_hosts_or_a_malformed_one_are_a_bad_request_on_every_route() {
 #[test]
 fn runs_are_listed_page_by_page_newest_first() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         for number in 0..5 {
             let call = gateway.post(CHAT, chat("ok"));
             let call = call.header("x-run-id", format!("r-{number}"));
-            assert_eq!(within(call.send()).await.unwrap().status(), 200);
+            assert_eq!(call.ask().await.status, 200);
         }
         let (mut seen, mut path) = (Vec::new(), "/runs?limit=2".to_owned());
         let lengths = loop {
@@ -311,10 +309,10 @@ fn runs_are_listed_page_by_page_newest_first() {
             ("after=r-1", "after = \"r-1\""),
             ("limt=1", "\"limt\""),
         ] {
-            let answer = within(gateway.get(&format!("/runs?{query}")).send()).await;
-            let answer = answer.unwrap();
-            assert_eq!(answer.status(), 400, "{query}");
-            let told = answer.text().await.unwrap();
+            let answer = gateway.get(&format!("/runs?{query}")).ask().await;
+            let answer = answer;
+            assert_eq!(answer.status, 400, "{query}");
+            let told = answer.text();
             assert!(told.contains(named), "{told}");
         }
     });
@@ -324,23 +322,22 @@ fn runs_are_listed_page_by_page_newest_first() {
 #[test]
 fn requests_that_are_refused_leave_no_run_open() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         for number in 0..50 {
             let body = ["{\"model\":", "no JSON"][number % 2];
             let call = gateway.post(CHAT, body);
             let call = call.header("x-run-id", format!("r-{number}"));
-            assert_eq!(within(call.send()).await.unwrap().status(), 400);
+            assert_eq!(call.ask().await.status, 400);
         }
         eventually(async || {
-            let metrics = within(gateway.get("/metrics").send()).await.unwrap();
-            let metrics = metrics.text().await.unwrap();
+            let metrics = gateway.get("/metrics").ask().await;
+            let metrics = metrics.text();
             metrics.contains("agent_runs_open 0\n").then_some(())
         })
         .await;
         // One that is served is there until it was idle.
         let call = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-0");
-        assert_eq!(within(call.send()).await.unwrap().status(), 200);
+        assert_eq!(call.ask().await.status, 200);
         let run = gateway.json("/runs/r-0").await;
         assert_eq!(
             (&run["reason"], &run["generation"]),
@@ -376,19 +373,14 @@ fn a_foreign_host_is_refused() {
     });
 }
 
-async fn raw(gateway: &Gateway, request: &str) -> String {
-    let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut text = String::new();
-    within(stream.read_to_string(&mut text)).await.unwrap();
-    text
-}
-
 #[test]
 fn a_request_that_names_no_host_is_refused() {
     run(async {
         let gateway = Gateway::embedded().await;
-        let answer = raw(&gateway, "GET /runs HTTP/1.0\r\n\r\n").await;
+        let answer = Raw::request(gateway.addr, "GET /runs HTTP/1.0\r\n\r\n")
+            .await
+            .read_to_end()
+            .await;
         assert!(answer.starts_with("HTTP/1.0 403"), "{answer}");
     });
 }
@@ -399,7 +391,13 @@ fn a_request_with_a_foreign_authority_is_refused() {
     run(async {
         let gateway = Gateway::embedded().await;
         let target = "GET http://evil.example/runs HTTP/1.1\r\nconnection: close";
-        let answer = raw(&gateway, &format!("{target}\r\nhost: localhost\r\n\r\n")).await;
+        let answer = Raw::request(
+            gateway.addr,
+            &format!("{target}\r\nhost: localhost\r\n\r\n"),
+        )
+        .await
+        .read_to_end()
+        .await;
         assert!(answer.starts_with("HTTP/1.1 403"), "{answer}");
     });
 }
@@ -407,9 +405,10 @@ fn a_request_with_a_foreign_authority_is_refused() {
 #[test]
 fn with_a_token_only_who_knows_it_is_let_through() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[control]\ntoken_env = \"TEST_TOKEN\"");
-        let gateway = Gateway::with(&config, &[("TEST_TOKEN", "t0ken")]).await;
+        let (_upstream, gateway) = Config::new("[control]\ntoken_env = \"TEST_TOKEN\"")
+            .env("TEST_TOKEN", "t0ken")
+            .start_with_model(&["m"])
+            .await;
         for route in &ROUTES {
             for value in [
                 "",
@@ -429,8 +428,8 @@ fn with_a_token_only_who_knows_it_is_let_through() {
         let elsewhere = ("host", "gateway.example");
         assert_eq!(status(&gateway, &ROUTES[0], &[known, elsewhere]).await, 200);
         // The callers' routes are not the operator's.
-        let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let answer = gateway.post(CHAT, chat("ok")).ask().await;
+        assert_eq!(answer.status, 200);
     });
 }
 
@@ -438,14 +437,14 @@ fn with_a_token_only_who_knows_it_is_let_through() {
 #[test]
 fn a_page_of_another_origin_is_refused_whatever_it_knows() {
     run(async {
-        let upstream = Upstream::model().await;
         let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"\n\
                     [cors]\norigins = [\"https://app.example\"]";
-        let config = Config::of(upstream.addr, more);
-        let env = [("TEST_TOKEN", "t0ken"), ("TEST_KEYS", "coder:sk-coder")];
-        let gateway = Gateway::with(&config, &env).await;
+        let config = Config::new(more)
+            .env("TEST_TOKEN", "t0ken")
+            .env("TEST_KEYS", "coder:sk-coder");
+        let (upstream, gateway) = config.start_with_model(&["m"]).await;
         let stream = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
-        let _open = within(stream.bearer_auth("sk-coder").send()).await.unwrap();
+        let _open = stream.bearer_auth("sk-coder").open().await;
         for origin in FOREIGN.into_iter().chain(["https://app.example"]) {
             for route in &ROUTES {
                 let token = ("authorization", "Bearer t0ken");
@@ -457,9 +456,9 @@ fn a_page_of_another_origin_is_refused_whatever_it_knows() {
                     .header("origin", origin)
                     .header("access-control-request-method", route.0.as_str())
                     .header("access-control-request-headers", "authorization");
-                let answer = within(asked.send()).await.unwrap();
-                assert_eq!(answer.status(), 403, "{origin:?}");
-                let told = format!("{:?}", answer.headers());
+                let answer = asked.ask().await;
+                assert_eq!(answer.status, 403, "{origin:?}");
+                let told = format!("{:?}", answer.headers);
                 assert!(!told.contains("access-control"), "{told}");
             }
         }
@@ -471,18 +470,18 @@ fn a_page_of_another_origin_is_refused_whatever_it_knows() {
 #[test]
 fn a_callers_key_is_not_the_operators() {
     run(async {
-        let upstream = Upstream::model().await;
         let more = "[control]\ntoken_env = \"TEST_TOKEN\"\n[auth]\nkeys_env = \"TEST_KEYS\"";
-        let config = Config::of(upstream.addr, more);
-        let env = [("TEST_TOKEN", "t0ken"), ("TEST_KEYS", "coder:sk-coder")];
-        let gateway = Gateway::with(&config, &env).await;
+        let config = Config::new(more)
+            .env("TEST_TOKEN", "t0ken")
+            .env("TEST_KEYS", "coder:sk-coder");
+        let (upstream, gateway) = config.start_with_model(&["m"]).await;
         for route in &ROUTES {
             let key = ("authorization", "Bearer sk-coder");
             assert_eq!(status(&gateway, route, &[key]).await, 403);
         }
         // And the other way round.
         let request = gateway.post(CHAT, chat("ok")).bearer_auth("t0ken");
-        assert_eq!(within(request.send()).await.unwrap().status(), 401);
+        assert_eq!(request.ask().await.status, 401);
         assert_eq!(upstream.count(), 0);
     });
 }

@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use reqwest::Method;
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, chat, run};
 
 const APP: &str = "https://app.example";
 
@@ -12,8 +12,10 @@ const KEYS: (&str, &str) = ("TEST_KEYS", "coder:sk-coder");
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
 async fn start(more: &str) -> (Upstream, Gateway) {
-    let upstream = Upstream::model().await;
-    let gateway = Gateway::with(&Config::of(upstream.addr, more), &[KEYS]).await;
+    let (upstream, gateway) = Config::new(more)
+        .env(KEYS.0, KEYS.1)
+        .start_with_model(&["m"])
+        .await;
     (upstream, gateway)
 }
 
@@ -27,8 +29,8 @@ async fn preflight(gateway: &Gateway, path: &str, origin: &str) -> (u16, HeaderM
             "access-control-request-headers",
             "authorization,x-stainless-lang",
         );
-    let answer = within(asked.send()).await.unwrap();
-    (answer.status().as_u16(), answer.headers().clone())
+    let answer = asked.ask().await;
+    (answer.status.as_u16(), answer.headers)
 }
 
 fn says_nothing_of_cors(headers: &HeaderMap) {
@@ -56,25 +58,23 @@ fn a_page_on_the_list_is_told_what_it_may_and_reads_what_its_sdk_decides_by() {
         assert_eq!(upstream.count(), 0);
 
         let request = gateway.post(CHAT, chat("ok")).header("origin", APP);
-        let answer = within(request.bearer_auth("sk-coder").send())
-            .await
-            .unwrap();
-        assert_eq!(answer.status(), 200);
-        let told = &answer.headers()["access-control-expose-headers"];
+        let answer = request.bearer_auth("sk-coder").ask().await;
+        assert_eq!(answer.status, 200);
+        let told = &answer.headers["access-control-expose-headers"];
         assert_eq!(
             told,
             "x-should-retry,x-terminal-reason,x-run-id,retry-after,x-served-model,x-attempt"
         );
-        assert_eq!(answer.headers()["access-control-allow-origin"], APP);
-        let varies = answer.headers()["vary"].to_str().unwrap();
+        assert_eq!(answer.headers["access-control-allow-origin"], APP);
+        let varies = answer.headers["vary"].to_str().unwrap();
         assert!(varies.contains("origin"), "{varies}");
         assert_eq!(upstream.count(), 1);
 
         // It is told that its key is wrong, too.
         let request = gateway.post(CHAT, chat("ok")).header("origin", APP);
-        let answer = within(request.send()).await.unwrap();
-        assert_eq!(answer.status(), 401);
-        assert_eq!(answer.headers()["access-control-allow-origin"], APP);
+        let answer = request.ask().await;
+        assert_eq!(answer.status, 401);
+        assert_eq!(answer.headers["access-control-allow-origin"], APP);
     });
 }
 
@@ -96,15 +96,15 @@ fn a_page_that_is_not_on_the_list_is_refused() {
                 let simple = gateway.request(Method::POST, CHAT).body(chat("ok"));
                 let simple = simple.header("content-type", "text/plain");
                 let simple = simple.header("origin", origin).bearer_auth("sk-coder");
-                let answer = within(simple.send()).await.unwrap();
-                assert_eq!(answer.status(), 403, "{origin}");
-                says_nothing_of_cors(answer.headers());
+                let answer = simple.ask().await;
+                assert_eq!(answer.status, 403, "{origin}");
+                says_nothing_of_cors(&answer.headers);
                 let (_, headers) = preflight(&gateway, CHAT, origin).await;
                 says_nothing_of_cors(&headers);
                 let models = gateway.get("/v1/models").header("origin", origin);
-                let answer = within(models.bearer_auth("sk-coder").send()).await.unwrap();
-                assert_eq!(answer.status(), 403, "{origin}");
-                says_nothing_of_cors(answer.headers());
+                let answer = models.bearer_auth("sk-coder").ask().await;
+                assert_eq!(answer.status, 403, "{origin}");
+                says_nothing_of_cors(&answer.headers);
             }
             assert_eq!(upstream.count(), 0);
         }
@@ -123,9 +123,9 @@ fn it_is_off_by_default() {
         let local = gateway
             .post(CHAT, chat("ok"))
             .header("origin", "http://localhost:3000");
-        let answer = within(local.send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        says_nothing_of_cors(answer.headers());
+        let answer = local.ask().await;
+        assert_eq!(answer.status, 200);
+        says_nothing_of_cors(&answer.headers);
         assert_eq!(upstream.count(), 1);
     });
 }
@@ -139,10 +139,10 @@ fn with_a_star_any_page_may_call_that_has_a_key() {
             assert_eq!(status, 200);
             assert_eq!(headers["access-control-allow-origin"], "*");
             let call = || gateway.post(CHAT, chat("ok")).header("origin", origin);
-            let answer = within(call().send()).await.unwrap();
-            assert_eq!(answer.status(), 401);
-            let answer = within(call().bearer_auth("sk-coder").send()).await.unwrap();
-            assert_eq!(answer.status(), 200);
+            let answer = call().ask().await;
+            assert_eq!(answer.status, 401);
+            let answer = call().bearer_auth("sk-coder").ask().await;
+            assert_eq!(answer.status, 200);
             // Never the operator's.
             let (status, headers) = preflight(&gateway, "/runs", origin).await;
             assert_eq!(status, 403);

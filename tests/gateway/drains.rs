@@ -4,25 +4,18 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use crate::net::{CHAT, Config, Gateway, Upstream, eventually, run, within};
-
-fn asks(model: &str) -> String {
-    json!({"model": model, "stream": true, "messages": []}).to_string()
-}
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, asks, eventually, run};
 
 async fn start(limit: &str, models: &[&str]) -> (Upstream, Gateway) {
-    let upstream = Upstream::model().await;
     let drain = format!("[disconnect]\npolicy = \"drain\"\ndrain_limit = \"{limit}\"\n[retry]");
-    let config = Config::candidates(upstream.addr, &drain, models);
-    let gateway = Gateway::with(&config, &[]).await;
+    let (upstream, gateway) = Config::new(drain).start_with_model(models).await;
     (upstream, gateway)
 }
 
 /// A client that leaves after the first token: when.
 async fn leaves_mid_stream(gateway: &Gateway, model: &str) -> Instant {
-    let call = gateway.post(CHAT, asks(model)).send();
-    let mut stream = within(call).await.unwrap();
-    assert!(within(stream.chunk()).await.unwrap().is_some());
+    let mut stream = gateway.post(CHAT, asks(model, true)).open().await;
+    stream.until("data:").await;
     Instant::now()
 }
 
@@ -81,7 +74,7 @@ fn a_stream_is_read_to_its_end_and_what_it_cost_is_told_once() {
 fn an_attempt_that_fails_while_it_drains_is_the_last() {
     run(async {
         let (upstream, gateway) = start("10m", &["held-503", "ok"]).await;
-        let call = tokio::spawn(gateway.post(CHAT, asks("held-503")).send());
+        let call = tokio::spawn(gateway.post(CHAT, asks("held-503", true)).ask());
         upstream.until_open(1).await;
         call.abort();
         only(&gateway, drains).await;
@@ -127,7 +120,7 @@ fn an_operator_ends_a_drain() {
 fn a_client_that_leaves_in_a_backoff_is_not_waited_for() {
     run(async {
         let (upstream, gateway) = start("10m", &["429-later", "ok"]).await;
-        let call = tokio::spawn(gateway.post(CHAT, asks("429-later")).send());
+        let call = tokio::spawn(gateway.post(CHAT, asks("429-later", true)).ask());
         eventually(async || (upstream.count() == 1 && upstream.open() == 0).then_some(())).await;
         call.abort();
 

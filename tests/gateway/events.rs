@@ -2,20 +2,16 @@
 
 use serde_json::Value;
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Streaming, Upstream, chat, run};
 
 /// An event as it came: its name, its number, its data.
 type Event = (String, u64, Value);
 
 /// Reads the answer until this many events are there, or it ends.
-async fn events(answer: &mut reqwest::Response, many: usize) -> Vec<Event> {
-    let mut text = String::new();
-    while text.matches("\n\n").count() < many {
-        match within(answer.chunk()).await.unwrap() {
-            Some(chunk) => text += std::str::from_utf8(&chunk).unwrap(),
-            None => break,
-        }
-    }
+async fn events(stream: &mut Streaming, many: usize) -> Vec<Event> {
+    let text = stream
+        .read(|text| text.matches("\n\n").count() >= many)
+        .await;
     let of_line = |event: &str, name: &str| {
         let mut lines = event.lines();
         let line = lines.find_map(|line| line.strip_prefix(name));
@@ -33,16 +29,15 @@ async fn events(answer: &mut reqwest::Response, many: usize) -> Vec<Event> {
 #[test]
 fn observers_are_told_of_each_run_that_opens_and_ends() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        let observe = || gateway.get("/events").send();
-        let mut one = within(observe()).await.unwrap();
-        let mut two = within(observe()).await.unwrap();
-        assert_eq!(one.headers()["content-type"], "text/event-stream");
-        assert_eq!(one.headers()["cache-control"], "no-cache");
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
+        let observe = || gateway.get("/events").open();
+        let mut one = observe().await;
+        let mut two = observe().await;
+        assert_eq!(one.headers["content-type"], "text/event-stream");
+        assert_eq!(one.headers["cache-control"], "no-cache");
         let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
         let request = request.header("x-session-id", "s-1");
-        assert_eq!(within(request.send()).await.unwrap().status(), 200);
+        assert_eq!(request.ask().await.status, 200);
         assert!(gateway.abort("r-1").await);
 
         for observer in [&mut one, &mut two] {
@@ -72,17 +67,20 @@ fn observers_are_told_of_each_run_that_opens_and_ends() {
 fn observers_are_told_of_the_shutdown_and_their_answer_ends() {
     run(async {
         let upstream = Upstream::model().await;
-        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        let mut observer = within(gateway.get("/events").send()).await.unwrap();
+        let mut gateway = Config::new("")
+            .candidates(&["m"], upstream.addr)
+            .start()
+            .await;
+        let mut observer = gateway.get("/events").open().await;
         let request = gateway.post(CHAT, chat("stall")).header("x-run-id", "r-1");
-        let _stream = within(request.send()).await.unwrap();
+        let _stream = request.open().await;
         gateway.signal("TERM");
 
         let told = events(&mut observer, usize::MAX).await;
         let names: Vec<_> = told.iter().map(|(name, ..)| name.as_str()).collect();
         assert_eq!(names, ["notice", "ended"]);
         assert_eq!(told[1].2["reason"], "shutdown");
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
     });
 }
 
@@ -90,9 +88,9 @@ fn observers_are_told_of_the_shutdown_and_their_answer_ends() {
 fn an_observer_of_an_idle_gateway_does_not_keep_the_process() {
     run(async {
         let mut gateway = Gateway::embedded().await;
-        let mut observer = within(gateway.get("/events").send()).await.unwrap();
+        let mut observer = gateway.get("/events").open().await;
         gateway.signal("TERM");
-        assert_eq!(within(observer.chunk()).await.unwrap(), None);
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        assert_eq!(observer.rest().await, "");
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
     });
 }

@@ -1,12 +1,8 @@
 //! What the upstream is sent, and what of its answer is handed on.
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-
 use crate::net::{
-    CHAT, ClosedPort, Config, DIALECTS, Gateway, STREAM, Upstream, WHOLE, chat, run, within,
+    Answer, Ask, CHAT, ClosedPort, Config, DIALECTS, Gateway, Raw, STREAM, Upstream, WHOLE, chat,
+    run,
 };
 
 /// What only the gateway must know of its caller.
@@ -20,25 +16,26 @@ const PRIVATE: [(&str, &str); 7] = [
     ("x-session-id", "caller"),
 ];
 
-async fn ask(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> reqwest::Response {
+async fn ask(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> Answer {
     let request = gateway.post(path, chat("ok"));
     let request = headers.iter().fold(request, |request, (name, value)| {
         request.header(*name, *value)
     });
-    within(request.send()).await.unwrap()
+    request.ask().await
 }
 
 #[test]
 fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
     run(async {
         let upstream = Upstream::model().await;
-        let config = Config::new(&format!(
-            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\napi_key_env = \"TEST_KEY\"\n",
-            upstream.addr
-        ));
-        let gateway = Gateway::with(&config, &[("TEST_KEY", "sk-ours")]).await;
+        let gateway = Config::default()
+            .candidate("m", upstream.addr)
+            .set("api_key_env = \"TEST_KEY\"")
+            .env("TEST_KEY", "sk-ours")
+            .start()
+            .await;
         for path in ["/v1/chat/completions", "/v1/messages"] {
-            assert_eq!(ask(&gateway, path, &PRIVATE).await.status(), 200);
+            assert_eq!(ask(&gateway, path, &PRIVATE).await.status, 200);
         }
         let seen = upstream.calls();
         assert_eq!(seen[0].headers["authorization"], "Bearer sk-ours");
@@ -58,8 +55,7 @@ fn the_candidates_key_is_sent_and_nothing_of_the_callers() {
 #[test]
 fn without_a_key_no_credential_is_sent() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         ask(&gateway, "/v1/chat/completions", &PRIVATE).await;
         let seen = &upstream.calls()[0];
         for (name, _) in PRIVATE {
@@ -73,11 +69,11 @@ fn without_a_key_no_credential_is_sent() {
 fn a_trusted_candidate_is_told_the_run() {
     run(async {
         let upstream = Upstream::model().await;
-        let config = Config::new(&format!(
-            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://{}/v1\"\ntrusted = true\n",
-            upstream.addr
-        ));
-        let gateway = Gateway::with(&config, &[]).await;
+        let gateway = Config::default()
+            .candidate("m", upstream.addr)
+            .set("trusted = true")
+            .start()
+            .await;
         ask(&gateway, "/v1/chat/completions", &[("x-run-id", "r-1")]).await;
         let seen = &upstream.calls()[0];
         assert_eq!(seen.headers["x-run-id"], "r-1");
@@ -88,8 +84,7 @@ fn a_trusted_candidate_is_told_the_run() {
 #[test]
 fn headers_of_one_hop_stay_on_it() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let headers = [
             ("connection", "keep-alive, x-hop"),
             ("x-hop", "1"),
@@ -113,11 +108,10 @@ fn headers_of_one_hop_stay_on_it() {
 #[test]
 fn query_and_body_are_sent_as_they_came() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let body = "{ \"model\" : \"m\", \"seed\":1.0000000000000000001,\"a\":\"\\u00fc\" }";
         let request = gateway.post("/v1/chat/completions?api-version=2&x=%2F", body);
-        assert_eq!(within(request.send()).await.unwrap().status(), 200);
+        assert_eq!(request.ask().await.status, 200);
         let seen = &upstream.calls()[0];
         assert_eq!(seen.uri, "/v1/chat/completions?api-version=2&x=%2F");
         assert_eq!(seen.body, body);
@@ -147,15 +141,14 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
                  content-type: application/json\r\ncontent-length: 2\r\n\r\n{{}}"
             ))
             .await;
-            let config = Config::new(&format!(
-                "[retry]\nmax_attempts_per_candidate = 1\n[[candidates]]\nmodel = \"m\"\n\
-                 base_url = \"http://{}/v1\"\ntrusted = {trusted}\n",
-                upstream.addr
-            ));
-            let gateway = Gateway::with(&config, &[]).await;
+            let gateway = Config::new("[retry]\nmax_attempts_per_candidate = 1")
+                .candidate("m", upstream.addr)
+                .set(format_args!("trusted = {trusted}"))
+                .start()
+                .await;
             let answer = ask(&gateway, CHAT, &[("x-run-id", "r-1")]).await;
-            assert_eq!(answer.status(), status);
-            let headers = answer.headers();
+            assert_eq!(answer.status, status);
+            let headers = &answer.headers;
             let ours = [
                 ("x-run-id", "r-1"),
                 ("x-served-model", "m"),
@@ -179,12 +172,11 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
 #[test]
 fn an_upstreams_word_on_retries_is_handed_on() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let request = gateway.post("/v1/chat/completions", chat("limited"));
-        let answer = within(request.send()).await.unwrap();
-        assert_eq!(answer.status(), 429);
-        let headers = answer.headers();
+        let answer = request.ask().await;
+        assert_eq!(answer.status, 429);
+        let headers = &answer.headers;
         assert_eq!(headers["x-should-retry"], "true");
         assert_eq!(headers["retry-after"], "7");
         assert_eq!(headers["retry-after-ms"], "6500");
@@ -192,7 +184,7 @@ fn an_upstreams_word_on_retries_is_handed_on() {
         assert!(headers.contains_key("x-run-id"));
         assert_eq!(headers.get("x-terminal-reason"), None);
         assert_eq!(headers.get("keep-alive"), None);
-        assert_eq!(answer.text().await.unwrap(), "{\"slow\": \"down\"}");
+        assert_eq!(answer.text(), "{\"slow\": \"down\"}");
         assert_eq!(upstream.count(), 1);
     });
 }
@@ -200,24 +192,26 @@ fn an_upstreams_word_on_retries_is_handed_on() {
 #[test]
 fn an_upstream_that_is_not_there_is_answered_502_without_its_address() {
     run(async {
-        let nobody = ClosedPort::new();
-        let gateway = Gateway::with(&Config::of(nobody.addr, ""), &[]).await;
+        let closed = ClosedPort::new();
+        let gateway = Config::new("")
+            .candidates(&["m"], closed.addr)
+            .start()
+            .await;
         let answer = ask(&gateway, "/v1/chat/completions", &[]).await;
-        assert_eq!(answer.status(), 502);
-        assert!(answer.headers().contains_key("x-run-id"));
-        assert_eq!(answer.headers().get("x-terminal-reason"), None);
-        assert_eq!(answer.headers().get("x-should-retry"), None);
-        let text = answer.text().await.unwrap();
+        assert_eq!(answer.status, 502);
+        assert!(answer.headers.contains_key("x-run-id"));
+        assert_eq!(answer.headers.get("x-terminal-reason"), None);
+        assert_eq!(answer.headers.get("x-should-retry"), None);
+        let text = answer.text();
         assert!(text.contains("upstream_failed"), "{text}");
-        assert!(!text.contains(&nobody.addr.to_string()), "{text}");
+        assert!(!text.contains(&closed.addr.to_string()), "{text}");
     });
 }
 
 #[test]
 fn the_models_of_a_configuration_are_its_candidates() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let models = gateway.json("/v1/models").await;
         assert_eq!(models["data"].as_array().unwrap().len(), 1);
         assert_eq!(models["data"][0]["id"], "m");
@@ -229,24 +223,21 @@ fn the_models_of_a_configuration_are_its_candidates() {
 #[test]
 fn a_slow_upload_is_not_cut_by_the_step_windows() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[run]\nstep_timeout = \"1s\"\n[attempt]\nstep_timeout = \"1s\"";
-        let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
+        let (upstream, gateway) = Config::new(limits).start_with_model(&["m"]).await;
         let body = chat("ok");
-        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
         let head = format!(
             "POST /v1/chat/completions HTTP/1.1\r\nhost: h\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
             body.len()
         );
-        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut client = Raw::request(gateway.addr, &head).await;
         let (first, second) = body.split_at(10);
         for part in [first, second] {
             tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
-            stream.write_all(part.as_bytes()).await.unwrap();
+            client.send(part).await;
         }
-        let mut answer = String::new();
-        within(stream.read_to_string(&mut answer)).await.unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let answer = client.answer().await;
+        assert_eq!(answer.status, 200);
         assert_eq!(upstream.calls()[0].body, body);
     });
 }
@@ -255,10 +246,9 @@ fn a_slow_upload_is_not_cut_by_the_step_windows() {
 #[test]
 fn what_only_looks_changes_no_byte() {
     run(async {
-        let upstream = Upstream::model().await;
         let all = "preset = \"recommended\"\n[stop]\nphrases = [\"/stop\"]\n\
                    [loops]\nstop = 3\n[progress]\ncomments = true\n";
-        let gateway = Gateway::with(&Config::of(upstream.addr, all), &[]).await;
+        let (upstream, gateway) = Config::new(all).start_with_model(&["m"]).await;
         for dialect in &DIALECTS {
             // The upstream streams as chat does, whatever it is asked for.
             for stream in [false, dialect.path == CHAT] {
@@ -266,16 +256,16 @@ fn what_only_looks_changes_no_byte() {
                 let request = gateway.post(dialect.path, asks.clone());
                 let request = request.header("x-run-id", "r-1");
                 let request = request.header("x-session-id", "s-1");
-                let answer = within(request.send()).await.unwrap();
-                assert_eq!(answer.status(), 200, "{}", dialect.path);
+                let answer = request.ask().await;
+                assert_eq!(answer.status, 200, "{}", dialect.path);
                 let wanted = if stream { STREAM } else { WHOLE };
-                assert_eq!(within(answer.text()).await.unwrap(), wanted);
+                assert_eq!(answer.text(), wanted);
                 assert_eq!(upstream.calls().pop().unwrap().body, asks);
             }
         }
         // What is no JSON is refused as without them.
-        let answer = within(gateway.post(CHAT, "").send()).await.unwrap();
-        assert_eq!(answer.status(), 400);
+        let answer = gateway.post(CHAT, "").ask().await;
+        assert_eq!(answer.status, 400);
         assert_eq!(upstream.count(), 6);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, UdpSocket};
 
-use crate::net::{Config, Gateway, Upstream, chat, client, run, within};
+use crate::net::{Ask, Config, Gateway, chat, client, run};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
@@ -21,19 +21,18 @@ async fn status(address: IpAddr, gateway: &Gateway, path: &str, key: &str) -> u1
     let url = format!("http://{address}:{}{path}", gateway.addr.port());
     // A peer of another machine may claim to be of this one.
     let request = client().get(url).header("host", "localhost");
-    let answer = within(request.bearer_auth(key).send()).await.unwrap();
-    answer.status().as_u16()
+    let answer = request.bearer_auth(key).ask().await;
+    answer.status.as_u16()
 }
 
 #[test]
 fn with_keys_it_listens_beyond_loopback_and_without_a_token_only_this_machine_operates() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, AUTH);
-        let gateway = Gateway::everywhere(&config, &[KEYS]).await;
+        let config = Config::new(AUTH).env(KEYS.0, KEYS.1).listen("0.0.0.0:0");
+        let (_upstream, gateway) = config.start_with_model(&["m"]).await;
         let call = gateway.post("/v1/chat/completions", chat("ok"));
-        let answer = within(call.bearer_auth("sk-coder").send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let answer = call.bearer_auth("sk-coder").ask().await;
+        assert_eq!(answer.status, 200);
 
         assert_eq!(
             status([127, 0, 0, 1].into(), &gateway, "/runs", "sk-coder").await,
@@ -58,10 +57,11 @@ fn with_keys_it_listens_beyond_loopback_and_without_a_token_only_this_machine_op
 #[test]
 fn with_a_token_the_operator_may_be_anywhere() {
     run(async {
-        let upstream = Upstream::model().await;
-        let more = format!("{AUTH}[control]\ntoken_env = \"TEST_TOKEN\"");
-        let config = Config::of(upstream.addr, &more);
-        let gateway = Gateway::everywhere(&config, &[KEYS, ("TEST_TOKEN", "t0ken")]).await;
+        let config = Config::new(format_args!("{AUTH}[control]\ntoken_env = \"TEST_TOKEN\""))
+            .env(KEYS.0, KEYS.1)
+            .env("TEST_TOKEN", "t0ken")
+            .listen("0.0.0.0:0");
+        let (_upstream, gateway) = config.start_with_model(&["m"]).await;
         let addresses = [Some([127, 0, 0, 1].into()), outer()];
         for address in addresses.into_iter().flatten() {
             assert_eq!(status(address, &gateway, "/runs", "t0ken").await, 200);

@@ -1,6 +1,6 @@
 //! What an operator reads on stderr of calls and runs that are over.
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, chat, eventually, run};
 
 const LIMITS: &str = "[run]\nmax_turns = 1\n[attempt]\nstep_timeout = \"300ms\"\n";
 
@@ -8,9 +8,7 @@ const LIMITS: &str = "[run]\nmax_turns = 1\n[attempt]\nstep_timeout = \"300ms\"\
 /// ends of this run.
 async fn logged(gateway: &Gateway, user: &str, id: &str, says: &str) -> Vec<String> {
     let request = gateway.post(CHAT, chat(user)).header("x-run-id", id);
-    let answer = within(request.send()).await.unwrap();
-    // An error event, if it is one.
-    let _read = within(answer.bytes()).await.unwrap();
+    request.ask().await;
     eventually(async || {
         let log = gateway.log();
         let of_run = format!(" run={id} ");
@@ -32,8 +30,7 @@ async fn logged(gateway: &Gateway, user: &str, id: &str, says: &str) -> Vec<Stri
 #[test]
 fn each_end_is_one_line_of_its_level() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, LIMITS), &[]).await;
+        let (_upstream, gateway) = Config::new(LIMITS).start_with_model(&["m"]).await;
 
         let whole = logged(&gateway, "ok", "r-ok", "completed").await;
         let cut = logged(&gateway, "stall", "r-cut", "step_timeout").await;

@@ -3,7 +3,7 @@
 use reqwest::StatusCode;
 use serde_json::{Value, json};
 
-use crate::net::{CHAT, Config, Gateway, Upstream, eventually, run, within};
+use crate::net::{Answer, Ask, CHAT, Config, Gateway, eventually, run};
 
 /// A request after this many calls of one tool with one result.
 fn polled(times: usize) -> String {
@@ -19,23 +19,23 @@ fn polled(times: usize) -> String {
     json!({"model": "m", "messages": messages, "tools": [tool]}).to_string()
 }
 
-async fn asks(gateway: &Gateway, times: usize) -> reqwest::Response {
+async fn asks(gateway: &Gateway, times: usize) -> Answer {
     let request = gateway.post(CHAT, polled(times)).header("x-run-id", "r-1");
-    within(request.send()).await.unwrap()
+    request.ask().await
 }
 
 #[test]
 fn a_loop_ends_its_run_and_is_written_down() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[loops]\nstop = 4");
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new("[loops]\nstop = 4")
+            .start_with_model(&["m"])
+            .await;
         for times in 0..4 {
-            assert_eq!(asks(&gateway, times).await.status(), 200, "{times}");
+            assert_eq!(asks(&gateway, times).await.status, 200, "{times}");
         }
         let looped = asks(&gateway, 4).await;
-        assert_eq!(looped.status(), StatusCode::UNPROCESSABLE_ENTITY);
-        assert_eq!(looped.headers()["x-terminal-reason"], "loop_detected");
+        assert_eq!(looped.status, StatusCode::UNPROCESSABLE_ENTITY);
+        assert_eq!(looped.headers["x-terminal-reason"], "loop_detected");
         assert_eq!(upstream.count(), 4);
         let record = eventually(async || gateway.records().first().cloned()).await;
         assert_eq!(record["reason"], "loop_detected");
@@ -45,28 +45,23 @@ fn a_loop_ends_its_run_and_is_written_down() {
 #[test]
 fn a_loop_that_is_only_observed_is_told() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[loops]\nstop = 2\nobserve = true");
-        let gateway = Gateway::with(&config, &[]).await;
-        let mut events = within(gateway.get("/events").send()).await.unwrap();
+        let (_upstream, gateway) = Config::new("[loops]\nstop = 2\nobserve = true")
+            .start_with_model(&["m"])
+            .await;
+        let mut events = gateway.get("/events").open().await;
         for times in 0..5 {
-            assert_eq!(asks(&gateway, times).await.status(), 200, "{times}");
+            assert_eq!(asks(&gateway, times).await.status, 200, "{times}");
         }
         assert_eq!(gateway.json("/runs/r-1").await["reason"], Value::Null);
-        let mut told = String::new();
-        while !told.contains("\"kind\":\"loop\"") {
-            let chunk = within(events.chunk()).await.unwrap().unwrap();
-            told += std::str::from_utf8(&chunk).unwrap();
-        }
+        events.until("\"kind\":\"loop\"").await;
     });
 }
 
 #[test]
 fn without_the_table_nobody_looks() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        assert_eq!(asks(&gateway, 50).await.status(), 200);
-        assert_eq!(asks(&gateway, 51).await.status(), 200);
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
+        assert_eq!(asks(&gateway, 50).await.status, 200);
+        assert_eq!(asks(&gateway, 51).await.status, 200);
     });
 }

@@ -1,13 +1,13 @@
 //! What is counted, for Prometheus.
 
-use crate::net::{CHAT, Config, Gateway, Upstream, candidate, eventually, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, eventually, run};
 
 async fn scrape(gateway: &Gateway) -> String {
-    let answer = within(gateway.get("/metrics").send()).await.unwrap();
-    assert_eq!(answer.status(), 200);
+    let answer = gateway.get("/metrics").ask().await;
+    assert_eq!(answer.status, 200);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    assert_eq!(answer.headers()["content-type"], kind);
-    within(answer.text()).await.unwrap()
+    assert_eq!(answer.headers["content-type"], kind);
+    answer.text().to_owned()
 }
 
 fn value(text: &str, sample: &str) -> u64 {
@@ -18,22 +18,21 @@ fn value(text: &str, sample: &str) -> u64 {
 #[test]
 fn each_call_and_each_run_is_counted_once() {
     run(async {
-        let upstream = Upstream::model().await;
         let more = "[retry]\nbase_delay = \"0s\"";
-        let config = Config::candidates(upstream.addr, more, &["500", "slow", "stall"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (_upstream, gateway) = Config::new(more)
+            .start_with_model(&["500", "slow", "stall"])
+            .await;
         let ask = |model: &str| {
             let body = format!("{{\"model\":\"{model}\",\"stream\":true,\"messages\":[]}}");
             gateway.post(CHAT, body)
         };
         // Two tries of the first candidate, then the second serves: 7 and 2 tokens.
         for _ in 0..2 {
-            let answer = within(ask("500").send()).await.unwrap();
-            within(answer.bytes()).await.unwrap();
+            ask("500").ask().await;
         }
         let served = "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}";
         let stalled = ask("stall").header("x-run-id", "r-1");
-        let stalled = within(stalled.send()).await.unwrap();
+        let stalled = stalled.open().await;
         let text = eventually(async || {
             let text = scrape(&gateway).await;
             let runs = value(&text, "agent_runs_ended_total{reason=\"completed\"}");
@@ -86,11 +85,9 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
     run(async {
         let upstream = Upstream::model().await;
         let of = |limit: &str| {
-            let silent = candidate("silent", &format!("http://{}", upstream.addr));
-            let gone = candidate("gone", "http://127.0.0.1:1");
-            Config::new(&format!(
-                "[attempt]\nfirst_token_timeout = \"{limit}\"\n{silent}{gone}"
-            ))
+            Config::new(format_args!("[attempt]\nfirst_token_timeout = \"{limit}\""))
+                .candidate("silent", upstream.addr)
+                .candidate("gone", ([127, 0, 0, 1], 1).into())
         };
         let body = "{\"model\":\"silent\",\"messages\":[]}";
         let count = |text: &str, candidate: &str, outcome: &str| {
@@ -98,10 +95,9 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
             value(text, &format!("agent_attempts_total{{{labels}}}"))
         };
 
-        let gateway = Gateway::with(&of("200ms"), &[]).await;
-        let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
-        assert!(!answer.status().is_success());
-        within(answer.bytes()).await.unwrap();
+        let gateway = of("200ms").start().await;
+        let answer = gateway.post(CHAT, body).ask().await;
+        assert!(!answer.status.is_success());
         let text = scrape(&gateway).await;
         let counts = [("silent", "step_timeout"), ("gone", "error")];
         assert_eq!(
@@ -110,8 +106,8 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
             "{text}"
         );
 
-        let gateway = Gateway::with(&of("60s"), &[]).await;
-        let leaves = tokio::spawn(gateway.post(CHAT, body).send());
+        let gateway = of("60s").start().await;
+        let leaves = tokio::spawn(gateway.post(CHAT, body).ask());
         upstream.until_count(2).await;
         leaves.abort();
         eventually(async || {
@@ -126,8 +122,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
 #[test]
 fn what_callers_send_makes_no_series() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let series = |text: &str| text.lines().filter(|line| !line.starts_with('#')).count();
         let mut counts = Vec::new();
         for number in 0..3 {
@@ -135,8 +130,7 @@ fn what_callers_send_makes_no_series() {
             let request = gateway
                 .post(CHAT, body)
                 .header("x-run-id", format!("r-{number}"));
-            let answer = within(request.send()).await.unwrap();
-            within(answer.bytes()).await.unwrap();
+            request.ask().await;
             let text = eventually(async || {
                 let text = scrape(&gateway).await;
                 let done = "agent_calls_ended_total{reason=\"completed\",candidate=\"m\"}";

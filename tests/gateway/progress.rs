@@ -1,23 +1,14 @@
 //! What is said of calls that take long.
 
-use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Streaming, Upstream, run};
 
 /// A call that says nothing after its first token.
-async fn silent(more: &str) -> (Upstream, Gateway, reqwest::Response) {
-    let upstream = Upstream::model().await;
-    let gateway = Gateway::with(&Config::of(upstream.addr, more), &[]).await;
+async fn silent(more: &str) -> (Upstream, Gateway, Streaming) {
+    let (upstream, gateway) = Config::new(more).start_with_model(&["m"]).await;
     let body = "{\"model\":\"m\",\"user\":\"stall\",\"stream\":true,\"messages\":[]}";
     let request = gateway.post(CHAT, body).header("x-run-id", "r-1");
-    let stream = within(request.send()).await.unwrap();
+    let stream = request.open().await;
     (upstream, gateway, stream)
-}
-
-async fn reads_until(answer: &mut reqwest::Response, what: &str) {
-    let mut text = String::new();
-    while !text.contains(what) {
-        let chunk = within(answer.chunk()).await.unwrap().unwrap();
-        text += std::str::from_utf8(&chunk).unwrap();
-    }
 }
 
 #[test]
@@ -26,7 +17,7 @@ fn a_stream_that_is_silent_is_kept_alive_again_and_again() {
         let more = "[progress]\nnotify_after = \"0s\"\nkeep_alive = \"50ms\"";
         let (_upstream, _gateway, mut stream) = silent(more).await;
         for _ in 0..3 {
-            reads_until(&mut stream, "\n:").await;
+            stream.until("\n:").await;
         }
     });
 }
@@ -35,12 +26,11 @@ fn a_stream_that_is_silent_is_kept_alive_again_and_again() {
 fn observers_are_told_what_takes_long() {
     run(async {
         let more = "[progress]\nnotify_after = \"100ms\"";
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, more), &[]).await;
-        let mut events = within(gateway.get("/events").send()).await.unwrap();
+        let (_upstream, gateway) = Config::new(more).start_with_model(&["m"]).await;
+        let mut events = gateway.get("/events").open().await;
         let body = "{\"model\":\"m\",\"user\":\"silent\",\"messages\":[]}";
-        let call = tokio::spawn(gateway.post(CHAT, body).send());
-        reads_until(&mut events, "\"kind\":\"working\"").await;
+        let call = tokio::spawn(gateway.post(CHAT, body).ask());
+        events.until("\"kind\":\"working\"").await;
         call.abort();
     });
 }

@@ -1,11 +1,10 @@
 //! SIGTERM: open calls learn why, and the process ends.
 
-use tokio::{
-    io::AsyncWriteExt,
-    net::{TcpSocket, TcpStream},
-};
+use tokio::net::TcpSocket;
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, error_event, eventually, run, within};
+use crate::net::{
+    Ask, CHAT, Config, Gateway, Raw, Upstream, chat, error_event, eventually, run, within,
+};
 
 #[test]
 fn an_idle_gateway_ends_cleanly() {
@@ -15,9 +14,9 @@ fn an_idle_gateway_ends_cleanly() {
             // Its connection stays open.
             let client = crate::net::client();
             let health = client.get(format!("http://{}/healthz", gateway.addr));
-            assert_eq!(within(health.send()).await.unwrap().status(), 200);
+            assert_eq!(health.ask().await.status, 200);
             gateway.signal(signal);
-            assert_eq!(gateway.ended().await.code(), Some(0), "{signal}");
+            assert_eq!(gateway.exit_status().await.code(), Some(0), "{signal}");
         }
     });
 }
@@ -26,20 +25,18 @@ fn an_idle_gateway_ends_cleanly() {
 fn an_open_stream_ends_with_the_shutdown_event() {
     run(async {
         let upstream = Upstream::model().await;
-        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        let mut stream = within(gateway.post(CHAT, chat("stall")).send())
-            .await
-            .unwrap();
-        let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
+        let mut gateway = Config::new("")
+            .candidates(&["m"], upstream.addr)
+            .start()
+            .await;
+        let mut stream = gateway.post(CHAT, chat("stall")).open().await;
+        let mut text = stream.until("data:").await;
         gateway.signal("TERM");
-        while let Some(chunk) = within(stream.chunk()).await.unwrap() {
-            text.extend(chunk);
-        }
-        let text = String::from_utf8(text).unwrap();
+        text += &stream.rest().await;
         let (before, data) = error_event(&text);
         assert!(before.starts_with("data: "), "the tokens came first");
         assert_eq!(data["code"], "shutdown");
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
         upstream.until_open(0).await;
     });
 }
@@ -49,16 +46,19 @@ fn an_open_stream_ends_with_the_shutdown_event() {
 fn a_call_that_waits_is_answered_503_and_may_be_retried() {
     run(async {
         let upstream = Upstream::model().await;
-        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        let call = tokio::spawn(gateway.post(CHAT, chat("silent")).send());
+        let mut gateway = Config::new("")
+            .candidates(&["m"], upstream.addr)
+            .start()
+            .await;
+        let call = tokio::spawn(gateway.post(CHAT, chat("silent")).ask());
         upstream.until_open(1).await;
         gateway.signal("TERM");
-        let answer = within(call).await.unwrap().unwrap();
-        assert_eq!(answer.status(), 503);
-        assert_eq!(answer.headers()["x-terminal-reason"], "shutdown");
-        assert_eq!(answer.headers()["x-should-retry"], "true");
-        assert_eq!(answer.headers()["retry-after"], "1");
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        let answer = within(call).await.unwrap();
+        assert_eq!(answer.status, 503);
+        assert_eq!(answer.headers["x-terminal-reason"], "shutdown");
+        assert_eq!(answer.headers["x-should-retry"], "true");
+        assert_eq!(answer.headers["retry-after"], "1");
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
     });
 }
 
@@ -67,17 +67,20 @@ fn a_call_that_waits_is_answered_503_and_may_be_retried() {
 fn a_client_that_does_not_read_does_not_keep_the_process() {
     run(async {
         let upstream = Upstream::model().await;
-        let mut gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+        let mut gateway = Config::new("")
+            .candidates(&["m"], upstream.addr)
+            .start()
+            .await;
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
-        let mut stream = socket.connect(gateway.addr).await.unwrap();
+        let mut client = Raw::new(socket.connect(gateway.addr).await.unwrap());
         let body = chat("flood");
         let head = format!(
             "POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {}",
             body.len()
         );
         let request = format!("{head}\r\n\r\n{body}");
-        stream.write_all(request.as_bytes()).await.unwrap();
+        client.send(&request).await;
         upstream.until_open(1).await;
         // Until nothing more goes into the sockets.
         let (mut sent, mut still) = (0, 0);
@@ -89,8 +92,8 @@ fn a_client_that_does_not_read_does_not_keep_the_process() {
         .await;
         gateway.signal("TERM");
         upstream.until_open(0).await;
-        assert_eq!(gateway.ended().await.code(), Some(0));
-        drop(stream);
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
+        drop(client);
     });
 }
 
@@ -98,13 +101,12 @@ fn a_client_that_does_not_read_does_not_keep_the_process() {
 fn does_not_keep_the_process(half: &str) {
     run(async {
         let mut gateway = Gateway::embedded().await;
-        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-        stream.write_all(half.as_bytes()).await.unwrap();
+        let client = Raw::request(gateway.addr, half).await;
         // Another answer: the first connection was accepted before.
         gateway.json("/v1/models").await;
         gateway.signal("TERM");
-        assert_eq!(gateway.ended().await.code(), Some(0));
-        drop(stream);
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
+        drop(client);
     });
 }
 
@@ -128,49 +130,42 @@ fn a_client_that_sends_half_a_body_does_not_keep_the_process() {
 #[test]
 fn a_drain_lets_what_is_under_way_finish_until_the_second_signal() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[control]\ndrain = \"1h\"");
-        let mut gateway = Gateway::with(&config, &[]).await;
+        let (upstream, mut gateway) = Config::new("[control]\ndrain = \"1h\"")
+            .start_with_model(&["m"])
+            .await;
         // It goes on for as long as it may, so that the drain does.
-        let endless = gateway.post(CHAT, chat("stall")).send();
-        let endless = within(endless).await.unwrap();
-        let mut stream = within(gateway.post(CHAT, chat("held")).send())
-            .await
-            .unwrap();
-        let mut text = within(stream.chunk()).await.unwrap().unwrap().to_vec();
+        let mut endless = gateway.post(CHAT, chat("stall")).open().await;
+        let mut stream = gateway.post(CHAT, chat("held")).open().await;
+        let mut text = stream.until("data:").await;
         gateway.signal("TERM");
 
         let refused = eventually(async || {
-            let answer = within(gateway.post(CHAT, chat("ok")).send()).await.unwrap();
-            (answer.status() == 503).then_some(answer)
+            let answer = gateway.post(CHAT, chat("ok")).ask().await;
+            (answer.status == 503).then_some(answer)
         })
         .await;
-        assert_eq!(refused.headers()["x-terminal-reason"], "shutdown");
-        assert_eq!(refused.headers()["x-should-retry"], "true");
+        assert_eq!(refused.headers["x-terminal-reason"], "shutdown");
+        assert_eq!(refused.headers["x-should-retry"], "true");
         upstream.resume();
-        while let Some(chunk) = within(stream.chunk()).await.unwrap() {
-            text.extend(chunk);
-        }
-        let text = String::from_utf8(text).unwrap();
+        text += &stream.rest().await;
         assert!(text.ends_with("data: [DONE]\n\n"), "{text}");
         gateway.signal("TERM");
-        let text = within(endless.text()).await.unwrap();
+        let text = endless.rest().await;
         assert_eq!(error_event(&text).1["code"], "shutdown");
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
     });
 }
 
 #[test]
 fn a_drain_ends_at_its_limit() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::of(upstream.addr, "[control]\ndrain = \"300ms\"");
-        let mut gateway = Gateway::with(&config, &[]).await;
-        let stream = within(gateway.post(CHAT, chat("stall")).send());
-        let stream = stream.await.unwrap();
+        let (_upstream, mut gateway) = Config::new("[control]\ndrain = \"300ms\"")
+            .start_with_model(&["m"])
+            .await;
+        let mut stream = gateway.post(CHAT, chat("stall")).open().await;
         gateway.signal("TERM");
-        let text = within(stream.text()).await.unwrap();
+        let text = stream.rest().await;
         assert_eq!(error_event(&text).1["code"], "shutdown");
-        assert_eq!(gateway.ended().await.code(), Some(0));
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
     });
 }

@@ -1,29 +1,23 @@
 //! Requests that are answered before they were read.
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, BufReader},
-    net::TcpStream,
-};
-
-use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
+use crate::net::{Ask, CHAT, Config, Gateway, Raw, Upstream, run};
 
 const ASKS: &str = "{\"model\":\"500\",\"messages\":[]}";
+
+const HEALTH: &str = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
 
 const LONG: usize = 8 * 1024 * 1024;
 const PIECE: usize = 64 * 1024;
 
 /// A gateway whose run `r-1` is over.
 async fn after_the_end() -> (Gateway, Upstream) {
-    let upstream = Upstream::model().await;
     let limits = "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1";
-    let config = Config::candidates(upstream.addr, limits, &["500"]);
-    let gateway = Gateway::with(&config, &[]).await;
+    let (upstream, gateway) = Config::new(limits).start_with_model(&["500"]).await;
     for _ in 0..2 {
         let request = gateway.post(CHAT, ASKS).header("x-run-id", "r-1");
-        let answer = within(request.send()).await.unwrap();
-        assert_eq!(answer.status(), 500);
+        let answer = request.ask().await;
+        assert_eq!(answer.status, 500);
         // Read to its end: only then the call has failed for the gateway too.
-        within(answer.bytes()).await.unwrap();
     }
     (gateway, upstream)
 }
@@ -50,20 +44,6 @@ fn chunk() -> String {
     format!("{PIECE:x}\r\n{}\r\n", " ".repeat(PIECE))
 }
 
-/// The head of one answer, in lower case, and its body.
-async fn answer(connection: &mut BufReader<TcpStream>) -> (String, String) {
-    let mut head = Vec::new();
-    while !head.ends_with(b"\r\n\r\n") {
-        head.push(connection.read_u8().await.unwrap());
-    }
-    let head = String::from_utf8(head).unwrap().to_ascii_lowercase();
-    let length = head.split_once("content-length: ").unwrap().1;
-    let length = length.split_once("\r\n").unwrap().0.parse().unwrap();
-    let mut body = vec![0; length];
-    connection.read_exact(&mut body).await.unwrap();
-    (head, String::from_utf8(body).unwrap())
-}
-
 /// SDKs that see a reset ask again, and never learn why.
 #[test]
 fn who_uploads_to_a_run_that_is_over_learns_so_and_keeps_the_connection() {
@@ -71,27 +51,25 @@ fn who_uploads_to_a_run_that_is_over_learns_so_and_keeps_the_connection() {
         let (gateway, upstream) = after_the_end().await;
         for request in [announced(), chunked()] {
             for turn in 0..20 {
-                let connection = TcpStream::connect(gateway.addr).await.unwrap();
-                let mut connection = BufReader::new(connection);
+                let mut connection = Raw::connect(gateway.addr).await;
 
                 // As most clients do: all of it first.
                 for piece in &request {
-                    let sent = within(connection.write_all(piece.as_bytes())).await;
+                    let sent = connection.try_send(piece).await;
                     sent.unwrap_or_else(|error| panic!("turn {turn}: {error}"));
                 }
 
-                let (head, body) = within(answer(&mut connection)).await;
-                assert!(head.starts_with("http/1.1 422 "), "{head}");
+                let answer = connection.answer().await;
+                assert_eq!(answer.status, 422, "{answer:?}");
                 let reason = "per_dispatch_errors_exceeded";
-                assert!(head.contains(&format!("x-terminal-reason: {reason}")));
-                assert!(!head.contains("connection: close"), "{head}");
-                assert!(body.contains(reason), "{body}");
+                assert_eq!(answer.reason(), Some(reason));
+                assert_ne!(answer.header("connection"), Some("close"));
+                assert!(answer.text().contains(reason), "{answer:?}");
 
-                let next = b"GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
-                connection.write_all(next).await.unwrap();
-                let (head, body) = within(answer(&mut connection)).await;
-                assert!(head.starts_with("http/1.1 200 "), "{head}");
-                assert_eq!(body, "ok\n");
+                connection.send(HEALTH).await;
+                let answer = connection.answer().await;
+                assert_eq!(answer.status, 200, "{answer:?}");
+                assert_eq!(answer.text(), "ok\n");
             }
         }
         assert_eq!(upstream.count(), 2, "nobody was asked");
@@ -103,23 +81,17 @@ fn who_uploads_to_a_run_that_is_over_learns_so_and_keeps_the_connection() {
 fn half_an_upload_is_answered() {
     run(async {
         let (gateway, _upstream) = after_the_end().await;
-        let connection = TcpStream::connect(gateway.addr).await.unwrap();
-        let mut connection = BufReader::new(connection);
+        let mut connection = Raw::connect(gateway.addr).await;
         let request = announced();
         let (half, rest) = request.split_at(2);
-        connection
-            .write_all(half.concat().as_bytes())
-            .await
-            .unwrap();
+        connection.send(&half.concat()).await;
 
-        let (head, _) = within(answer(&mut connection)).await;
-        assert!(head.starts_with("http/1.1 422 "), "{head}");
+        let answer = connection.answer().await;
+        assert_eq!(answer.status, 422, "{answer:?}");
 
-        let next = "GET /healthz HTTP/1.1\r\nhost: h\r\n\r\n";
-        let rest = rest.concat() + next;
-        within(connection.write_all(rest.as_bytes())).await.unwrap();
-        let (head, _) = within(answer(&mut connection)).await;
-        assert!(head.starts_with("http/1.1 200 "), "{head}");
+        connection.send(&(rest.concat() + HEALTH)).await;
+        let answer = connection.answer().await;
+        assert_eq!(answer.status, 200, "{answer:?}");
     });
 }
 
@@ -127,12 +99,12 @@ fn half_an_upload_is_answered() {
 fn an_upload_without_an_end_is_cut() {
     run(async {
         let (gateway, _upstream) = after_the_end().await;
-        let mut connection = TcpStream::connect(gateway.addr).await.unwrap();
+        let mut connection = Raw::connect(gateway.addr).await;
         let head = head("transfer-encoding: chunked");
-        connection.write_all(head.as_bytes()).await.unwrap();
+        connection.send(&head).await;
         let chunk = chunk();
         let mut sent = 0;
-        while within(connection.write_all(chunk.as_bytes())).await.is_ok() {
+        while connection.try_send(&chunk).await.is_ok() {
             sent += PIECE;
             assert!(sent < 16 * LONG, "it is read for ever");
         }

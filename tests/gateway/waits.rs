@@ -2,36 +2,26 @@
 
 use serde_json::{Value, json};
 
-use crate::net::{CHAT, Config, Gateway, Upstream, chat, eventually, run, within};
+use crate::net::{Ask, Config, Gateway, Upstream, eventually, run, within};
 
 async fn start() -> (Upstream, Gateway) {
-    let upstream = Upstream::model().await;
-    let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+    let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
     (upstream, gateway)
-}
-
-/// A stream that goes on, of this owner, run and session.
-async fn open(gateway: &Gateway, owner: &str, id: &str, session: &str) -> reqwest::Response {
-    let request = gateway.post(CHAT, chat("stall")).bearer_auth(owner);
-    let request = request
-        .header("x-run-id", id)
-        .header("x-session-id", session);
-    within(request.send()).await.unwrap()
 }
 
 async fn abort_session(gateway: &Gateway, session: &str) -> Value {
     let abort = gateway.post(&format!("/sessions/{session}/abort"), "");
-    let answer = within(abort.send()).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    serde_json::from_slice(&within(answer.bytes()).await.unwrap()).unwrap()
+    let answer = abort.ask().await;
+    assert_eq!(answer.status, 200);
+    answer.json()
 }
 
 #[test]
 fn whoever_waits_is_answered_at_the_end_and_after_it() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let _stream = open(&gateway, "one", "r-1", "s-1").await;
-        let waits = [1, 2, 3].map(|_| tokio::spawn(gateway.get("/runs/r-1/wait").send()));
+        let _stream = gateway.open_stream("one", "r-1", "s-1").await;
+        let waits = [1, 2, 3].map(|_| tokio::spawn(gateway.get("/runs/r-1/wait").ask()));
         let short = gateway.json("/runs/r-1/wait?limit=20ms").await;
         assert_eq!(short, json!({"ended": false}));
         assert_eq!(gateway.json("/runs/r-1").await["reason"], Value::Null);
@@ -39,9 +29,9 @@ fn whoever_waits_is_answered_at_the_end_and_after_it() {
 
         assert!(gateway.abort("r-1").await);
         for wait in waits {
-            let answer = within(wait).await.unwrap().unwrap();
-            assert_eq!(answer.status(), 200);
-            let ended: Value = serde_json::from_slice(&answer.bytes().await.unwrap()).unwrap();
+            let answer = within(wait).await.unwrap();
+            assert_eq!(answer.status, 200);
+            let ended = answer.json();
             assert_eq!(ended["run"], "r-1");
             assert_eq!(ended["reason"], "aborted");
         }
@@ -54,16 +44,16 @@ fn whoever_waits_is_answered_at_the_end_and_after_it() {
 fn a_wait_for_nothing_or_without_sense_is_refused() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let _stream = open(&gateway, "one", "r-1", "s-1").await;
+        let _stream = gateway.open_stream("one", "r-1", "s-1").await;
         for (path, status, told) in [
             ("/runs/r-2/wait", 404, "no run r-2"),
             ("/runs/a%20b/wait", 400, "an id is 1 to 128"),
             ("/runs/r-1/wait?limit=soon", 400, "limit = \"soon\""),
             ("/runs/r-1/wait?until=5s", 400, "unknown parameter"),
         ] {
-            let answer = within(gateway.get(path).send()).await.unwrap();
-            assert_eq!(answer.status(), status, "{path}");
-            let text = within(answer.text()).await.unwrap();
+            let answer = gateway.get(path).ask().await;
+            assert_eq!(answer.status, status, "{path}");
+            let text = answer.text();
             assert!(text.contains(told), "{path}: {text}");
         }
     });
@@ -73,8 +63,8 @@ fn a_wait_for_nothing_or_without_sense_is_refused() {
 fn a_wait_is_for_the_runs_of_all_owners_of_an_id() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let one = open(&gateway, "one", "r-1", "s-1").await;
-        let two = open(&gateway, "two", "r-1", "s-2").await;
+        let one = gateway.open_stream("one", "r-1", "s-1").await;
+        let two = gateway.open_stream("two", "r-1", "s-2").await;
         assert_eq!(
             abort_session(&gateway, "s-1").await,
             json!({"runs": ["r-1"]})
@@ -98,16 +88,16 @@ fn a_wait_is_for_the_runs_of_all_owners_of_an_id() {
 fn a_client_that_leaves_waits_no_longer() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let _stream = open(&gateway, "one", "r-1", "s-1").await;
-        let before = gateway.open_files();
+        let _stream = gateway.open_stream("one", "r-1", "s-1").await;
+        let before = gateway.process.open_files();
         let waits: Vec<_> = (0..20)
-            .map(|_| tokio::spawn(gateway.get("/runs/r-1/wait?limit=10m").send()))
+            .map(|_| tokio::spawn(gateway.get("/runs/r-1/wait?limit=10m").ask()))
             .collect();
-        eventually(async || (gateway.open_files() >= before + 20).then_some(())).await;
+        eventually(async || (gateway.process.open_files() >= before + 20).then_some(())).await;
         for wait in waits {
             wait.abort();
         }
-        eventually(async || (gateway.open_files() <= before).then_some(())).await;
+        eventually(async || (gateway.process.open_files() <= before).then_some(())).await;
         assert_eq!(gateway.json("/runs/r-1").await["reason"], Value::Null);
     });
 }
@@ -123,7 +113,7 @@ fn a_session_is_ended_across_owners_and_once() {
             ("two", "r-3", "s-1"),
             ("two", "r-4", "s-2"),
         ] {
-            streams.push(open(&gateway, owner, id, session).await);
+            streams.push(gateway.open_stream(owner, id, session).await);
         }
         let ended = abort_session(&gateway, "s-1").await;
         assert_eq!(ended, json!({"runs": ["r-1", "r-2", "r-3"]}));
@@ -139,7 +129,7 @@ fn a_session_is_ended_across_owners_and_once() {
 fn a_run_that_is_over_is_not_touched() {
     run(async {
         let (_upstream, gateway) = start().await;
-        let _stream = open(&gateway, "one", "r-1", "s-1").await;
+        let _stream = gateway.open_stream("one", "r-1", "s-1").await;
         assert!(gateway.abort("r-1").await);
         assert!(!gateway.abort("r-1").await);
         let over = gateway.json("/runs/r-1").await;

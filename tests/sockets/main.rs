@@ -23,3 +23,4 @@ mod readers;
 mod reqwest_adapter;
 mod restarts;
 mod sessions;
+mod upstream_process;

@@ -19,7 +19,8 @@ use tower_agent::{
     adapter::reqwest::ReqwestService,
 };
 
-use crate::net::{Process, eventually, run, within};
+use super::upstream_process::UpstreamProcess;
+use crate::net::{run, until, within};
 
 const EVERY: Duration = Duration::from_millis(50);
 /// What a process that lives takes for an answer, also on a busy machine.
@@ -70,24 +71,24 @@ fn prompt(port: u16) -> Request<Full<Bytes>> {
 #[test]
 fn calls_wait_while_the_process_restarts_and_each_is_served_once() {
     run(async {
-        let upstream = Process::start();
+        let upstream = UpstreamProcess::start().await;
         let port = upstream.port;
         let (service, probes, sent) = client(port, 60 * SILENT);
         let first = service.clone().oneshot(prompt(port)).await.unwrap();
         assert_eq!(first, r#"{"served":1}"#);
         assert_eq!(probes.load(Ordering::SeqCst), 0);
 
-        upstream.kill();
+        upstream.process.kill().await;
         let calls: Vec<_> = (0..20)
             .map(|_| tokio::spawn(service.clone().oneshot(prompt(port))))
             .collect();
         // It is asked after again and again, and nobody is told anything.
-        eventually(async || (probes.load(Ordering::SeqCst) >= 5).then_some(())).await;
+        until(|| probes.load(Ordering::SeqCst) >= 5).await;
         assert!(calls.iter().all(|call| !call.is_finished()));
         let knocked = sent.load(Ordering::SeqCst);
 
         // The first two to come find it loading, and wait again.
-        let _upstream = Process::start_on(port, 2);
+        let _upstream = UpstreamProcess::start_on(port, 2).await;
         let mut served = BTreeSet::new();
         for call in calls {
             served.insert(within(call).await.unwrap().unwrap());
@@ -107,13 +108,13 @@ fn calls_wait_while_the_process_restarts_and_each_is_served_once() {
 #[test]
 fn a_process_that_is_frozen_is_found_dead() {
     run(async {
-        let upstream = Process::start();
+        let upstream = UpstreamProcess::start().await;
         let port = upstream.port;
         let (service, probes, _) = client(port, SILENT);
         service.clone().oneshot(prompt(port)).await.unwrap();
         let before = probes.load(Ordering::SeqCst);
 
-        upstream.freeze();
+        upstream.process.signal("STOP");
         let error = within(service.oneshot(prompt(port))).await.unwrap_err();
 
         let ended = Terminated::find(&*error).unwrap();

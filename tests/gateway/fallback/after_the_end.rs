@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::sleep;
 
-use crate::net::{CHAT, Config, Gateway, Upstream, asks, eventually, run, within};
+use crate::net::{Ask, CHAT, Config, asks, eventually, run, within};
 
 /// Time for another call, should somebody make one.
 const LATER: Duration = Duration::from_millis(1600);
@@ -17,10 +17,8 @@ const LIMITS: &str = "[attempt]\nfirst_token_timeout = \"1h\"\n[retry]";
 /// A client that leaves once `calls` have come and `open` of them wait; no
 /// other call follows.
 async fn leaves(models: &[&str], stream: bool, calls: &[&str], open: usize) {
-    let upstream = Upstream::model().await;
-    let config = Config::candidates(upstream.addr, LIMITS, models);
-    let gateway = Gateway::with(&config, &[]).await;
-    let call = tokio::spawn(gateway.post(CHAT, asks(models[0], stream)).send());
+    let (upstream, gateway) = Config::new(LIMITS).start_with_model(models).await;
+    let call = tokio::spawn(gateway.post(CHAT, asks(models[0], stream)).ask());
     let there = || upstream.count() == calls.len() && upstream.open() == open;
     eventually(async || there().then_some(())).await;
 
@@ -66,19 +64,19 @@ fn a_client_that_leaves_while_the_second_candidate_is_silent() {
 #[test]
 fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, LIMITS, &["429-later", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(LIMITS)
+            .start_with_model(&["429-later", "ok"])
+            .await;
         let call = gateway.post(CHAT, asks("429-later", false));
-        let call = tokio::spawn(call.header("x-run-id", "r-1").send());
+        let call = tokio::spawn(call.header("x-run-id", "r-1").ask());
         eventually(async || (upstream.count() == 1 && upstream.open() == 0).then_some(())).await;
 
         assert!(gateway.abort("r-1").await);
-        let answer = within(call).await.unwrap().unwrap();
+        let answer = within(call).await.unwrap();
 
-        assert_eq!(answer.status(), 499);
-        assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
-        assert_eq!(answer.headers()["x-should-retry"], "false");
+        assert_eq!(answer.status, 499);
+        assert_eq!(answer.headers["x-terminal-reason"], "aborted");
+        assert_eq!(answer.headers["x-should-retry"], "false");
         sleep(LATER).await;
         assert_eq!(upstream.models(), ["429-later"]);
     });
@@ -88,15 +86,12 @@ fn an_abort_in_a_backoff_is_answered_at_once_and_nothing_follows() {
 #[test]
 fn a_ceiling_that_coincides_with_the_attempts_timeout_is_one_call() {
     let each = ["first_token_timeout", "max_time", "step_timeout"].map(async |attempt| {
-        let upstream = Upstream::model().await;
         let limits =
             format!("[run]\nmax_turn_time = \"2s\"\n[attempt]\n{attempt} = \"2s\"\n[retry]");
-        let config = Config::candidates(upstream.addr, &limits, &["silent"]);
-        let gateway = Gateway::with(&config, &[]).await;
-        let answer = within(gateway.post(CHAT, asks("silent", true)).send());
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.status(), 504, "{attempt}");
-        assert_eq!(answer.headers()["x-terminal-reason"], "max_turn_time");
+        let (upstream, gateway) = Config::new(limits).start_with_model(&["silent"]).await;
+        let answer = gateway.post(CHAT, asks("silent", true)).ask().await;
+        assert_eq!(answer.status, 504, "{attempt}");
+        assert_eq!(answer.headers["x-terminal-reason"], "max_turn_time");
         sleep(LATER).await;
         assert_eq!(upstream.count(), 1, "{attempt}");
     });
@@ -112,28 +107,25 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
         (["429-hour", "silent"], &["429-hour", "silent"]),
     ] {
         run(async {
-            let upstream = Upstream::model().await;
             let limits = format!("{LIMITS}\nper_run = 1\nmax_attempts_per_candidate = 2");
             let models = [models[0], models[1], "400"];
-            let config = Config::candidates(upstream.addr, &limits, &models);
-            let gateway = Gateway::with(&config, &[]).await;
+            let (upstream, gateway) = Config::new(limits).start_with_model(&models).await;
             let ask = |model| {
                 gateway
                     .post(CHAT, asks(model, false))
                     .header("x-run-id", "r-1")
             };
-            let call = tokio::spawn(ask(models[0]).send());
+            let call = tokio::spawn(ask(models[0]).ask());
             upstream.until_count(calls.len()).await;
 
             for _ in 0..2 {
-                let answer = within(ask("400").send()).await.unwrap();
-                assert_eq!(answer.status(), 400);
-                within(answer.bytes()).await.unwrap();
+                let answer = ask("400").ask().await;
+                assert_eq!(answer.status, 400);
             }
-            let answer = within(call).await.unwrap().unwrap();
+            let answer = within(call).await.unwrap();
 
-            assert_eq!(answer.status(), 422);
-            let reason = &answer.headers()["x-terminal-reason"];
+            assert_eq!(answer.status, 422);
+            let reason = &answer.headers["x-terminal-reason"];
             assert_eq!(reason, "per_dispatch_errors_exceeded");
             sleep(LATER).await;
             let tried: Vec<_> = upstream
@@ -149,18 +141,16 @@ fn a_cap_that_another_call_of_the_run_hits_ends_a_call_wherever_it_is() {
 #[test]
 fn an_abort_while_a_candidate_is_silent_asks_no_other() {
     run(async {
-        let upstream = Upstream::model().await;
         let models = ["429-hour", "silent", "ok"];
-        let config = Config::candidates(upstream.addr, LIMITS, &models);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(LIMITS).start_with_model(&models).await;
         let call = gateway.post(CHAT, asks("429-hour", false));
-        let call = tokio::spawn(call.header("x-run-id", "r-1").send());
+        let call = tokio::spawn(call.header("x-run-id", "r-1").ask());
         upstream.until_count(2).await;
 
         assert!(gateway.abort("r-1").await);
-        let answer = within(call).await.unwrap().unwrap();
+        let answer = within(call).await.unwrap();
 
-        assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
+        assert_eq!(answer.headers["x-terminal-reason"], "aborted");
         upstream.until_open(0).await;
         sleep(LATER).await;
         assert_eq!(upstream.models(), ["429-hour", "silent"]);

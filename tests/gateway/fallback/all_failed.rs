@@ -1,23 +1,20 @@
 //! Nobody serves: what the caller is told, and how often it was tried.
 
-use crate::net::{
-    CHAT, ClosedPort, Config, DIALECTS, Gateway, Upstream, asks, candidate, refusal, run, within,
-};
+use crate::net::{Ask, CHAT, ClosedPort, Config, DIALECTS, Upstream, asks, refusal, run};
 
 /// The caller's fault goes nowhere else, and comes back as it was.
 #[test]
 fn a_400_is_one_call_and_its_body_byte_for_byte() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, "[retry]", &["400", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new("[retry]")
+            .start_with_model(&["400", "ok"])
+            .await;
         for (calls, stream) in [(1, false), (2, true)] {
-            let answer = within(gateway.post(CHAT, asks("400", stream)).send());
-            let answer = answer.await.unwrap();
-            assert_eq!(answer.status(), 400);
-            assert_eq!(answer.headers()["x-request-id"], "req_2");
-            assert_eq!(answer.headers().get("x-terminal-reason"), None);
-            assert_eq!(within(answer.text()).await.unwrap(), refusal(400));
+            let answer = gateway.post(CHAT, asks("400", stream)).ask().await;
+            assert_eq!(answer.status, 400);
+            assert_eq!(answer.headers["x-request-id"], "req_2");
+            assert_eq!(answer.headers.get("x-terminal-reason"), None);
+            assert_eq!(answer.text(), refusal(400));
             assert_eq!(upstream.count(), calls);
         }
         assert_eq!(upstream.models(), ["400", "400"]);
@@ -27,20 +24,19 @@ fn a_400_is_one_call_and_its_body_byte_for_byte() {
 #[test]
 fn the_last_answer_is_handed_on_byte_for_byte() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[retry]\nbase_delay = \"1ms\"\nmax_delay = \"2ms\"";
-        let config = Config::candidates(upstream.addr, limits, &["500", "529", "503"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["500", "529", "503"])
+            .await;
         for stream in [false, true] {
             let before = upstream.count();
-            let answer = within(gateway.post(CHAT, asks("500", stream)).send());
-            let answer = answer.await.unwrap();
-            assert_eq!(answer.status(), 503);
-            assert_eq!(answer.headers()["x-request-id"], "req_2");
-            assert_eq!(answer.headers()["x-served-model"], "503");
-            assert_eq!(answer.headers().get("x-should-retry"), None);
-            assert_eq!(answer.headers().get("x-terminal-reason"), None);
-            assert_eq!(within(answer.text()).await.unwrap(), refusal(503));
+            let answer = gateway.post(CHAT, asks("500", stream)).ask().await;
+            assert_eq!(answer.status, 503);
+            assert_eq!(answer.headers["x-request-id"], "req_2");
+            assert_eq!(answer.headers["x-served-model"], "503");
+            assert_eq!(answer.headers.get("x-should-retry"), None);
+            assert_eq!(answer.headers.get("x-terminal-reason"), None);
+            assert_eq!(answer.text(), refusal(503));
             // Who is overloaded is left alone where another can serve.
             let tried = ["500", "500", "529", "503", "503"];
             assert_eq!(upstream.models()[before..], tried);
@@ -52,22 +48,20 @@ fn the_last_answer_is_handed_on_byte_for_byte() {
 fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
     run(async {
         let upstream = Upstream::model().await;
-        let nobody = ClosedPort::new();
-        let gone = nobody.addr;
-        let text = format!(
-            "{}{}",
-            candidate("500", &format!("http://{}", upstream.addr)),
-            candidate("gone", &format!("http://{gone}")),
-        );
-        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        let closed = ClosedPort::new();
+        let gateway = Config::default()
+            .candidate("500", upstream.addr)
+            .candidate("gone", closed.addr)
+            .start()
+            .await;
         for (calls, dialect) in DIALECTS.iter().enumerate() {
             let request = gateway.post(dialect.path, dialect.asks("500", false));
-            let answer = within(request.send()).await.unwrap();
-            assert_eq!(answer.status(), 502);
-            assert_eq!(answer.headers().get("x-terminal-reason"), None);
-            let body = within(answer.text()).await.unwrap();
+            let answer = request.ask().await;
+            assert_eq!(answer.status, 502);
+            assert_eq!(answer.headers.get("x-terminal-reason"), None);
+            let body = answer.text();
             assert_eq!(dialect.error(&body).0, "upstream_failed");
-            assert!(!body.contains(&gone.to_string()), "{body}");
+            assert!(!body.contains(&closed.addr.to_string()), "{body}");
             assert_eq!(upstream.count(), calls + 1);
         }
     });
@@ -77,14 +71,13 @@ fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
 #[test]
 fn a_silence_that_comes_last_is_504() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[attempt]\nfirst_token_timeout = \"2s\"";
-        let config = Config::candidates(upstream.addr, limits, &["500", "silent"]);
-        let gateway = Gateway::with(&config, &[]).await;
-        let answer = within(gateway.post(CHAT, asks("500", true)).send());
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.status(), 504);
-        assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["500", "silent"])
+            .await;
+        let answer = gateway.post(CHAT, asks("500", true)).ask().await;
+        assert_eq!(answer.status, 504);
+        assert_eq!(answer.headers["x-terminal-reason"], "step_timeout");
         assert_eq!(upstream.models(), ["500", "silent"]);
     });
 }

@@ -2,12 +2,7 @@
 
 use std::fmt::Write as _;
 
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-
-use crate::net::{CHAT, Config, Gateway, Upstream, run, within};
+use crate::net::{Ask, CHAT, Config, Raw, Upstream, run};
 
 /// The only bytes that may change, as they stand in the prompt.
 const MODEL: &str = "\"model\" : \"500\"";
@@ -32,16 +27,14 @@ fn prompt(bytes: usize) -> String {
 #[test]
 fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, "[retry]", &["500", "a-longer-name"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new("[retry]")
+            .start_with_model(&["500", "a-longer-name"])
+            .await;
         let body = prompt(5_000_000);
 
-        let answer = within(gateway.post(CHAT, body.clone()).send())
-            .await
-            .unwrap();
+        let answer = gateway.post(CHAT, body.clone()).ask().await;
 
-        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.status, 200);
         assert_eq!(upstream.models(), ["500", "500", "a-longer-name"]);
         let second = body.replacen(MODEL, "\"model\" : \"a-longer-name\"", 1);
         let seen = upstream.calls();
@@ -58,15 +51,16 @@ fn a_large_prompt_reaches_the_second_candidate_byte_for_byte_but_for_the_model()
 fn each_candidate_is_sent_its_own_model() {
     run(async {
         let upstream = Upstream::model().await;
-        let candidates = format!(
-            "[[candidates]]\nname = \"one\"\nmodel = \"503\"\nbase_url = \"http://{0}/v1\"\n\
-             [[candidates]]\nname = \"two\"\nmodel = \"org/\\\"second\\\" é\"\nbase_url = \"http://{0}/v1\"\n",
-            upstream.addr
-        );
-        let gateway = Gateway::with(&Config::new(&candidates), &[]).await;
+        let gateway = Config::default()
+            .candidate("503", upstream.addr)
+            .set("name = \"one\"")
+            .candidate("org/\"second\" é", upstream.addr)
+            .set("name = \"two\"")
+            .start()
+            .await;
         let body = "{\"mod\\u0065l\":\"one\"}";
-        let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
+        let answer = gateway.post(CHAT, body).ask().await;
+        assert_eq!(answer.status, 200);
         assert_eq!(upstream.models(), ["503", "org/\"second\" é"]);
         assert_eq!(upstream.calls()[0].body, "{\"mod\\u0065l\":\"503\"}");
     });
@@ -75,9 +69,9 @@ fn each_candidate_is_sent_its_own_model() {
 #[test]
 fn a_model_that_is_there_twice_is_400_without_a_call() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, "[retry]", &["ok", "500"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new("[retry]")
+            .start_with_model(&["ok", "500"])
+            .await;
         for body in [
             "{\"model\":\"ok\",\"model\":\"500\"}",
             "{\"model\":\"ok\",\"mod\\u0065l\":\"ok\"}",
@@ -85,9 +79,9 @@ fn a_model_that_is_there_twice_is_400_without_a_call() {
             "[\"model\"]",
             "{\"model\":\"ok\"} {}",
         ] {
-            let answer = within(gateway.post(CHAT, body).send()).await.unwrap();
-            assert_eq!(answer.status(), 400, "{body}");
-            let text = answer.text().await.unwrap();
+            let answer = gateway.post(CHAT, body).ask().await;
+            assert_eq!(answer.status, 400, "{body}");
+            let text = answer.text();
             assert!(text.contains("invalid_request_error"), "{text}");
         }
         assert_eq!(upstream.count(), 0);
@@ -97,15 +91,11 @@ fn a_model_that_is_there_twice_is_400_without_a_call() {
 #[test]
 fn a_body_over_the_limit_is_413_without_a_call() {
     run(async {
-        let upstream = Upstream::model().await;
-        let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
-        let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         let length = 32 * 1024 * 1024 + 1;
         let head = format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\ncontent-length: {length}\r\n\r\n{{");
-        stream.write_all(head.as_bytes()).await.unwrap();
-        let mut answer = [0; 12];
-        within(stream.read_exact(&mut answer)).await.unwrap();
-        assert_eq!(&answer, b"HTTP/1.1 413");
+        let answer = Raw::request(gateway.addr, &head).await.answer().await;
+        assert_eq!(answer.status, 413);
         assert_eq!(upstream.count(), 0);
     });
 }

@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, run, within};
+use crate::net::{Ask, CHAT, Config, DIALECTS, Upstream, asks, run};
 
 /// Nothing is translated.
 #[test]
 fn a_candidate_of_another_dialect_is_skipped() {
     run(async {
         let upstream = Upstream::model().await;
-        let url = format!("http://{}", upstream.addr);
-        let text = [
-            candidate("500", &url) + "dialect = \"openai\"\n",
-            candidate("503", &url) + "dialect = \"anthropic\"\n",
-            candidate("ok", &url) + "dialect = \"openai\"\n",
-        ];
-        let gateway = Gateway::with(&Config::new(&text.concat()), &[]).await;
+        let gateway = Config::default()
+            .candidate("500", upstream.addr)
+            .set("dialect = \"openai\"")
+            .candidate("503", upstream.addr)
+            .set("dialect = \"anthropic\"")
+            .candidate("ok", upstream.addr)
+            .set("dialect = \"openai\"")
+            .start()
+            .await;
         for (dialect, order) in
             DIALECTS
                 .iter()
@@ -25,7 +27,7 @@ fn a_candidate_of_another_dialect_is_skipped() {
         {
             let before = upstream.count();
             let request = gateway.post(dialect.path, dialect.asks("500", false));
-            within(request.send()).await.unwrap();
+            request.ask().await;
             assert_eq!(upstream.models()[before..], *order, "{}", dialect.path);
         }
     });
@@ -35,13 +37,16 @@ fn a_candidate_of_another_dialect_is_skipped() {
 fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
     run(async {
         let upstream = Upstream::model().await;
-        let text = candidate("ok", &format!("http://{}", upstream.addr)) + "dialect = \"openai\"\n";
-        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        let gateway = Config::default()
+            .candidate("ok", upstream.addr)
+            .set("dialect = \"openai\"")
+            .start()
+            .await;
         let dialect = &DIALECTS[2];
         let request = gateway.post(dialect.path, dialect.asks("ok", false));
-        let answer = within(request.send()).await.unwrap();
-        assert_eq!(answer.status(), 400);
-        let (kind, message) = dialect.error(&answer.text().await.unwrap());
+        let answer = request.ask().await;
+        assert_eq!(answer.status, 400);
+        let (kind, message) = dialect.error(&answer.text());
         assert_eq!(kind, "invalid_request_error");
         assert!(
             message.contains("anthropic") && message.contains("openai"),
@@ -56,16 +61,19 @@ fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
 fn a_refused_key_goes_on_to_another_account_only() {
     run(async {
         let upstream = Upstream::model().await;
-        let url = format!("http://{}", upstream.addr);
-        let text = [
-            candidate("401", &url) + "api_key_env = \"ONE\"\n",
-            candidate("500", &url) + "api_key_env = \"ONE\"\n",
-            candidate("ok", &url) + "api_key_env = \"TWO\"\n",
-        ];
-        let env = [("ONE", "sk-1"), ("TWO", "sk-2")];
-        let gateway = Gateway::with(&Config::new(&text.concat()), &env).await;
-        let answer = within(gateway.post(CHAT, asks("401", false)).send()).await;
-        assert_eq!(answer.unwrap().status(), 200);
+        let gateway = Config::default()
+            .candidate("401", upstream.addr)
+            .set("api_key_env = \"ONE\"")
+            .candidate("500", upstream.addr)
+            .set("api_key_env = \"ONE\"")
+            .candidate("ok", upstream.addr)
+            .set("api_key_env = \"TWO\"")
+            .env("ONE", "sk-1")
+            .env("TWO", "sk-2")
+            .start()
+            .await;
+        let answer = gateway.post(CHAT, asks("401", false)).ask().await;
+        assert_eq!(answer.status, 200);
         assert_eq!(upstream.models(), ["401", "ok"]);
     });
 }
@@ -74,13 +82,13 @@ fn a_refused_key_goes_on_to_another_account_only() {
 #[test]
 fn an_attempt_at_its_ceiling_is_not_repeated() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[attempt]\nmax_time = \"1s\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["prelude", "ok"])
+            .await;
         let begun = Instant::now();
-        let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
-        assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
+        let answer = gateway.post(CHAT, asks("prelude", true)).open().await;
+        assert_eq!(answer.headers["x-served-model"], "ok");
         assert!(begun.elapsed() >= Duration::from_secs(1));
         assert_eq!(upstream.models(), ["prelude", "ok"]);
     });
@@ -90,13 +98,13 @@ fn an_attempt_at_its_ceiling_is_not_repeated() {
 #[test]
 fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[run]\nmax_turn_time = \"6s\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["silent", "ok"])
+            .await;
         let begun = Instant::now();
-        let answer = within(gateway.post(CHAT, asks("silent", true)).send());
-        assert_eq!(answer.await.unwrap().status(), 200);
+        let answer = gateway.post(CHAT, asks("silent", true)).ask().await;
+        assert_eq!(answer.status, 200);
         assert!(begun.elapsed() >= Duration::from_millis(2900));
         assert_eq!(upstream.models(), ["silent", "ok"]);
     });
@@ -106,13 +114,13 @@ fn a_ceiling_alone_leaves_time_for_the_next_candidate() {
 #[test]
 fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[run]\nmax_turn_time = \"90s\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["429-later", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["429-later", "ok"])
+            .await;
         // Half of that is for the first one: a wait that was begun would outlast the test.
-        let answer = within(gateway.post(CHAT, asks("429-later", false)).send());
-        assert_eq!(answer.await.unwrap().headers()["x-served-model"], "ok");
+        let answer = gateway.post(CHAT, asks("429-later", false)).ask().await;
+        assert_eq!(answer.headers["x-served-model"], "ok");
         assert_eq!(upstream.models(), ["429-later", "ok"]);
     });
 }
@@ -121,15 +129,13 @@ fn a_wait_that_is_longer_than_the_time_left_is_not_begun() {
 #[test]
 fn a_clients_own_retries_lower_ours() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[retry]\nmax_attempts_per_candidate = 3\nbase_delay = \"1ms\"";
-        let config = Config::candidates(upstream.addr, limits, &["500"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits).start_with_model(&["500"]).await;
         for (count, calls) in [("0", 3), ("1", 2), ("2", 1), ("9", 1)] {
             let before = upstream.count();
             let request = gateway.post(CHAT, asks("500", false));
             let request = request.header("x-stainless-retry-count", count);
-            assert_eq!(within(request.send()).await.unwrap().status(), 500);
+            assert_eq!(request.ask().await.status, 500);
             assert_eq!(upstream.count() - before, calls, "{count}");
         }
     });
@@ -139,13 +145,11 @@ fn a_clients_own_retries_lower_ours() {
 #[test]
 fn all_calls_share_one_bucket() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[retry]\nbase_delay = \"0s\"\nshared_ratio = 0.2\nshared_floor = 0";
-        let config = Config::candidates(upstream.addr, limits, &["500", "503"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits).start_with_model(&["500", "503"]).await;
         for _ in 0..20 {
             let request = gateway.post(CHAT, asks("500", false));
-            assert_eq!(within(request.send()).await.unwrap().status(), 503);
+            assert_eq!(request.ask().await.status, 503);
         }
         // A fifth of twenty, of each: neither pays for the other.
         for model in ["500", "503"] {

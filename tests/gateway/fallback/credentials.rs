@@ -2,9 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::net::{
-    ClosedPort, Config, Gateway, Upstream, asks, assert_no_secrets, candidate, run, within,
-};
+use crate::net::{Ask, ClosedPort, Config, Upstream, asks, assert_no_secrets, run};
 
 const CALLERS: &str = "sk-of-the-caller";
 const FIRST: &str = "sk-of-the-first";
@@ -14,20 +12,20 @@ const SECOND: &str = "sk-of-the-second";
 fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
     run(async {
         let (first, second) = (Upstream::model().await, Upstream::model().await);
-        let nobody = ClosedPort::new();
-        let mut text = candidate("500", &format!("http://{}", first.addr));
-        text += "api_key_env = \"FIRST_KEY\"\n";
-        text += &candidate("ok", &format!("http://{}", second.addr));
-        text += "api_key_env = \"SECOND_KEY\"\n";
-        text += &candidate("gone", &format!("http://{}", nobody.addr));
-        text += "api_key_env = \"SECOND_KEY\"\n";
-        let env = [
-            ("FIRST_KEY", FIRST),
-            ("SECOND_KEY", SECOND),
+        let closed = ClosedPort::new();
+        let gateway = Config::default()
+            .candidate("500", first.addr)
+            .set("api_key_env = \"FIRST_KEY\"")
+            .candidate("ok", second.addr)
+            .set("api_key_env = \"SECOND_KEY\"")
+            .candidate("gone", closed.addr)
+            .set("api_key_env = \"SECOND_KEY\"")
+            .env("FIRST_KEY", FIRST)
+            .env("SECOND_KEY", SECOND)
             // It offers no such thing; should it, it must not tell either.
-            ("RUST_LOG", "trace"),
-        ];
-        let gateway = Gateway::with(&Config::new(&text), &env).await;
+            .env("RUST_LOG", "trace")
+            .start()
+            .await;
 
         let mut told = String::new();
         let asked = [
@@ -43,9 +41,9 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
                 .header("x-api-key", CALLERS)
                 .header("api-key", CALLERS)
                 .header("cookie", CALLERS);
-            let answer = within(request.send()).await.unwrap();
-            let _ = write!(told, "{} {:?}", answer.status(), answer.headers());
-            told += &within(answer.text()).await.unwrap();
+            let answer = request.ask().await;
+            let _ = write!(told, "{} {:?}", answer.status, answer.headers);
+            told += &answer.text();
         }
         for path in ["/v1/models", "/runs"] {
             told += &gateway.json(path).await.to_string();
@@ -76,16 +74,19 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
 #[test]
 fn a_failed_chain_is_logged_without_keys() {
     run(async {
-        let (upstream, nobody) = (Upstream::model().await, ClosedPort::new());
-        let mut text = candidate("500", &format!("http://{}", upstream.addr));
-        text += "api_key_env = \"FIRST_KEY\"\n";
-        text += &candidate("gone", &format!("http://{}", nobody.addr));
-        text += "api_key_env = \"SECOND_KEY\"\n";
-        let env = [("FIRST_KEY", FIRST), ("SECOND_KEY", SECOND)];
-        let gateway = Gateway::with(&Config::new(&text), &env).await;
+        let (upstream, closed) = (Upstream::model().await, ClosedPort::new());
+        let gateway = Config::default()
+            .candidate("500", upstream.addr)
+            .set("api_key_env = \"FIRST_KEY\"")
+            .candidate("gone", closed.addr)
+            .set("api_key_env = \"SECOND_KEY\"")
+            .env("FIRST_KEY", FIRST)
+            .env("SECOND_KEY", SECOND)
+            .start()
+            .await;
         let request = gateway.post("/v1/chat/completions", asks("500", false));
-        let answer = within(request.bearer_auth(CALLERS).send()).await.unwrap();
-        assert_eq!(answer.status(), 502);
+        let answer = request.bearer_auth(CALLERS).ask().await;
+        assert_eq!(answer.status, 502);
         let log = crate::net::eventually(async || {
             let log = gateway.log();
             (log.contains("chain_stopped") && log.contains("call failed")).then_some(log)

@@ -1,6 +1,6 @@
 //! Half a JSON document under a good status is no answer.
 
-use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, WHOLE, asks, candidate, run, within};
+use crate::net::{Ask, CHAT, Config, DIALECTS, Upstream, WHOLE, asks, run, within};
 
 const HALF: &str = "{\"choices\":[{\"message\":{\"content\":\"The";
 
@@ -25,18 +25,21 @@ fn alone_it_is_a_502_that_may_be_repeated() {
                 (repeats, 2),
             ] {
                 let upstream = Upstream::bytes(&*answer).await;
-                let gateway = Gateway::with(&Config::of(upstream.addr, limits), &[]).await;
+                let gateway = Config::new(limits)
+                    .candidates(&["m"], upstream.addr)
+                    .start()
+                    .await;
                 for dialect in &DIALECTS {
                     for stream in [false, true] {
                         let before = upstream.count();
                         let call = gateway.post(dialect.path, dialect.asks("m", stream));
-                        let answer = within(call.send()).await.unwrap();
+                        let answer = call.ask().await;
 
-                        assert_eq!(answer.status(), 502, "{}", dialect.path);
+                        assert_eq!(answer.status, 502, "{}", dialect.path);
                         for name in ["x-should-retry", "x-terminal-reason"] {
-                            assert_eq!(answer.headers().get(name), None);
+                            assert_eq!(answer.headers.get(name), None);
                         }
-                        let (kind, _) = dialect.error(&within(answer.text()).await.unwrap());
+                        let (kind, _) = dialect.error(&answer.text());
                         assert_eq!(kind, "upstream_failed");
                         assert_eq!(upstream.count() - before, attempts);
                     }
@@ -52,22 +55,22 @@ fn the_next_candidate_serves_and_the_last_is_no_answer_either() {
         for answer in framed(HALF) {
             let half = Upstream::bytes(answer).await;
             let healthy = Upstream::model().await;
-            let [half_url, healthy_url] =
-                [half.addr, healthy.addr].map(|it| format!("http://{it}"));
-            let served = [candidate("half", &half_url), candidate("ok", &healthy_url)];
-            let gateway = Gateway::with(&Config::new(&served.concat()), &[]).await;
-            let answer = within(gateway.post(CHAT, asks("half", false)).send())
-                .await
-                .unwrap();
-            assert_eq!(answer.status(), 200);
-            assert_eq!(within(answer.text()).await.unwrap(), WHOLE);
+            let gateway = Config::default()
+                .candidate("half", half.addr)
+                .candidate("ok", healthy.addr)
+                .start()
+                .await;
+            let answer = gateway.post(CHAT, asks("half", false)).ask().await;
+            assert_eq!(answer.status, 200);
+            assert_eq!(answer.text(), WHOLE);
 
-            let last = [candidate("500", &healthy_url), candidate("half", &half_url)];
-            let gateway = Gateway::with(&Config::new(&last.concat()), &[]).await;
-            let answer = within(gateway.post(CHAT, asks("500", false)).send())
-                .await
-                .unwrap();
-            assert_eq!(answer.status(), 502);
+            let gateway = Config::default()
+                .candidate("500", healthy.addr)
+                .candidate("half", half.addr)
+                .start()
+                .await;
+            let answer = gateway.post(CHAT, asks("500", false)).ask().await;
+            assert_eq!(answer.status, 502);
         }
     });
 }
@@ -80,7 +83,10 @@ fn a_long_one_is_cut_and_does_not_end() {
         for (body, is_whole) in [(long.clone(), false), (long + "}", true)] {
             for answer in framed(&body) {
                 let upstream = Upstream::bytes(answer).await;
-                let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+                let gateway = Config::new("")
+                    .candidates(&["m"], upstream.addr)
+                    .start()
+                    .await;
 
                 let call = gateway.post("/v1/embeddings", asks("m", false));
                 let answer = within(call.send()).await;

@@ -3,9 +3,7 @@
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use crate::net::{
-    CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, eventually, run, within,
-};
+use crate::net::{Ask, CHAT, Config, DIALECTS, Gateway, Upstream, asks, eventually, run};
 
 const COOLDOWN: &str = "[fallback]\ncooldown = true";
 
@@ -14,9 +12,9 @@ async fn served(gateway: &Gateway, headers: &[(&str, &str)], model: &str) -> Str
     for (name, value) in headers {
         request = request.header(*name, *value);
     }
-    let answer = within(request.send()).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    let served = answer.headers()["x-served-model"].to_str().unwrap();
+    let answer = request.ask().await;
+    assert_eq!(answer.status, 200);
+    let served = answer.headers["x-served-model"].to_str().unwrap();
     served.to_owned()
 }
 
@@ -27,10 +25,8 @@ fn a_candidate_that_has_failed_is_not_asked_by_the_next_call() {
             (true, ["500", "ok", "ok"].as_slice()),
             (false, &["500", "ok", "500", "ok"]),
         ] {
-            let upstream = Upstream::model().await;
             let config = format!("[fallback]\ncooldown = {cooldown}");
-            let config = Config::candidates(upstream.addr, &config, &["500", "ok"]);
-            let gateway = Gateway::with(&config, &[]).await;
+            let (upstream, gateway) = Config::new(config).start_with_model(&["500", "ok"]).await;
 
             for _ in 0..2 {
                 assert_eq!(served(&gateway, &[], "500").await, "ok");
@@ -54,27 +50,21 @@ fn a_candidate_that_has_failed_is_not_asked_by_the_next_call() {
 fn a_sole_candidate_that_has_failed_is_an_error_that_says_until_when() {
     run(async {
         let each = DIALECTS.iter().map(async |dialect| {
-            let upstream = Upstream::model().await;
-            let config = Config::candidates(upstream.addr, COOLDOWN, &["500"]);
-            let gateway = Gateway::with(&config, &[]).await;
-            let ask = async || {
-                within(gateway.post(dialect.path, asks("500", false)).send())
-                    .await
-                    .unwrap()
-            };
+            let (upstream, gateway) = Config::new(COOLDOWN).start_with_model(&["500"]).await;
+            let ask = async || gateway.post(dialect.path, asks("500", false)).ask().await;
 
-            assert_eq!(ask().await.status(), 500);
+            assert_eq!(ask().await.status, 500);
             let answer = ask().await;
 
-            assert_eq!(answer.status(), 503);
-            assert!(!answer.headers().contains_key("x-terminal-reason"));
-            let after: u64 = answer.headers()["retry-after"]
+            assert_eq!(answer.status, 503);
+            assert!(!answer.headers.contains_key("x-terminal-reason"));
+            let after: u64 = answer.headers["retry-after"]
                 .to_str()
                 .unwrap()
                 .parse()
                 .unwrap();
             assert!((1..=30).contains(&after), "{after}");
-            let text = within(answer.text()).await.unwrap();
+            let text = answer.text();
             let body: Value = serde_json::from_str(&text).unwrap();
             let message = body["error"]["message"].as_str().unwrap();
             assert!(
@@ -92,10 +82,8 @@ fn a_sole_candidate_that_has_failed_is_an_error_that_says_until_when() {
 #[test]
 fn a_session_stays_with_whom_it_was_served_by() {
     run(async {
-        let upstream = Upstream::model().await;
         let sticky = "[fallback]\nsticky = true";
-        let config = Config::candidates(upstream.addr, sticky, &["500", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(sticky).start_with_model(&["500", "ok"]).await;
 
         let session = [("x-session-id", "one")];
         assert_eq!(served(&gateway, &session, "500").await, "ok");
@@ -112,22 +100,22 @@ fn a_run_of_which_nothing_is_heard_ends() {
     run(async {
         let upstream = Upstream::model().await;
         let limits = "[run]\nidle_breaker = 3\n[attempt]\nfirst_token_timeout = \"1s\"";
-        let second = candidate("silent", &format!("http://{}", upstream.addr));
-        let limits = format!("{limits}\n{second}name = \"second\"\n");
-        let config = Config::candidates(upstream.addr, &limits, &["silent"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let gateway = Config::new(limits)
+            .candidate("silent", upstream.addr)
+            .set("name = \"second\"")
+            .candidate("silent", upstream.addr)
+            .start()
+            .await;
         let ask = async || {
             let request = gateway.post(CHAT, asks("silent", true));
-            within(request.header("x-run-id", "r").send())
-                .await
-                .unwrap()
+            request.header("x-run-id", "r").ask().await
         };
 
-        assert_eq!(ask().await.status(), 504, "two were silent, each once");
+        assert_eq!(ask().await.status, 504, "two were silent, each once");
         for calls in [3, 3] {
             let answer = ask().await;
-            assert_eq!(answer.status(), 422);
-            assert_eq!(answer.headers()["x-terminal-reason"], "idle_circuit_open");
+            assert_eq!(answer.status, 422);
+            assert_eq!(answer.headers["x-terminal-reason"], "idle_circuit_open");
             assert_eq!(upstream.count(), calls);
         }
     });
@@ -136,17 +124,15 @@ fn a_run_of_which_nothing_is_heard_ends() {
 #[test]
 fn a_run_goes_on_if_silence_is_to_fail_over() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[run]\nidle_breaker = 1\nidle_fails_over = true\n[retry]\n\
                       [attempt]\nfirst_token_timeout = \"2s\"";
-        let config = Config::candidates(upstream.addr, limits, &["silent", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["silent", "ok"])
+            .await;
 
-        let answer = within(gateway.post(CHAT, asks("silent", true)).send())
-            .await
-            .unwrap();
+        let answer = gateway.post(CHAT, asks("silent", true)).ask().await;
 
-        assert_eq!(answer.headers()["x-served-model"], "ok");
+        assert_eq!(answer.headers["x-served-model"], "ok");
         assert_eq!(upstream.models(), ["silent", "ok"], "it is not asked again");
     });
 }

@@ -1,32 +1,32 @@
 //! A gateway behind a gateway.
 
-use reqwest::Response;
-
-use crate::net::{CHAT, Config, Gateway, Upstream, asks, candidate, run, within};
+use crate::net::{Answer, Ask, CHAT, Config, Gateway, Upstream, asks, run, within};
 
 /// Two gateways: the outer one's candidates are the inner one, which is silent,
 /// and one that would serve.
 async fn nested(trusted: bool) -> (Gateway, Gateway, Upstream) {
     let upstream = Upstream::model().await;
-    let inner = Config::candidates(upstream.addr, "", &["silent"]);
-    let inner = Gateway::with(&inner, &[]).await;
-    let text = [
-        candidate("silent", &format!("http://{}", inner.addr)),
-        format!("trusted = {trusted}\n"),
-        candidate("ok", &format!("http://{}", upstream.addr)),
-    ];
-    let outer = Gateway::with(&Config::new(&text.concat()), &[]).await;
+    let inner = Config::new("")
+        .candidates(&["silent"], upstream.addr)
+        .start()
+        .await;
+    let outer = Config::default()
+        .candidate("silent", inner.addr)
+        .set(format_args!("trusted = {trusted}"))
+        .candidate("ok", upstream.addr)
+        .start()
+        .await;
     (outer, inner, upstream)
 }
 
 /// Asks the outer one, and aborts what runs at the inner one.
-async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &Upstream) -> Response {
+async fn aborted_inside(outer: &Gateway, inner: &Gateway, upstream: &Upstream) -> Answer {
     let call = outer.post(CHAT, asks("silent", false));
-    let call = tokio::spawn(call.header("x-run-id", "r-1").send());
+    let call = tokio::spawn(call.header("x-run-id", "r-1").ask());
     upstream.until_open(1).await;
     let runs = inner.json("/runs").await;
     assert!(inner.abort(runs["runs"][0]["run"].as_str().unwrap()).await);
-    within(call).await.unwrap().unwrap()
+    within(call).await.unwrap()
 }
 
 /// The run is over there, so it is over here.
@@ -35,10 +35,10 @@ fn the_word_of_a_trusted_gateway_ends_the_call() {
     run(async {
         let (outer, inner, upstream) = nested(true).await;
         let answer = aborted_inside(&outer, &inner, &upstream).await;
-        assert_eq!(answer.status(), 499);
-        assert_eq!(answer.headers()["x-terminal-reason"], "aborted");
-        assert_eq!(answer.headers()["x-should-retry"], "false");
-        assert_eq!(answer.headers()["x-run-id"], "r-1");
+        assert_eq!(answer.status, 499);
+        assert_eq!(answer.headers["x-terminal-reason"], "aborted");
+        assert_eq!(answer.headers["x-should-retry"], "false");
+        assert_eq!(answer.headers["x-run-id"], "r-1");
         assert_eq!(upstream.models(), ["silent"]);
     });
 }
@@ -49,9 +49,9 @@ fn the_word_of_any_other_upstream_does_not() {
     run(async {
         let (outer, inner, upstream) = nested(false).await;
         let answer = aborted_inside(&outer, &inner, &upstream).await;
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["x-served-model"], "ok");
-        assert_eq!(answer.headers().get("x-terminal-reason"), None);
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers["x-served-model"], "ok");
+        assert_eq!(answer.headers.get("x-terminal-reason"), None);
         assert_eq!(upstream.models(), ["silent", "ok"]);
     });
 }
@@ -70,19 +70,19 @@ fn an_upstream_behind_a_trusted_gateway_does_not_end_the_call() {
             );
             let evil = Upstream::bytes(evil).await;
             let upstream = Upstream::model().await;
-            let inner = Gateway::with(&Config::of(evil.addr, ""), &[]).await;
-            let text = [
-                candidate("m", &format!("http://{}", inner.addr)),
-                "trusted = true\n".to_owned(),
-                candidate("ok", &format!("http://{}", upstream.addr)),
-            ];
-            let outer = Gateway::with(&Config::new(&text.concat()), &[]).await;
+            let inner = Config::new("").candidates(&["m"], evil.addr).start().await;
+            let outer = Config::default()
+                .candidate("m", inner.addr)
+                .set("trusted = true")
+                .candidate("ok", upstream.addr)
+                .start()
+                .await;
 
             let call = outer.post(CHAT, asks("m", false)).header("x-run-id", "r-1");
-            let answer = within(call.send()).await.unwrap();
+            let answer = call.ask().await;
 
-            assert_eq!(answer.headers().get("x-terminal-reason"), None, "{status}");
-            assert_eq!(answer.headers()["x-run-id"], "r-1");
+            assert_eq!(answer.headers.get("x-terminal-reason"), None, "{status}");
+            assert_eq!(answer.headers["x-run-id"], "r-1");
             // A caller's fault is nobody else's to serve.
             let served: &[&str] = if status.starts_with('4') {
                 &[]
@@ -91,7 +91,7 @@ fn an_upstream_behind_a_trusted_gateway_does_not_end_the_call() {
             };
             assert_eq!(upstream.models(), served, "{status}");
             let wanted = if served.is_empty() { 400 } else { 200 };
-            assert_eq!(answer.status(), wanted, "{status}");
+            assert_eq!(answer.status, wanted, "{status}");
             let own = inner.json("/runs").await;
             assert_eq!(own["runs"][0]["reason"], serde_json::Value::Null, "{own}");
         }

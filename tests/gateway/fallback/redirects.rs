@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::net::{CHAT, Config, DIALECTS, Gateway, Upstream, asks, candidate, run, within};
+use crate::net::{Ask, CHAT, Config, DIALECTS, Upstream, asks, run};
 
 const STATUSES: [u16; 7] = [101, 301, 302, 303, 304, 307, 308];
 
@@ -23,16 +23,19 @@ fn alone_it_is_a_502_that_points_nowhere() {
         for status in STATUSES {
             let target = Upstream::model().await;
             let upstream = Upstream::bytes(answer(status, target.addr)).await;
-            let gateway = Gateway::with(&Config::of(upstream.addr, ""), &[]).await;
+            let gateway = Config::new("")
+                .candidates(&["m"], upstream.addr)
+                .start()
+                .await;
             let mut asked = 0;
             for dialect in &DIALECTS {
                 for stream in [false, true] {
                     let call = gateway.post(dialect.path, dialect.asks("m", stream));
                     let call = call.header("x-run-id", format!("r-{asked}"));
-                    let answer = within(call.send()).await.unwrap();
+                    let answer = call.ask().await;
                     asked += 1;
 
-                    assert_eq!(answer.status(), 502, "{status} at {}", dialect.path);
+                    assert_eq!(answer.status, 502, "{status} at {}", dialect.path);
                     for name in [
                         "location",
                         "etag",
@@ -40,9 +43,9 @@ fn alone_it_is_a_502_that_points_nowhere() {
                         "x-terminal-reason",
                         "x-should-retry",
                     ] {
-                        assert_eq!(answer.headers().get(name), None, "{status}");
+                        assert_eq!(answer.headers.get(name), None, "{status}");
                     }
-                    let text = within(answer.text()).await.unwrap();
+                    let text = answer.text();
                     let (kind, message) = dialect.error(&text);
                     assert_eq!(kind, "upstream_failed");
                     assert!(message.contains(&status.to_string()), "{message}");
@@ -63,19 +66,18 @@ fn the_next_candidate_serves_and_it_is_left_alone() {
             let healthy = Upstream::model().await;
             let target = Upstream::model().await;
             let upstream = Upstream::bytes(answer(status, target.addr)).await;
-            let text = [
-                "[fallback]\ncooldown = true\n",
-                &candidate("moved", &format!("http://{}", upstream.addr)),
-                &candidate("ok", &format!("http://{}", healthy.addr)),
-            ];
-            let gateway = Gateway::with(&Config::new(&text.concat()), &[]).await;
+            let gateway = Config::new("[fallback]\ncooldown = true")
+                .candidate("moved", upstream.addr)
+                .candidate("ok", healthy.addr)
+                .start()
+                .await;
             for stream in [false, true, false] {
                 let call = gateway.post(CHAT, asks("moved", stream));
-                let answer = within(call.send()).await.unwrap();
+                let answer = call.ask().await;
 
-                assert_eq!(answer.status(), 200, "{status}");
-                assert_eq!(answer.headers()["x-served-model"], "ok");
-                assert_eq!(answer.headers().get("location"), None);
+                assert_eq!(answer.status, 200, "{status}");
+                assert_eq!(answer.headers["x-served-model"], "ok");
+                assert_eq!(answer.headers.get("location"), None);
             }
             assert_eq!((upstream.count(), target.count()), (1, 0), "{status}");
             assert_eq!(healthy.models(), ["ok", "ok", "ok"]);

@@ -6,9 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use crate::net::{
-    CHAT, ClosedPort, Config, Gateway, STREAM, Upstream, WHOLE, asks, candidate, run, within,
-};
+use crate::net::{Ask, CHAT, ClosedPort, Config, STREAM, Upstream, WHOLE, asks, error_event, run};
 
 /// The window before the first content, where that is what fails. The one who
 /// serves has it too.
@@ -52,25 +50,24 @@ async fn fails_over(attempts: u32) {
         .iter()
         .map(async |&(model, stream, repeats, takes)| {
             let what = format!("{model}, stream {stream}, {attempts} attempts");
-            let upstream = Upstream::model().await;
             let limits = match takes {
                 Duration::ZERO => limits(attempts),
                 window => limits(attempts) + &format!("first_token_timeout = \"{window:?}\""),
             };
-            let config = Config::candidates(upstream.addr, &limits, &["ok", model, "no"]);
-            let gateway = Gateway::with(&config, &[]).await;
+            let (upstream, gateway) = Config::new(limits)
+                .start_with_model(&["ok", model, "no"])
+                .await;
 
             let begun = Instant::now();
-            let answer = within(gateway.post(CHAT, asks(model, stream)).send());
-            let answer = answer.await.unwrap();
+            let answer = gateway.post(CHAT, asks(model, stream)).ask().await;
             let took = begun.elapsed();
 
-            assert_eq!(answer.status(), 200, "{what}");
+            assert_eq!(answer.status, 200, "{what}");
             let calls = if repeats { attempts } else { 1 };
-            assert_eq!(answer.headers()["x-served-model"], "ok", "{what}");
-            assert_eq!(answer.headers()["x-attempt"], (calls + 1).to_string());
+            assert_eq!(answer.headers["x-served-model"], "ok", "{what}");
+            assert_eq!(answer.headers["x-attempt"], (calls + 1).to_string());
             let wanted = if stream { STREAM } else { WHOLE };
-            assert_eq!(within(answer.text()).await.unwrap(), wanted, "{what}");
+            assert_eq!(answer.text(), wanted, "{what}");
             let first = std::iter::repeat_n(model, calls as usize);
             let models: Vec<_> = first.chain(["ok"]).collect();
             assert_eq!(upstream.models(), models, "{what}");
@@ -98,13 +95,12 @@ fn with_two_attempts_the_same_is_asked_again_where_that_helps() {
 #[test]
 fn with_one_attempt_nobody_is_waited_for() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, &limits(1), &["429-later", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
+        let (upstream, gateway) = Config::new(limits(1))
+            .start_with_model(&["429-later", "ok"])
+            .await;
         for stream in [false, true] {
-            let answer = within(gateway.post(CHAT, asks("429-later", stream)).send());
-            let answer = answer.await.unwrap();
-            assert_eq!(answer.headers()["x-served-model"], "ok");
+            let answer = gateway.post(CHAT, asks("429-later", stream)).ask().await;
+            assert_eq!(answer.headers["x-served-model"], "ok");
         }
         assert_eq!(upstream.models(), ["429-later", "ok", "429-later", "ok"]);
     });
@@ -114,19 +110,17 @@ fn with_one_attempt_nobody_is_waited_for() {
 #[test]
 fn a_refused_connection_is_served_by_the_next() {
     run(async {
-        let (upstream, nobody) = (Upstream::model().await, ClosedPort::new());
-        let text = format!(
-            "[retry]\nbase_delay = \"10ms\"\n{}{}",
-            candidate("gone", &format!("http://{}", nobody.addr)),
-            candidate("ok", &format!("http://{}", upstream.addr)),
-        );
-        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        let (upstream, closed) = (Upstream::model().await, ClosedPort::new());
+        let gateway = Config::new("[retry]\nbase_delay = \"10ms\"")
+            .candidate("gone", closed.addr)
+            .candidate("ok", upstream.addr)
+            .start()
+            .await;
         for stream in [false, true] {
-            let answer = within(gateway.post(CHAT, asks("gone", stream)).send());
-            let answer = answer.await.unwrap();
-            assert_eq!(answer.status(), 200);
-            assert_eq!(answer.headers()["x-served-model"], "ok");
-            assert_eq!(answer.headers()["x-attempt"], "3");
+            let answer = gateway.post(CHAT, asks("gone", stream)).ask().await;
+            assert_eq!(answer.status, 200);
+            assert_eq!(answer.headers["x-served-model"], "ok");
+            assert_eq!(answer.headers["x-attempt"], "3");
         }
         assert_eq!(upstream.models(), ["ok", "ok"]);
     });
@@ -136,13 +130,10 @@ fn a_refused_connection_is_served_by_the_next() {
 #[test]
 fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
     run(async {
-        let upstream = Upstream::model().await;
-        let config = Config::candidates(upstream.addr, &limits(3), &["429-hour"]);
-        let gateway = Gateway::with(&config, &[]).await;
-        let answer = within(gateway.post(CHAT, asks("429-hour", false)).send());
-        let answer = answer.await.unwrap();
-        assert_eq!(answer.status(), 429);
-        assert_eq!(answer.headers()["retry-after"], "3600");
+        let (upstream, gateway) = Config::new(limits(3)).start_with_model(&["429-hour"]).await;
+        let answer = gateway.post(CHAT, asks("429-hour", false)).ask().await;
+        assert_eq!(answer.status, 429);
+        assert_eq!(answer.headers["retry-after"], "3600");
         assert_eq!(upstream.count(), 1);
     });
 }
@@ -150,13 +141,11 @@ fn an_hour_of_retry_after_is_answered_at_once_where_there_is_no_other() {
 #[test]
 fn after_the_first_content_no_other_is_tried() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[attempt]\nstep_timeout = \"2s\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["stall", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
-        let answer = within(gateway.post(CHAT, asks("stall", true)).send());
-        let text = within(answer.await.unwrap().text()).await.unwrap();
-        let (before, data) = crate::net::error_event(&text);
+        let (upstream, gateway) = Config::new(limits).start_with_model(&["stall", "ok"]).await;
+        let answer = gateway.post(CHAT, asks("stall", true)).ask().await;
+        let text = answer.text();
+        let (before, data) = error_event(text);
         assert!(before.contains("\"content\":\"t\""), "{text}");
         assert_eq!(data["code"], "step_timeout");
         assert_eq!(upstream.models(), ["stall"]);
@@ -167,16 +156,15 @@ fn after_the_first_content_no_other_is_tried() {
 #[test]
 fn what_was_held_for_long_enough_is_committed() {
     run(async {
-        let upstream = Upstream::model().await;
         let limits = "[attempt]\nfirst_token_timeout = \"3s\"\nhold = \"100ms\"\n[retry]";
-        let config = Config::candidates(upstream.addr, limits, &["prelude", "ok"]);
-        let gateway = Gateway::with(&config, &[]).await;
-        let answer = within(gateway.post(CHAT, asks("prelude", true)).send());
-        let answer = answer.await.unwrap();
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["prelude", "ok"])
+            .await;
+        let answer = gateway.post(CHAT, asks("prelude", true)).ask().await;
         // At the end of its window it would have been given up for the other.
-        assert_eq!(answer.headers()["x-served-model"], "prelude");
-        let text = within(answer.text()).await.unwrap();
-        let (_, data) = crate::net::error_event(&text);
+        assert_eq!(answer.headers["x-served-model"], "prelude");
+        let text = answer.text();
+        let (_, data) = error_event(text);
         assert_eq!(data["code"], "step_timeout");
         assert_eq!(upstream.models(), ["prelude"]);
     });
@@ -186,13 +174,15 @@ fn what_was_held_for_long_enough_is_committed() {
 fn who_is_named_comes_first_then_the_others_as_listed() {
     run(async {
         let upstream = Upstream::model().await;
-        let text = format!(
-            "{}name = \"first\"\n{}name = \"second\"\n{}name = \"third\"\n",
-            candidate("500", &format!("http://{}", upstream.addr)),
-            candidate("529", &format!("http://{}", upstream.addr)),
-            candidate("503", &format!("http://{}", upstream.addr)),
-        );
-        let gateway = Gateway::with(&Config::new(&text), &[]).await;
+        let gateway = Config::default()
+            .candidate("500", upstream.addr)
+            .set("name = \"first\"")
+            .candidate("529", upstream.addr)
+            .set("name = \"second\"")
+            .candidate("503", upstream.addr)
+            .set("name = \"third\"")
+            .start()
+            .await;
         for (model, order) in [
             ("first", ["500", "529", "503"]),
             ("third", ["503", "500", "529"]),
@@ -201,9 +191,9 @@ fn who_is_named_comes_first_then_the_others_as_listed() {
             ("529", ["500", "529", "503"]),
         ] {
             let before = upstream.count();
-            let answer = within(gateway.post(CHAT, asks(model, false)).send());
+            let answer = gateway.post(CHAT, asks(model, false)).ask().await;
             let last = order[2];
-            assert_eq!(answer.await.unwrap().status().as_str(), last, "{model}");
+            assert_eq!(answer.status.as_str(), last, "{model}");
             assert_eq!(upstream.models()[before..], order, "{model}");
         }
         let models = gateway.json("/v1/models").await;

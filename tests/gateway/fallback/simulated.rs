@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::net::{DIALECTS, Gateway, run, within};
+use crate::net::{Ask, DIALECTS, Gateway, run};
 
 /// What may fail, how often it is asked, and the least that takes.
 const FAILING: [(&str, u64, Duration); 5] = [
@@ -27,11 +27,11 @@ fn the_healthy_model_serves_for_those_that_fail() {
                 for stream in [false, true] {
                     let begun = Instant::now();
                     let request = gateway.post(dialect.path, dialect.asks(model, stream));
-                    let answer = within(request.send()).await.unwrap();
+                    let answer = request.ask().await;
                     assert!(begun.elapsed() >= least, "{model}");
-                    assert_eq!(answer.status(), 200, "{model}");
-                    assert_eq!(answer.headers()["x-served-model"], "sim-healthy");
-                    let text = within(answer.text()).await.unwrap();
+                    assert_eq!(answer.status, 200, "{model}");
+                    assert_eq!(answer.headers["x-served-model"], "sim-healthy");
+                    let text = answer.text();
                     assert!(!text.contains("error\":{"), "{text}");
                     asked += calls;
                     served += 1;
@@ -50,9 +50,9 @@ fn a_model_without_a_head_is_stood_in_for_after_its_window() {
         let dialect = &DIALECTS[0];
         let begun = Instant::now();
         let request = gateway.post(dialect.path, dialect.asks("sim-stall-head", false));
-        let answer = within(request.send()).await.unwrap();
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.headers()["x-served-model"], "sim-healthy");
+        let answer = request.ask().await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.headers["x-served-model"], "sim-healthy");
         assert!(begun.elapsed() >= Duration::from_secs(5));
         assert_eq!(gateway.simulated_calls("sim-stall-head").await, 1);
         assert_eq!(gateway.simulated_calls("sim-healthy").await, 1);
@@ -65,9 +65,9 @@ fn a_refusal_is_the_callers_and_goes_nowhere_else() {
         let gateway = Gateway::embedded().await;
         for (calls, dialect) in (1..).zip(&DIALECTS) {
             let request = gateway.post(dialect.path, dialect.asks("sim-refusing", true));
-            let answer = within(request.send()).await.unwrap();
-            assert_eq!(answer.status(), 400);
-            let body = within(answer.text()).await.unwrap();
+            let answer = request.ask().await;
+            assert_eq!(answer.status, 400);
+            let body = answer.text();
             assert!(body.contains("invalid_request_error"), "{body}");
             assert_eq!(gateway.simulated_calls("sim-refusing").await, calls);
             assert_eq!(gateway.simulated_calls("sim-healthy").await, 0);
@@ -81,9 +81,9 @@ fn what_is_no_conversation_is_moved_on_as_well() {
         let gateway = Gateway::embedded().await;
         for path in ["/v1/messages/count_tokens", "/v1/embeddings"] {
             let body = "{\"model\":\"sim-failing\",\"input\":\"hi\",\"messages\":[]}";
-            let answer = within(gateway.post(path, body).send()).await.unwrap();
-            assert_eq!(answer.status(), 200, "{path}");
-            assert_eq!(answer.headers()["x-served-model"], "sim-healthy");
+            let answer = gateway.post(path, body).ask().await;
+            assert_eq!(answer.status, 200, "{path}");
+            assert_eq!(answer.headers["x-served-model"], "sim-healthy");
         }
         assert_eq!(gateway.simulated_calls("sim-failing").await, 4);
         assert_eq!(gateway.simulated_calls("sim-healthy").await, 2);
@@ -99,8 +99,8 @@ fn a_large_body_arrives_whole_at_the_model_that_is_tried_next() {
         let long = "0123456789".repeat(500_000);
         let asks = dialect.asks("sim-failing", false);
         let body = asks.replace("\"hi\"", &format!("\"{long}\""));
-        let answer = within(gateway.post(dialect.path, body.clone()).send()).await;
-        let text = within(answer.unwrap().text()).await.unwrap();
+        let answer = gateway.post(dialect.path, body.clone()).ask().await;
+        let text = answer.text();
         let sent = body.replace("sim-failing", "sim-large");
         let sum = sent.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |sum, byte| {
             (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
-use crate::net::{CHAT, Config, Gateway, Upstream, asks, refusal, run, within};
+use crate::net::{Ask, CHAT, Config, Upstream, asks, refusal, run};
 
 /// The window before the first content, where that is what fails.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -40,14 +40,15 @@ fn with_one_attempt_it_is_one_call_and_answered_at_once() {
                     ),
                     _ => (Duration::ZERO, String::new()),
                 };
-                let config = Config::candidates(upstream.addr, &limits, &[model]);
-                let gateway = Gateway::with(&config, &[]).await;
+                let gateway = Config::new(limits)
+                    .candidates(&[model], upstream.addr)
+                    .start()
+                    .await;
 
                 let begun = Instant::now();
-                let answer = within(gateway.post(CHAT, asks(model, stream)).send());
-                let answer = answer.await.unwrap();
-                assert_eq!(answer.status(), status, "{what}");
-                let text = within(answer.text()).await.unwrap();
+                let answer = gateway.post(CHAT, asks(model, stream)).ask().await;
+                assert_eq!(answer.status, status, "{what}");
+                let text = answer.text();
                 let took = begun.elapsed();
 
                 assert!(text.contains(holds), "{what}: {text}");

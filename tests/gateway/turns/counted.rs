@@ -1,10 +1,10 @@
 //! What is a turn, and how many there are.
 
-use reqwest::{Response, StatusCode};
+use reqwest::StatusCode;
 use serde_json::{Value, json};
 
 use super::{is_capped, keyed, turn};
-use crate::net::{CHAT, Gateway, chat, client, eventually, run, within};
+use crate::net::{Answer, Ask, CHAT, Gateway, chat, client, eventually, run, within};
 
 const POLLING: &str = "sim-polling";
 
@@ -30,9 +30,8 @@ impl Agent {
     }
 
     /// Does what the answer asks for.
-    async fn obey(&mut self, answer: Response) {
-        let answer = within(answer.bytes()).await.unwrap();
-        let answer: Value = serde_json::from_slice(&answer).unwrap();
+    fn obey(&mut self, answer: &Answer) {
+        let answer = answer.json();
         let message = &answer["choices"][0]["message"];
         let id = &message["tool_calls"][0]["id"];
         assert!(id.is_string(), "{answer}");
@@ -48,10 +47,10 @@ fn a_polling_loop_of_103_calls_ends_at_its_cap() {
         let mut agent = Agent::new();
         for call in 1..=103 {
             let request = gateway.post(CHAT, agent.body()).header("x-run-id", "job-1");
-            let answer = within(request.send()).await.unwrap();
+            let answer = request.ask().await;
             if call <= 30 {
-                assert_eq!(answer.status(), StatusCode::OK, "call {call}");
-                agent.obey(answer).await;
+                assert_eq!(answer.status, StatusCode::OK, "call {call}");
+                agent.obey(&answer);
             } else {
                 is_capped(&answer);
             }
@@ -73,20 +72,20 @@ fn what_writes_nothing_is_no_turn() {
             keyed("max_open_runs = 5\nturns_per_hour = 2\n[run]\nmax_turns = 1").await;
         let of_run = |path| {
             let request = gateway.post(path, chat("ok")).bearer_auth("sk-one");
-            request.header("x-run-id", "r-1").send()
+            request.header("x-run-id", "r-1").ask()
         };
         for _ in 0..3 {
             for path in ["/v1/embeddings", "/v1/messages/count_tokens"] {
-                assert_eq!(within(of_run(path)).await.unwrap().status(), 200, "{path}");
+                assert_eq!(of_run(path).await.status, 200, "{path}");
             }
         }
         let models = gateway.get("/v1/models").bearer_auth("sk-one");
         let models = models.header("x-run-id", "r-1");
-        assert_eq!(within(models.send()).await.unwrap().status(), 200);
-        assert_eq!(within(of_run(CHAT)).await.unwrap().status(), 200);
-        is_capped(&within(of_run(CHAT)).await.unwrap());
+        assert_eq!(models.ask().await.status, 200);
+        assert_eq!(of_run(CHAT).await.status, 200);
+        is_capped(&of_run(CHAT).await);
         // And then it is over for these, too.
-        is_capped(&within(of_run("/v1/embeddings")).await.unwrap());
+        is_capped(&of_run("/v1/embeddings").await);
         assert_eq!(upstream.count(), 7);
     });
 }
@@ -98,11 +97,7 @@ fn an_agent_has_as_many_turns_as_its_key_says() {
         let (upstream, gateway) = keyed(more).await;
         for (key, turns) in [("sk-one", 4), ("sk-two", 2)] {
             for _ in 0..turns {
-                assert_eq!(
-                    turn(&gateway, key, Some("r-1")).await.status(),
-                    200,
-                    "{key}"
-                );
+                assert_eq!(turn(&gateway, key, Some("r-1")).await.status, 200, "{key}");
             }
             is_capped(&turn(&gateway, key, Some("r-1")).await);
         }
@@ -121,12 +116,12 @@ fn requests_that_come_at_once_are_counted_one_by_one() {
                 let request = client.post(format!("http://{}{CHAT}", gateway.addr));
                 let request = request.bearer_auth("sk-one").header("x-run-id", "r-1");
                 let request = request.header("content-type", "application/json");
-                tokio::spawn(request.body(chat("silent")).send())
+                tokio::spawn(request.body(chat("silent")).ask())
             })
             .collect();
         for call in calls {
             // The eleventh ends the run, and what is under way with it.
-            is_capped(&within(call).await.unwrap().unwrap());
+            is_capped(&within(call).await.unwrap());
         }
         assert!(upstream.count() <= 10, "{}", upstream.count());
         let run = gateway.json("/runs/r-1").await;

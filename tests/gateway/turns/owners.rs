@@ -3,7 +3,7 @@
 use reqwest::{Method, StatusCode};
 
 use super::{is_capped, keyed, turn};
-use crate::net::{CHAT, assert_no_secrets, chat, eventually, run, within};
+use crate::net::{Ask, CHAT, assert_no_secrets, chat, eventually, run};
 
 /// The cap of the run is far, and each request is a run of its own.
 #[test]
@@ -15,14 +15,14 @@ fn who_sends_a_new_id_or_none_meets_the_owners_cap() {
                 let id = with_id.then(|| format!("r-{number}"));
                 let answer = turn(&gateway, "sk-one", id.as_deref()).await;
                 match number {
-                    0..3 => assert_eq!(answer.status(), 200),
+                    0..3 => assert_eq!(answer.status, 200),
                     _ => is_capped(&answer),
                 }
             }
             assert_eq!(upstream.count(), 3);
             for _ in 0..3 {
                 assert_eq!(
-                    turn(&gateway, "sk-two", None).await.status(),
+                    turn(&gateway, "sk-two", None).await.status,
                     200,
                     "another owner"
                 );
@@ -37,33 +37,29 @@ fn who_sends_a_new_id_or_none_meets_the_owners_cap() {
 fn an_owner_has_so_many_runs_open() {
     run(async {
         let (upstream, gateway) = keyed("max_open_runs = 2\n").await;
-        let open = async |key: &str, id: Option<&str>| {
+        let stalls = |key: &str, id: Option<&str>| {
             let request = gateway.post(CHAT, chat("stall")).bearer_auth(key);
-            let request = match id {
+            match id {
                 Some(id) => request.header("x-run-id", id),
                 None => request,
-            };
-            within(request.send()).await.unwrap()
+            }
         };
-        let one = open("sk-one", Some("r-1")).await;
-        let two = open("sk-one", None).await;
+        let one = stalls("sk-one", Some("r-1")).open().await;
+        let two = stalls("sk-one", None).open().await;
+        assert_eq!((one.status, two.status), (StatusCode::OK, StatusCode::OK));
+        is_capped(&stalls("sk-one", Some("r-2")).ask().await);
+        is_capped(&stalls("sk-one", None).ask().await);
         assert_eq!(
-            (one.status(), two.status()),
-            (StatusCode::OK, StatusCode::OK)
-        );
-        is_capped(&open("sk-one", Some("r-2")).await);
-        is_capped(&open("sk-one", None).await);
-        assert_eq!(
-            turn(&gateway, "sk-one", Some("r-1")).await.status(),
+            turn(&gateway, "sk-one", Some("r-1")).await.status,
             200,
             "it is open"
         );
-        assert_eq!(turn(&gateway, "sk-two", Some("r-1")).await.status(), 200);
+        assert_eq!(turn(&gateway, "sk-two", Some("r-1")).await.status, 200);
         assert_eq!(upstream.count(), 4);
         assert!(gateway.abort("r-1").await);
         let third = eventually(async || {
-            let answer = open("sk-one", Some("r-3")).await;
-            (answer.status() == 200).then_some(answer)
+            let answer = stalls("sk-one", Some("r-3")).open().await;
+            (answer.status == 200).then_some(answer)
         })
         .await;
         drop((one, two, third));
@@ -75,9 +71,9 @@ fn the_same_id_of_another_owner_is_another_run() {
     run(async {
         let (upstream, gateway) =
             keyed("[run]\nmax_turns = 1\n[control]\ntoken_env = \"TEST_TOKEN\"").await;
-        assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status(), 200);
+        assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status, 200);
         is_capped(&turn(&gateway, "sk-one", Some("r-1")).await);
-        assert_eq!(turn(&gateway, "sk-two", Some("r-1")).await.status(), 200);
+        assert_eq!(turn(&gateway, "sk-two", Some("r-1")).await.status, 200);
         is_capped(&turn(&gateway, "sk-two", Some("r-1")).await);
         assert_eq!(upstream.count(), 2);
 
@@ -90,9 +86,9 @@ fn the_same_id_of_another_owner_is_another_run() {
             (Method::POST, "/sessions/s-1/abort"),
         ] {
             let request = gateway.request(method, path).bearer_auth("sk-two");
-            let answer = within(request.send()).await.unwrap();
-            assert_eq!(answer.status(), 403, "{path}");
-            assert!(!within(answer.text()).await.unwrap().contains("r-1"));
+            let answer = request.ask().await;
+            assert_eq!(answer.status, 403, "{path}");
+            assert!(!answer.text().contains("r-1"));
         }
     });
 }
@@ -102,7 +98,7 @@ fn what_the_cap_of_an_owner_refused_is_written_down_once_and_not_each_time() {
     run(async {
         let (_upstream, gateway) = keyed("turns_per_hour = 1").await;
         for key in ["sk-one", "sk-two"] {
-            assert_eq!(turn(&gateway, key, Some("r-1")).await.status(), 200);
+            assert_eq!(turn(&gateway, key, Some("r-1")).await.status, 200);
             is_capped(&turn(&gateway, key, Some("r-1")).await);
             for _ in 0..5 {
                 is_capped(&turn(&gateway, key, None).await);

@@ -1,14 +1,9 @@
 //! What an agent may send to get around its cap.
 
+use super::{is_capped, keyed, turn};
+use crate::net::{Ask, CHAT, DIALECTS, Gateway, Raw, chat, eventually, run};
 use reqwest::StatusCode;
 use serde_json::{Value, json};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-};
-
-use super::{is_capped, keyed, turn};
-use crate::net::{CHAT, DIALECTS, Gateway, chat, eventually, run, within};
 
 /// A request of which no library has a say.
 async fn raw(gateway: &Gateway, head: &str) -> String {
@@ -16,11 +11,10 @@ async fn raw(gateway: &Gateway, head: &str) -> String {
     let key = "authorization: Bearer sk-one\r\ncontent-type: application/json";
     let length = body.len();
     let request = format!("{head}{key}\r\ncontent-length: {length}\r\n\r\n{body}");
-    let mut stream = TcpStream::connect(gateway.addr).await.unwrap();
-    stream.write_all(request.as_bytes()).await.unwrap();
-    let mut answer = String::new();
-    within(stream.read_to_string(&mut answer)).await.unwrap();
-    answer
+    Raw::request(gateway.addr, &request)
+        .await
+        .read_to_end()
+        .await
 }
 
 /// What an agent may think of, once its run is over.
@@ -29,7 +23,7 @@ fn nothing_that_is_sent_changes_the_cap() {
     run(async {
         let (upstream, gateway) = keyed("[run]\nmax_turns = 2").await;
         for _ in 0..2 {
-            assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status(), 200);
+            assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status, 200);
         }
         is_capped(&turn(&gateway, "sk-one", Some("r-1")).await);
 
@@ -54,8 +48,8 @@ fn nothing_that_is_sent_changes_the_cap() {
         ] {
             let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
             let request = request.header("x-run-id", "r-1").header(name, value);
-            let answer = within(request.send()).await.unwrap();
-            let told = (answer.status(), name);
+            let answer = request.ask().await;
+            let told = (answer.status, name);
             // Two ids are none that could be chosen among.
             let refused = [
                 (StatusCode::UNPROCESSABLE_ENTITY, name),
@@ -73,7 +67,7 @@ fn nothing_that_is_sent_changes_the_cap() {
                 }
                 let request = gateway.post(dialect.path, body.to_string());
                 let request = request.bearer_auth("sk-one").header("x-run-id", "r-1");
-                is_capped(&within(request.send()).await.unwrap());
+                is_capped(&request.ask().await);
             }
         }
 
@@ -84,9 +78,7 @@ fn nothing_that_is_sent_changes_the_cap() {
             "/v1/messages?beta=true",
         ] {
             let request = gateway.post(path, chat("ok")).bearer_auth("sk-one");
-            let answer = within(request.header("x-run-id", "r-1").send())
-                .await
-                .unwrap();
+            let answer = request.header("x-run-id", "r-1").ask().await;
             is_capped(&answer);
         }
         for path in [
@@ -130,8 +122,8 @@ fn nothing_that_is_sent_changes_the_cap() {
         let request = second.post(format!("http://{}{CHAT}", gateway.addr));
         let request = request.bearer_auth("sk-one").header("x-run-id", "r-1");
         let request = request.header("content-type", "application/json");
-        let answer = within(request.body(chat("ok")).send()).await.unwrap();
-        assert_eq!(answer.version(), reqwest::Version::HTTP_2);
+        let answer = request.body(chat("ok")).ask().await;
+        assert_eq!(answer.version, reqwest::Version::HTTP_2);
         is_capped(&answer);
 
         assert_eq!(upstream.count(), 2);
@@ -145,12 +137,12 @@ fn nothing_that_is_sent_changes_the_cap() {
 fn an_aborted_run_stays_ended_with_all_its_turns_left() {
     run(async {
         let (upstream, gateway) = keyed("[run]\nmax_turns = 100").await;
-        assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status(), 200);
+        assert_eq!(turn(&gateway, "sk-one", Some("r-1")).await.status, 200);
         assert!(gateway.abort("r-1").await);
         for _ in 0..3 {
             let answer = turn(&gateway, "sk-one", Some("r-1")).await;
-            assert_eq!(answer.status(), 499);
-            assert_eq!(answer.headers()["x-should-retry"], "false");
+            assert_eq!(answer.status, 499);
+            assert_eq!(answer.headers["x-should-retry"], "false");
         }
         assert_eq!(upstream.count(), 1);
         assert!(gateway.records().is_empty(), "its end was nobody's limit");

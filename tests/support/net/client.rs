@@ -4,36 +4,24 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use hyper::{
     body::Incoming,
     client::conn::{http1, http2},
     rt::Executor,
 };
 use hyper_util::rt::TokioIo;
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
-    task::AbortHandle,
-};
+use tokio::{net::TcpStream, task::AbortHandle};
 
-use super::within;
+use super::{Answer, within};
 
-/// A chat request with a tag, byte for byte.
-pub(crate) fn post(tag: &str) -> String {
-    format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\nx-try: {tag}\r\n\
-         x-session-id: {tag}\r\ncontent-length: 2\r\n\r\n{{}}"
-    )
-}
-
-/// A request without a body, with a tag, byte for byte.
-pub(crate) fn get(method: &str, tag: &str) -> String {
-    format!(
-        "{method} /v1/files/1 HTTP/1.1\r\nhost: gateway\r\nx-try: {tag}\r\nx-session-id: {tag}\r\n\r\n"
-    )
+/// A client that follows no proxy of the machine's environment.
+///
+/// To make one takes longer than most requests: a gateway brings its own along.
+pub(crate) fn client() -> reqwest::Client {
+    reqwest::Client::builder().no_proxy().build().unwrap()
 }
 
 /// A chat request with a tag.
@@ -45,68 +33,7 @@ pub(crate) fn request_of(tag: &str) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
-/// An HTTP/1.1 client that sees every byte, and can leave at any.
-pub(crate) struct Raw {
-    stream: TcpStream,
-    read: BytesMut,
-}
-
-impl Raw {
-    pub(crate) async fn connect(addr: SocketAddr) -> Self {
-        let stream = within(TcpStream::connect(addr)).await.unwrap();
-        stream.set_nodelay(true).unwrap();
-        Self {
-            stream,
-            read: BytesMut::new(),
-        }
-    }
-
-    pub(crate) async fn send(&mut self, text: &str) {
-        within(self.stream.write_all(text.as_bytes()))
-            .await
-            .unwrap();
-    }
-
-    /// Reads until all that was read satisfies `enough`; answers all of it,
-    /// and begins anew.
-    pub(crate) async fn until(&mut self, enough: impl Fn(&str) -> bool) -> String {
-        within(async {
-            loop {
-                let text = String::from_utf8_lossy(&self.read);
-                if enough(&text) {
-                    let text = text.into_owned();
-                    self.read.clear();
-                    return text;
-                }
-                let read = self.stream.read_buf(&mut self.read).await.unwrap();
-                assert!(read > 0, "the connection ended after {:?}", self.read);
-            }
-        })
-        .await
-    }
-
-    /// Reads to the end of the connection.
-    pub(crate) async fn read_to_end(&mut self) -> String {
-        within(async {
-            // A reset ends it too.
-            while self.stream.read_buf(&mut self.read).await.unwrap_or(0) > 0 {}
-            String::from_utf8_lossy(&self.read).into_owned()
-        })
-        .await
-    }
-
-    /// Sends a FIN, and goes on reading.
-    pub(crate) async fn finish_sending(&mut self) {
-        self.stream.shutdown().await.unwrap();
-    }
-
-    /// Leaves with a reset instead of a FIN.
-    pub(crate) fn reset(self) {
-        self.stream.set_zero_linger().unwrap();
-        drop(self.stream);
-    }
-}
-
+/// The version of HTTP that a client speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http1,
@@ -165,6 +92,7 @@ impl Client {
         Self { sender, tasks }
     }
 
+    /// Sends a request; the answer's body is still to be read.
     pub(crate) async fn send(
         &mut self,
         request: Request<Full<Bytes>>,
@@ -179,6 +107,17 @@ impl Client {
             }
             Sender::Http2(sender) => sender.send_request(request).await,
         }
+    }
+
+    /// Sends a request and reads the answer to its end, if it has a whole one.
+    pub(crate) async fn ask(&mut self, request: Request<Full<Bytes>>) -> hyper::Result<Answer> {
+        let (head, body) = within(self.send(request)).await?.into_parts();
+        Ok(Answer {
+            status: head.status,
+            version: head.version,
+            headers: head.headers,
+            body: within(body.collect()).await?.to_bytes(),
+        })
     }
 
     /// Drops the whole connection.

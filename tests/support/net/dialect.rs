@@ -13,18 +13,6 @@ pub(crate) fn asks(model: &str, stream: bool) -> String {
     json!({"model": model, "stream": stream, "messages": []}).to_string()
 }
 
-/// A client that follows no proxy of the machine's environment.
-pub(crate) fn client() -> reqwest::Client {
-    reqwest::Client::builder().no_proxy().build().unwrap()
-}
-
-/// One that makes a connection for each request. To make a client takes longer
-/// than most requests.
-pub(super) fn clients() -> reqwest::Client {
-    let builder = reqwest::Client::builder().no_proxy();
-    builder.pool_max_idle_per_host(0).build().unwrap()
-}
-
 /// What a client of one API sends and expects.
 #[derive(Debug)]
 pub(crate) struct Dialect {

@@ -7,29 +7,31 @@
     reason = "each target uses a part of the support"
 )]
 
-mod bare;
+mod answer;
 mod client;
 mod closed_port;
+mod config;
 mod dialect;
-mod figures;
 mod gateway;
+mod process;
 mod proxy;
+mod raw;
 mod runtime;
 mod upstream;
-mod upstream_process;
 mod wire;
 
 pub(crate) use self::{
-    bare::Bare,
-    client::{Client, Raw, Version, get, post, request_of},
+    answer::{Answer, Ask, Streaming},
+    client::{Client, Version, client, request_of},
     closed_port::ClosedPort,
-    dialect::{CHAT, DIALECTS, Dialect, asks, chat, client, error_event},
-    figures::Figures,
-    gateway::{Config, Gateway, candidate, fails},
-    proxy::{Back, Front, Proxy, Setup, boxed},
+    config::Config,
+    dialect::{CHAT, DIALECTS, Dialect, asks, chat, error_event},
+    gateway::Gateway,
+    process::Process,
+    proxy::{Back, Front, Proxy, Setup, boxed, serve},
+    raw::{Raw, get, post},
     runtime::{eventually, run, run_alone, until, within},
     upstream::{Call, Play, STREAM, Step, Upstream, WHOLE, refusal},
-    upstream_process::Process,
     wire::{DONE, SSE_HEAD, TOKEN, chunk},
 };
 

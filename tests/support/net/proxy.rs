@@ -93,18 +93,15 @@ impl Setup {
     pub(crate) async fn serve_in_front_of(self, inner: Inner) -> Proxy {
         let registry = RunRegistry::new();
         let stack = self.stack(inner, registry.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let addr = listener.local_addr().unwrap();
-        match self.front {
-            Front::Axum => {
-                let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
-                let app = Router::new().fallback_service(any_service(stack));
-                tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-            }
+        let addr = match self.front {
+            Front::Axum => serve(Router::new().fallback_service(any_service(stack))).await,
             front => {
+                let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+                let addr = listener.local_addr().unwrap();
                 tokio::spawn(serve_hyper(front, listener, stack));
+                addr
             }
-        }
+        };
         Proxy { addr, registry }
     }
 
@@ -142,6 +139,15 @@ impl Setup {
             }
         }
     }
+}
+
+/// Serves a router on a loopback port until the runtime ends: where.
+pub(crate) async fn serve(app: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let listener = listener.tap_io(|stream| stream.set_nodelay(true).unwrap());
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    addr
 }
 
 /// Any answer as one type.

@@ -10,7 +10,7 @@ use tokio::{
 };
 
 use super::{
-    super::wire::{SSE_HEAD, TOKEN, chunk},
+    super::wire::{SSE_HEAD, TOKEN, chunk, take_chunks},
     Call, Play, Step, Upstream,
 };
 
@@ -65,30 +65,14 @@ fn take_request(buffer: &mut BytesMut, connection: usize) -> Option<Call> {
             let body = buffer.get(end..end + length)?;
             (Bytes::copy_from_slice(body), end + length)
         }
-        None if headers.contains_key("transfer-encoding") => take_chunks(buffer, end)?,
+        None if headers.contains_key("transfer-encoding") => {
+            let (body, taken) = take_chunks(&buffer[end..])?;
+            (body, end + taken)
+        }
         None => (Bytes::new(), end),
     };
     drop(buffer.split_to(end));
     Some(Call::new(connection, uri, headers, body))
-}
-
-/// The chunked body that begins there, and where it ends.
-fn take_chunks(buffer: &[u8], mut at: usize) -> Option<(Bytes, usize)> {
-    let mut body = BytesMut::new();
-    loop {
-        let line = buffer[at..].windows(2).position(|two| two == b"\r\n")?;
-        let size = std::str::from_utf8(&buffer[at..at + line]).unwrap();
-        let size = usize::from_str_radix(size, 16).unwrap();
-        at += line + 2;
-        body.extend_from_slice(buffer.get(at..at + size)?);
-        at += size + 2;
-        if at > buffer.len() {
-            return None;
-        }
-        if size == 0 {
-            return Some((body.freeze(), at));
-        }
-    }
 }
 
 async fn play_each(

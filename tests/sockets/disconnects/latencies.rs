@@ -1,9 +1,9 @@
 use std::{fmt, time::Duration};
 
 /// Latencies, in order.
-pub(crate) struct Figures(Vec<Duration>);
+pub(crate) struct Latencies(Vec<Duration>);
 
-impl Figures {
+impl Latencies {
     pub(crate) fn new(mut measured: Vec<Duration>) -> Self {
         assert!(!measured.is_empty());
         measured.sort_unstable();
@@ -17,7 +17,7 @@ impl Figures {
     }
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for Latencies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |percent| self.percentile(percent).as_micros();
         write!(

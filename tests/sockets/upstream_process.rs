@@ -3,8 +3,12 @@
 use std::{
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
+    process::Stdio,
 };
+
+use tokio::process::Command;
+
+use crate::net::Process;
 
 /// Tells this test program that it is to be the upstream, on that port or on any
 /// if it is 0.
@@ -16,19 +20,19 @@ const LOADING: &str =
     r#"{"error":{"message":"Loading model","type":"unavailable_error","code":503}}"#;
 
 /// This test program again, as an upstream; killed when it is dropped.
-pub(crate) struct Process {
-    child: Child,
+pub(crate) struct UpstreamProcess {
+    pub(crate) process: Process,
     pub(crate) port: u16,
 }
 
-/// Not a test: what [`Process`] runs.
+/// Not a test: what [`UpstreamProcess`] runs.
 #[test]
 fn the_upstream_itself() {
     let Ok(port) = std::env::var(PORT) else {
         return;
     };
     let loads = std::env::var(LOADS).unwrap().parse().unwrap();
-    // Whoever started it is gone, in whatever way, when this ends.
+    // The end of standard input is the end of the test that started it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read(&mut [0]);
         std::process::exit(0);
@@ -102,57 +106,23 @@ fn read(stream: &mut TcpStream) -> Option<String> {
     Some(first.split(' ').next()?.to_owned())
 }
 
-impl Process {
-    /// On any port.
-    pub(crate) fn start() -> Self {
-        Self::start_on(0, 0)
+impl UpstreamProcess {
+    /// Starts on any port.
+    pub(crate) async fn start() -> Self {
+        Self::start_on(0, 0).await
     }
 
-    /// On that port, and with so many calls answered that it loads.
-    pub(crate) fn start_on(port: u16, loads: u32) -> Self {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([
-                "support::net::upstream_process::the_upstream_itself",
-                "--exact",
-            ])
+    /// Starts on that port, with so many calls answered that the model loads.
+    pub(crate) async fn start_on(port: u16, loads: u32) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command
+            .args(["upstream_process::the_upstream_itself", "--exact"])
             .args(["--nocapture", "--test-threads=1"])
             .env(PORT, port.to_string())
             .env(LOADS, loads.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
-        let mut ports = lines.filter_map(|line| {
-            let line = line.ok()?;
-            // The test harness has begun the line.
-            line.split_once("listening on ")?.1.parse().ok()
-        });
-        let port = ports.next().expect("the upstream listens");
-        Self { child, port }
-    }
-
-    /// Stops it in the middle of whatever it does.
-    pub(crate) fn kill(mut self) {
-        self.end();
-    }
-
-    /// It lives and does nothing any more: connections are still accepted.
-    #[cfg(unix)]
-    pub(crate) fn freeze(&self) {
-        let pid = self.child.id().to_string();
-        let status = Command::new("kill").args(["-STOP", &pid]).status();
-        assert!(status.unwrap().success());
-    }
-
-    fn end(&mut self) {
-        drop(self.child.kill());
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        self.end();
+            .stdin(Stdio::piped());
+        let process = Process::start(&mut command);
+        let port = process.line_after("listening on ").await.parse().unwrap();
+        Self { process, port }
     }
 }

@@ -7,16 +7,16 @@ use tokio::{
     time::Instant,
 };
 
-use super::within;
+use crate::net::within;
 
 /// A client, a relay and an upstream of nothing but sockets: what a disconnect
 /// costs on this machine, now, without any of our code.
-pub(crate) struct Bare {
+pub(crate) struct Baseline {
     relay: SocketAddr,
     released: mpsc::UnboundedReceiver<Instant>,
 }
 
-impl Bare {
+impl Baseline {
     pub(crate) async fn start() -> Self {
         let upstream = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let upstream_addr = upstream.local_addr().unwrap();

@@ -1,6 +1,9 @@
 //! 200 clients leave at each point of a call; the upstream is released in
 //! milliseconds, and the run says why.
 
+mod baseline;
+mod latencies;
+
 use std::{collections::HashSet, pin::pin, time::Duration};
 
 use futures_util::future::{Either, select};
@@ -8,9 +11,10 @@ use http_body_util::BodyExt;
 use tokio::time::Instant;
 use tower_agent::TerminalReason;
 
+use self::{baseline::Baseline, latencies::Latencies};
 use crate::net::{
-    Back, Bare, Client, Figures, Front, Play, Raw, Setup, Upstream, Version, post, request_of, run,
-    run_alone, within,
+    Back, Client, Front, Play, Raw, Setup, Upstream, Version, post, request_of, run, run_alone,
+    within,
 };
 
 const TRIES: usize = 200;
@@ -52,11 +56,11 @@ impl Phase {
 
 /// What one round measured.
 struct Round {
-    ours: Figures,
+    ours: Latencies,
     /// The same from sockets alone, in turns with ours and for as long.
-    bare: Figures,
+    bare: Latencies,
     /// How long those had to wait for a processor.
-    waited: Figures,
+    waited: Latencies,
 }
 
 impl Round {
@@ -104,7 +108,7 @@ async fn leave_many(setup: Setup, version: Version, phase: Phase) -> Round {
         Version::Http1 => None,
     };
 
-    let mut sockets = Bare::start().await;
+    let mut sockets = Baseline::start().await;
     let (mut measured, mut bare, mut waits) = (Vec::new(), Vec::new(), Vec::new());
     for number in 0..TRIES {
         let tag = format!("try-{number}");
@@ -136,9 +140,9 @@ async fn leave_many(setup: Setup, version: Version, phase: Phase) -> Round {
         "nothing is retried"
     );
     Round {
-        ours: Figures::new(measured),
-        bare: Figures::new(bare),
-        waited: Figures::new(waits),
+        ours: Latencies::new(measured),
+        bare: Latencies::new(bare),
+        waited: Latencies::new(waits),
     }
 }
 
