@@ -127,9 +127,7 @@ fn an_agents_failures_end_its_own_run() {
         let (upstream, gateway) = start("[agents.one]\nper_run = 1").await;
         let fail = async |key: &str, id: &str| {
             let request = gateway.post(CHAT, chat("500")).bearer_auth(key);
-            let answer = request.header("x-run-id", id).ask().await;
-            let status = answer.status;
-            status
+            request.header("x-run-id", id).ask().await.status
         };
         for (key, id) in [("sk-one", "r-1"), ("sk-two", "r-2")] {
             assert_eq!(fail(key, id).await, 500, "{key}");

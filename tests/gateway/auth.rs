@@ -70,8 +70,8 @@ fn without_a_known_key_a_call_is_401_in_its_dialect_and_nothing_is_opened() {
                 assert_eq!(answer.headers["content-type"], "application/json");
                 assert!(!answer.headers.contains_key("x-run-id"));
                 let body = answer.text();
-                assert_eq!(dialect.error(&body).0, "authentication_error");
-                assert_no_secrets(&body, &["sk-"]);
+                assert_eq!(dialect.error(body).0, "authentication_error");
+                assert_no_secrets(body, &["sk-"]);
             }
         }
         assert_eq!(upstream.count(), 0);

@@ -52,7 +52,7 @@ fn a_stream_that_falls_silent_for_longer_than_its_reader_waits_ends_with_the_fra
         assert_eq!(answer.status, 200);
         let text = answer.text();
 
-        let (_, frame) = error_event(&text);
+        let (_, frame) = error_event(text);
         assert_eq!(frame["code"], "timeout");
         let message = frame["message"].as_str().unwrap();
         assert!(message.contains("nothing came for 3s"), "{message}");

@@ -84,7 +84,7 @@ fn a_connection_that_is_kept_is_closed_once_it_has_been_idle() {
         // The time for heads begins with their first byte.
         time_passes(&gateway).await;
         let idle = Instant::now();
-        kept.send(&request).await;
+        kept.send(request).await;
         kept.answer().await;
         assert_eq!(kept.read_to_end().await, "");
         assert!(idle.elapsed() >= Duration::from_secs(2));
@@ -264,7 +264,7 @@ fn beyond_the_cap_connections_wait_and_none_is_refused() {
         let came = waits.answer().await;
         assert_eq!(came.status, 200, "{came:?}");
         for connection in &mut served {
-            connection.send(&request).await;
+            connection.send(request).await;
             connection.answer().await;
         }
     });

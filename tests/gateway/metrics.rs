@@ -1,6 +1,6 @@
 //! What is counted, for Prometheus.
 
-use crate::net::{Ask, CHAT, Config, Gateway, Upstream, eventually, run};
+use crate::net::{Ask, CHAT, Config, Gateway, Upstream, eventually, run, until};
 
 async fn scrape(gateway: &Gateway) -> String {
     let answer = gateway.get("/metrics").ask().await;
@@ -108,7 +108,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
 
         let gateway = of("60s").start().await;
         let leaves = tokio::spawn(gateway.post(CHAT, body).ask());
-        upstream.until_count(2).await;
+        until(|| upstream.count() == 2).await;
         leaves.abort();
         eventually(async || {
             let text = scrape(&gateway).await;

@@ -43,7 +43,7 @@ fn a_word_ends_the_sessions_other_runs_in_every_dialect_without_a_call() {
                 if stream {
                     assert!(text.contains(dialect.terminator), "{text}");
                 } else {
-                    let body: Value = serde_json::from_str(&text).unwrap();
+                    let body: Value = serde_json::from_str(text).unwrap();
                     let (name, value) = dialect.object;
                     assert_eq!(body[name], value);
                 }

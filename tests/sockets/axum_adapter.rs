@@ -1,28 +1,24 @@
 //! The layers on an axum router, behind `axum::serve`.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, routing::post as on_post};
-use bytes::Bytes;
-use http::{Response, StatusCode};
-use http_body_util::BodyExt;
-use serde_json::Value;
-use tokio::{net::TcpListener, sync::mpsc};
+use http::StatusCode;
+use tokio::sync::mpsc;
 use tower::ServiceBuilder;
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, NodeKind, PumpLayer, Run, RunLayer, RunRegistry,
     StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
 };
 
-use crate::net::{Client, Raw, Version, eventually, post, request_of, run, within};
+use crate::net::{Answer, Client, Raw, Version, eventually, post, request_of, run, serve, within};
 
 const LONG: Duration = Duration::from_secs(600);
 
-async fn serve(app: Router) -> std::net::SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    addr
+/// The whole answer over a connection of its own.
+async fn ask(addr: SocketAddr, version: Version) -> Answer {
+    let mut client = Client::connect(addr, version).await;
+    client.ask(request_of("one")).await.unwrap()
 }
 
 /// All layers in one `ServiceBuilder`, as the docs show.
@@ -38,14 +34,6 @@ fn under_layers(route: Router, registry: RunRegistry, step: Duration) -> Router 
     )
 }
 
-async fn ask(addr: std::net::SocketAddr, version: Version) -> Response<Bytes> {
-    let mut client = Client::connect(addr, version).await;
-    let answer = within(client.send(request_of("one"))).await.unwrap();
-    let (head, body) = answer.into_parts();
-    let body = within(body.collect()).await.unwrap().to_bytes();
-    Response::from_parts(head, body)
-}
-
 #[test]
 fn a_handler_is_handed_the_call_of_its_request() {
     run(async {
@@ -59,8 +47,8 @@ fn a_handler_is_handed_the_call_of_its_request() {
             let addr = serve(under_layers(route, registry.clone(), LONG)).await;
 
             let answer = ask(addr, version).await;
-            assert_eq!(answer.status(), StatusCode::OK);
-            assert_eq!(answer.headers()["x-run-id"].as_bytes(), answer.body());
+            assert_eq!(answer.status, StatusCode::OK);
+            assert_eq!(answer.headers["x-run-id"].as_bytes(), answer.body);
             let reason = eventually(async || registry.list()[0].reason.clone()).await;
             assert_eq!(reason, TerminalReason::Completed);
         }
@@ -75,9 +63,9 @@ fn without_a_layer_a_handler_that_wants_the_run_is_answered_500_and_why() {
         let addr = serve(route).await;
 
         let answer = ask(addr, Version::Http1).await;
-        assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        assert_eq!(answer.status, StatusCode::INTERNAL_SERVER_ERROR);
         let told = "request carries no run: a layer that opens one is missing around the handler";
-        assert_eq!(answer.body(), told);
+        assert_eq!(answer.body, told);
     });
 }
 
@@ -90,9 +78,9 @@ fn a_handler_that_is_silent_is_answered_504() {
         let addr = serve(under_layers(route, RunRegistry::new(), step)).await;
 
         let answer = ask(addr, Version::Http1).await;
-        assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
-        assert_eq!(answer.headers()["x-terminal-reason"], "step_timeout");
-        let body: Value = serde_json::from_slice(answer.body()).unwrap();
+        assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
+        assert_eq!(answer.headers["x-terminal-reason"], "step_timeout");
+        let body = answer.json();
         assert_eq!(body["error"]["code"], "step_timeout");
     });
 }
@@ -111,8 +99,7 @@ fn a_tool_in_another_task_ends_with_the_client() {
         let route = Router::new().route("/v1/chat/completions", on_post(handler));
         let registry = RunRegistry::new();
         let addr = serve(under_layers(route, registry.clone(), LONG)).await;
-        let mut raw = Raw::connect(addr).await;
-        raw.send(&post("one")).await;
+        let raw = Raw::request(addr, &post("one")).await;
         eventually(async || registry.list().pop().filter(|run| run.in_flight > 1)).await;
         drop(raw);
 

@@ -81,8 +81,7 @@ fn delivers_to_a_client_that_leaves(
     last: impl Fn(&str) -> bool,
 ) {
     delivers(play, async |gateway, tag| {
-        let mut raw = Raw::connect(gateway.addr).await;
-        raw.send(&request(&tag)).await;
+        let mut raw = Raw::request(gateway.addr, &request(&tag)).await;
         raw.until(&last).await;
         drop(raw);
     });
@@ -96,8 +95,7 @@ fn a_body_with_a_length_and_a_client_that_closes_after_its_last_byte() {
 #[test]
 fn a_body_with_a_length_and_a_client_that_resets_after_its_last_byte() {
     delivers(&with_length(), async |gateway, tag| {
-        let mut raw = Raw::connect(gateway.addr).await;
-        raw.send(&post(&tag)).await;
+        let mut raw = Raw::request(gateway.addr, &post(&tag)).await;
         raw.until(|text| text.ends_with(JSON)).await;
         raw.reset();
     });
@@ -176,10 +174,9 @@ fn delivers_over_http2(play: &Play, method: &Method, status: StatusCode, body: &
             for number in 0..TIMES {
                 let mut request = request_of(&format!("try-{number}"));
                 *request.method_mut() = method.clone();
-                let answer = within(client.send(request)).await.unwrap();
-                assert_eq!(answer.status(), status);
-                let read = within(answer.into_body().collect()).await.unwrap();
-                assert_eq!(read.to_bytes(), body);
+                let answer = client.ask(request).await.unwrap();
+                assert_eq!(answer.status, status);
+                assert_eq!(answer.body, body);
             }
             let completed = vec![TerminalReason::Completed; TIMES];
             assert_eq!(gateway.reasons(TIMES).await, completed, "{front:?}");

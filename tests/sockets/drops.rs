@@ -28,8 +28,7 @@ fn reason_of_a_server_that_is_dropped(before: impl FnOnce(&Proxy)) -> TerminalRe
             .build()
             .unwrap();
         let gateway = server.spawn(SETUP.serve(upstream.addr)).await.unwrap();
-        let mut raw = Raw::connect(gateway.addr).await;
-        raw.send(&post("one")).await;
+        let mut raw = Raw::request(gateway.addr, &post("one")).await;
         raw.until(|text| text.contains("data:")).await;
 
         before(&gateway);
@@ -99,8 +98,7 @@ fn what_is_dropped_with_the_client_can_read_why() {
             let gateway = setup
                 .serve_in_front_of(BoxCloneSyncService::new(inner))
                 .await;
-            let mut raw = Raw::connect(gateway.addr).await;
-            raw.send(&post("one")).await;
+            let mut raw = Raw::request(gateway.addr, &post("one")).await;
             raw.until(|text| text.contains("first")).await;
             drop(raw);
 

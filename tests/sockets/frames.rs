@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{HeaderMap, StatusCode};
-use http_body_util::BodyExt;
+use http::StatusCode;
 use serde_json::Value;
 use tower_agent::TerminalReason;
 
 use crate::net::{
-    Back, Client, DONE, Front, Play, Proxy, SSE_HEAD, Setup, TOKEN, Upstream, Version, chunk,
-    request_of, run, within,
+    Answer, Back, Client, DONE, Front, Play, Proxy, SSE_HEAD, Setup, TOKEN, Upstream, Version,
+    chunk, request_of, run,
 };
 
 /// Time for a busy machine to hand on what came.
@@ -23,32 +22,14 @@ const SETUPS: [Setup; 3] = [
     Setup::new(Front::Axum, Back::Reqwest).without_pump(),
 ];
 
-/// A whole answer, as a client reads it.
-struct Read {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: hyper::Result<String>,
-}
-
-async fn read(gateway: &Proxy, version: Version) -> hyper::Result<Read> {
-    let mut client = Client::connect(gateway.addr, version).await;
-    let answer = within(client.send(request_of("one"))).await?;
-    let (head, body) = answer.into_parts();
-    let body = within(body.collect()).await;
-    Ok(Read {
-        status: head.status,
-        headers: head.headers,
-        body: body.map(|body| String::from_utf8(body.to_bytes().into()).unwrap()),
-    })
-}
-
 /// Reads the answer of `play` over each version, through each stack.
-fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Proxy, hyper::Result<Read>)) {
+fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Proxy, hyper::Result<Answer>)) {
     let stacks = SETUPS.map(|setup| Version::BOTH.map(|version| (setup, version)));
     let each = stacks.as_flattened().iter().map(async |(setup, version)| {
         let upstream = Upstream::http1(play.clone()).await;
         let gateway = setup.step(step).serve(upstream.addr).await;
-        let answer = read(&gateway, *version).await;
+        let mut client = Client::connect(gateway.addr, *version).await;
+        let answer = client.ask(request_of("one")).await;
         println!("{setup:?} {version:?}");
         look(&upstream, &gateway, answer).await;
         assert_eq!(upstream.count(), 1, "nothing is retried");
@@ -57,13 +38,12 @@ fn each(play: &Play, step: Duration, look: impl AsyncFn(&Upstream, &Proxy, hyper
 }
 
 /// The answer is `whole` and one error event of this code, and no other end.
-fn ends_with_frame(answer: hyper::Result<Read>, whole: &str, code: &str) {
+fn ends_with_frame(answer: hyper::Result<Answer>, whole: &str, code: &str) {
     let answer = answer.unwrap();
     assert_eq!(answer.status, StatusCode::OK);
     assert_eq!(answer.headers.get("content-length"), None);
     assert_eq!(answer.headers["cache-control"], "no-cache");
-    let body = answer.body.unwrap();
-    let event = body.strip_prefix(whole).unwrap();
+    let event = answer.text().strip_prefix(whole).unwrap();
     let data = event.strip_prefix("event: error\ndata: ").unwrap();
     let data: Value = serde_json::from_str(data.strip_suffix("\n\n").unwrap()).unwrap();
     assert_eq!(data["type"], "error");
@@ -127,7 +107,7 @@ fn a_call_without_a_head_is_answered_504() {
         assert_eq!(answer.status, StatusCode::GATEWAY_TIMEOUT);
         assert_eq!(answer.headers["x-terminal-reason"], "step_timeout");
         assert_eq!(answer.headers["x-should-retry"], "false");
-        let body: Value = serde_json::from_str(&answer.body.unwrap()).unwrap();
+        let body = answer.json();
         assert_eq!(body["error"]["code"], "step_timeout");
         upstream.released("one").await;
         assert_eq!(gateway.reason("one").await, TerminalReason::StepTimeout);
@@ -190,7 +170,7 @@ fn events_that_come_byte_for_byte_arrive_unchanged() {
         &Play::close_after(pieces),
         100 * STEP,
         async |_, gateway, answer| {
-            assert_eq!(answer.unwrap().body.unwrap(), text);
+            assert_eq!(answer.unwrap().text(), text);
             assert_eq!(gateway.reason("one").await, TerminalReason::Completed);
         },
     );
@@ -205,8 +185,7 @@ fn a_finished_chat_stream_without_its_terminator_is_given_it() {
         chunk(finish)
     ));
     each(&play, 100 * STEP, async |_, gateway, answer| {
-        let body = answer.unwrap().body.unwrap();
-        assert_eq!(body, format!("{TOKEN}{finish}{DONE}"));
+        assert_eq!(answer.unwrap().text(), format!("{TOKEN}{finish}{DONE}"));
         assert_eq!(gateway.reason("one").await, TerminalReason::Completed);
     });
 }
@@ -215,8 +194,7 @@ fn a_finished_chat_stream_without_its_terminator_is_given_it() {
 fn cut_is_an_error(play: &Play, step: Duration, expected: impl Fn(&TerminalReason) -> bool) {
     each(play, step, async |_, gateway, answer| {
         // An error before the first flush takes the head with it.
-        let whole = answer.and_then(|answer| answer.body);
-        assert!(whole.is_err(), "{whole:?}");
+        assert!(answer.is_err(), "{answer:?}");
         let reason = gateway.reason("one").await;
         assert!(expected(&reason), "{reason}");
     });

@@ -35,53 +35,18 @@ fn play(head: &str) -> Play {
     Play::keep(format!("HTTP/1.1 200 OK\r\n{head}\r\n\r\n{body}0\r\n\r\n"))
 }
 
-/// The whole answers that begin `bytes`; `None` if what is left is not whole yet.
-fn answers(bytes: &str) -> Option<Vec<String>> {
-    let mut all = Vec::new();
-    let mut left = bytes;
-    while !left.is_empty() {
-        let (head, mut rest) = left.split_once("\r\n\r\n")?;
-        assert!(head.starts_with("HTTP/1.1 200 "), "no answer: {left:?}");
-        let head = head.to_lowercase();
-        let lines = head.lines().filter_map(|line| line.split_once(": "));
-        let framing = ["content-length", "transfer-encoding"];
-        let framing: Vec<_> = lines.filter(|(name, _)| framing.contains(name)).collect();
-        match framing[..] {
-            [("content-length", length)] => {
-                let length = length.parse().unwrap();
-                all.push(rest.get(..length)?.to_owned());
-                left = &rest[length..];
-            }
-            [("transfer-encoding", "chunked")] => {
-                let mut body = String::new();
-                loop {
-                    let (size, chunk) = rest.split_once("\r\n")?;
-                    let size = usize::from_str_radix(size, 16).unwrap();
-                    body += chunk.get(..size)?;
-                    rest = chunk.get(size..)?.strip_prefix("\r\n")?;
-                    if size == 0 {
-                        break;
-                    }
-                }
-                all.push(body);
-                left = rest;
-            }
-            _ => panic!("its length is unclear: {head:?}"),
-        }
-    }
-    Some(all)
-}
-
-/// Asks twice on one connection: all answers that come back.
-async fn ask_twice(addr: std::net::SocketAddr) -> Vec<String> {
-    let mut client = Raw::connect(addr).await;
-    client.send(&post("one")).await;
-    let is_whole = |read: &str| answers(read).is_some_and(|all| !all.is_empty());
-    let mut read = client.until(is_whole).await;
+/// Asks twice on one connection, which ends then: the bodies of both answers.
+async fn ask_twice(addr: std::net::SocketAddr) -> [String; 2] {
+    let mut client = Raw::request(addr, &post("one")).await;
+    let first = client.answer().await;
     let last = post("two").replacen("host:", "connection: close\r\nhost:", 1);
     client.send(&last).await;
-    read += &client.read_to_end().await;
-    answers(&read).unwrap_or_else(|| panic!("half an answer: {read:?}"))
+    let second = client.answer().await;
+    assert_eq!(client.read_to_end().await, "", "a third answer");
+    [first, second].map(|answer| {
+        assert_eq!(answer.status, 200);
+        answer.text().to_owned()
+    })
 }
 
 /// `ReqwestService` and nothing else, behind hyper's HTTP/1.1 connection.

@@ -16,8 +16,7 @@ fn a_half_closed_client_counts_as_gone_by_hypers_default() {
             for (play, tokens) in [(Play::Silent, 0), (Play::Tokens(1), 1)] {
                 let upstream = Upstream::http1(play).await;
                 let gateway = Setup::new(front, Back::Reqwest).serve(upstream.addr).await;
-                let mut raw = Raw::connect(gateway.addr).await;
-                raw.send(&post("one")).await;
+                let mut raw = Raw::request(gateway.addr, &post("one")).await;
                 upstream.accepted("one").await;
                 if tokens > 0 {
                     raw.until(|text| text.contains("data:")).await;
@@ -43,8 +42,7 @@ fn with_half_close_a_half_closed_client_gets_its_answer() {
         let upstream = Upstream::http1(Play::keep(JSON)).await;
         let setup = Setup::new(Front::HalfClose, Back::Reqwest);
         let gateway = setup.serve(upstream.addr).await;
-        let mut raw = Raw::connect(gateway.addr).await;
-        raw.send(&post("one")).await;
+        let mut raw = Raw::request(gateway.addr, &post("one")).await;
         raw.finish_sending().await;
 
         let answer = raw.read_to_end().await;
@@ -61,8 +59,7 @@ fn with_half_close_a_client_that_left_is_held_until_the_ceiling() {
         let setup = Setup::new(Front::HalfClose, Back::Reqwest);
         let setup = setup.ceiling(Duration::from_secs(1));
         let gateway = setup.serve(upstream.addr).await;
-        let mut raw = Raw::connect(gateway.addr).await;
-        raw.send(&post("one")).await;
+        let raw = Raw::request(gateway.addr, &post("one")).await;
         upstream.accepted("one").await;
         drop(raw);
 

@@ -5,18 +5,15 @@ use axum::{Router, routing::any_service};
 use bytes::Bytes;
 use futures_util::FutureExt;
 use http::Request;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 use tower_agent::{
     LoopGuardLayer, Notice, ReplayBody, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer,
     TerminalResponseLayer, adapter::reqwest::ReqwestService, run::RunEvents,
 };
 
-use crate::net::{Client, Play, Upstream, Version, run, within};
-
-const PATH: &str = "/v1/chat/completions";
+use crate::net::{CHAT, Client, Play, Upstream, Version, run, serve};
 
 /// A model that wants the same tool every time.
 fn polls() -> Play {
@@ -35,11 +32,11 @@ fn polls() -> Play {
 }
 
 /// Serves what looks after agents in front of `upstream`: where, and what it tells.
-async fn serve(upstream: &Upstream) -> (std::net::SocketAddr, RunEvents) {
+async fn guard(upstream: &Upstream) -> (std::net::SocketAddr, RunEvents) {
     let registry = RunRegistry::new();
     let events = registry.subscribe();
     let client = ReqwestService::new(reqwest::Client::builder().no_proxy()).unwrap();
-    let uri: http::Uri = format!("http://{}{PATH}", upstream.addr).parse().unwrap();
+    let uri: http::Uri = format!("http://{}{CHAT}", upstream.addr).parse().unwrap();
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry))
@@ -50,25 +47,20 @@ async fn serve(upstream: &Upstream) -> (std::net::SocketAddr, RunEvents) {
             request
         })
         .service(client);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let addr = listener.local_addr().unwrap();
     let app = Router::new().fallback_service(any_service(stack));
-    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
-    (addr, events)
+    (serve(app).await, events)
 }
 
 /// Asks the model, with all that was said before: the message that it answers.
 async fn ask(client: &mut Client, messages: &[Value]) -> Value {
     let body = json!({"model": "m", "messages": messages}).to_string();
-    let request = Request::post(format!("http://gateway{PATH}"))
+    let request = Request::post(format!("http://gateway{CHAT}"))
         .header("x-run-id", "agent-1")
         .body(Full::<Bytes>::from(body))
         .unwrap();
-    let answer = within(client.send(request)).await.unwrap();
-    assert!(answer.status().is_success(), "{answer:?}");
-    let answer = within(answer.into_body().collect()).await.unwrap();
-    let answer: Value = serde_json::from_slice(&answer.to_bytes()).unwrap();
-    answer["choices"][0]["message"].clone()
+    let answer = client.ask(request).await.unwrap();
+    assert!(answer.status.is_success(), "{answer:?}");
+    answer.json()["choices"][0]["message"].clone()
 }
 
 /// After how many repeats the run was told of as stuck since the last look.
@@ -90,7 +82,7 @@ fn stuck(events: &mut RunEvents) -> Vec<u32> {
 fn it_is_found_with_the_result_of_its_fifth_call() {
     run(async {
         let upstream = Upstream::http1(polls()).await;
-        let (addr, mut events) = serve(&upstream).await;
+        let (addr, mut events) = guard(&upstream).await;
         let mut client = Client::connect(addr, Version::Http1).await;
         let mut messages = vec![json!({"role": "user", "content": "is the job done?"})];
         for turn in 0..5 {

@@ -34,8 +34,7 @@ fn a_client_that_never_reads_holds_the_upstream_no_longer_than_the_ceiling() {
         for setup in SETUPS {
             let upstream = Upstream::http1(Play::Flood(FLOOD)).await;
             let gateway = setup.ceiling(CEILING).serve(upstream.addr).await;
-            let mut raw = Raw::connect(gateway.addr).await;
-            raw.send(&post("one")).await;
+            let _raw = Raw::request(gateway.addr, &post("one")).await;
 
             let held = held(&upstream, "one").await;
             println!("{:?}: held for {held:?}", setup.front);
@@ -85,8 +84,7 @@ fn a_pipelined_byte_before_a_close_hides_it_until_the_ceiling() {
             for reset in [false, true] {
                 let upstream = Upstream::http1(Play::Silent).await;
                 let gateway = setup.ceiling(CEILING).serve(upstream.addr).await;
-                let mut raw = Raw::connect(gateway.addr).await;
-                raw.send(&format!("{}P", post("one"))).await;
+                let raw = Raw::request(gateway.addr, &format!("{}P", post("one"))).await;
                 upstream.accepted("one").await;
                 match reset {
                     true => raw.reset(),
@@ -113,8 +111,7 @@ fn a_pipelined_byte_before_a_close_hides_it_until_a_write_fails() {
         for setup in SETUPS {
             let upstream = Upstream::http1(Play::Flow).await;
             let gateway = setup.serve(upstream.addr).await;
-            let mut raw = Raw::connect(gateway.addr).await;
-            raw.send(&format!("{}P", post("one"))).await;
+            let mut raw = Raw::request(gateway.addr, &format!("{}P", post("one"))).await;
             raw.until(|text| text.contains("data:")).await;
             drop(raw);
 
@@ -129,11 +126,13 @@ fn a_pipelined_byte_before_a_close_hides_it_until_a_write_fails() {
 async fn leave_in_the_request(setup: Setup, framing: &str) -> TerminalReason {
     let upstream = Upstream::http1(Play::Silent).await;
     let gateway = setup.serve(upstream.addr).await;
-    let mut raw = Raw::connect(gateway.addr).await;
-    raw.send(&format!(
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n\
+    let raw = Raw::request(
+        gateway.addr,
+        &format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\n\
          x-session-id: one\r\n{framing}\r\n\r\n4\r\n{{"
-    ))
+        ),
+    )
     .await;
     eventually(async || gateway.registry.list().pop()).await;
     drop(raw);

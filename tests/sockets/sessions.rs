@@ -46,8 +46,7 @@ fn every_stream_of_an_aborted_session_is_told_once_and_nothing_is_left() {
         let before = Handle::current().metrics().num_alive_tasks();
         let mut clients = Vec::new();
         for n in 0..streams {
-            let mut client = Raw::connect(gateway.addr).await;
-            client.send(&post(n)).await;
+            let mut client = Raw::request(gateway.addr, &post(n)).await;
             client.until(|text| text.contains(TOKEN)).await;
             clients.push(client);
         }

@@ -60,7 +60,7 @@ fn a_connection_that_fails_last_is_502_in_the_dialects_shape() {
             assert_eq!(answer.status, 502);
             assert_eq!(answer.headers.get("x-terminal-reason"), None);
             let body = answer.text();
-            assert_eq!(dialect.error(&body).0, "upstream_failed");
+            assert_eq!(dialect.error(body).0, "upstream_failed");
             assert!(!body.contains(&closed.addr.to_string()), "{body}");
             assert_eq!(upstream.count(), calls + 1);
         }

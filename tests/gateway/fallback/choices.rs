@@ -46,7 +46,7 @@ fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
         let request = gateway.post(dialect.path, dialect.asks("ok", false));
         let answer = request.ask().await;
         assert_eq!(answer.status, 400);
-        let (kind, message) = dialect.error(&answer.text());
+        let (kind, message) = dialect.error(answer.text());
         assert_eq!(kind, "invalid_request_error");
         assert!(
             message.contains("anthropic") && message.contains("openai"),

@@ -43,7 +43,7 @@ fn each_upstream_sees_its_own_key_and_nobody_reads_one() {
                 .header("cookie", CALLERS);
             let answer = request.ask().await;
             let _ = write!(told, "{} {:?}", answer.status, answer.headers);
-            told += &answer.text();
+            told += answer.text();
         }
         for path in ["/v1/models", "/runs"] {
             told += &gateway.json(path).await.to_string();

@@ -39,7 +39,7 @@ fn alone_it_is_a_502_that_may_be_repeated() {
                         for name in ["x-should-retry", "x-terminal-reason"] {
                             assert_eq!(answer.headers.get(name), None);
                         }
-                        let (kind, _) = dialect.error(&answer.text());
+                        let (kind, _) = dialect.error(answer.text());
                         assert_eq!(kind, "upstream_failed");
                         assert_eq!(upstream.count() - before, attempts);
                     }

@@ -65,7 +65,7 @@ fn a_sole_candidate_that_has_failed_is_an_error_that_says_until_when() {
                 .unwrap();
             assert!((1..=30).contains(&after), "{after}");
             let text = answer.text();
-            let body: Value = serde_json::from_str(&text).unwrap();
+            let body: Value = serde_json::from_str(text).unwrap();
             let message = body["error"]["message"].as_str().unwrap();
             assert!(
                 message.contains(&format!("for {after} s more")),

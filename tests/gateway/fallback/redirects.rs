@@ -46,7 +46,7 @@ fn alone_it_is_a_502_that_points_nowhere() {
                         assert_eq!(answer.headers.get(name), None, "{status}");
                     }
                     let text = answer.text();
-                    let (kind, message) = dialect.error(&text);
+                    let (kind, message) = dialect.error(text);
                     assert_eq!(kind, "upstream_failed");
                     assert!(message.contains(&status.to_string()), "{message}");
                     assert!(!text.contains(&target.addr.to_string()), "{text}");

@@ -289,8 +289,7 @@ fn a_reset_over_http1_is_a_disconnect() {
         for setup in [AXUM, BARE] {
             let upstream = Upstream::http1(Play::Silent).await;
             let gateway = setup.serve(upstream.addr).await;
-            let mut raw = Raw::connect(gateway.addr).await;
-            raw.send(&post("one")).await;
+            let raw = Raw::request(gateway.addr, &post("one")).await;
             upstream.accepted("one").await;
             raw.reset();
             upstream.released("one").await;

@@ -49,11 +49,13 @@ pub(crate) struct Streaming {
 }
 
 impl Streaming {
-    /// Reads until the text has this part: the text that was read for it.
+    /// Reads until the text has this part, which must come: the text that was read for it.
     ///
     /// The text ends with a piece as it came, so more may follow the part.
     pub(crate) async fn until(&mut self, part: &str) -> String {
-        self.read(|text| text.contains(part)).await
+        let text = self.read(|text| text.contains(part)).await;
+        assert!(text.contains(part), "{part:?} does not come: {text:?}");
+        text
     }
 
     /// Reads until the text is enough, or the body ends: that text.

@@ -41,6 +41,7 @@ pub(crate) enum Version {
 }
 
 impl Version {
+    /// Both, for tests that run over each.
     pub(crate) const BOTH: [Self; 2] = [Self::Http1, Self::Http2];
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Client {
     tasks: Tasks,
 }
 
-/// Spawns, and remembers what it spawned.
+/// An executor that can abort all that it spawned.
 #[derive(Clone, Debug, Default)]
 struct Tasks(Arc<Mutex<Vec<AbortHandle>>>);
 
@@ -72,6 +73,7 @@ enum Sender {
 }
 
 impl Client {
+    /// Connects with one version of HTTP.
     pub(crate) async fn connect(addr: SocketAddr, version: Version) -> Self {
         let stream = within(TcpStream::connect(addr)).await.unwrap();
         stream.set_nodelay(true).unwrap();

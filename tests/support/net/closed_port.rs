@@ -10,6 +10,7 @@ pub(crate) struct ClosedPort {
 }
 
 impl ClosedPort {
+    /// Takes a free port.
     pub(crate) fn new() -> Self {
         let bound = TcpSocket::new_v4().unwrap();
         bound.bind(([127, 0, 0, 1], 0).into()).unwrap();

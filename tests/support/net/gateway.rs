@@ -88,23 +88,25 @@ impl Gateway {
         stats["by_model"][model]["started"].as_u64().unwrap_or(0)
     }
 
+    /// A request on a connection of its own.
     pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.client
             .request(method, format!("http://{}{path}", self.addr))
     }
 
+    /// A `GET` request.
     pub(crate) fn get(&self, path: &str) -> RequestBuilder {
         self.request(Method::GET, path)
     }
 
-    /// A request with a body that is called JSON.
+    /// A `POST` request whose body is declared as JSON.
     pub(crate) fn post(&self, path: &str, body: impl Into<reqwest::Body>) -> RequestBuilder {
         self.request(Method::POST, path)
             .header("content-type", "application/json")
             .body(body)
     }
 
-    /// What a `GET` is answered, which must be well.
+    /// The JSON of a `GET` that must succeed.
     pub(crate) async fn json(&self, path: &str) -> Value {
         let answer = self.get(path).ask().await;
         assert_eq!(answer.status, 200);

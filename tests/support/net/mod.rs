@@ -1,5 +1,41 @@
-//! Real sockets: upstreams that play a script, clients, and servers in this process
-//! and in one of their own.
+//! Real sockets: upstreams that play a script, clients, and servers in this process or in
+//! one of their own.
+//!
+//! A test asks a server in front of an [`Upstream`], and holds what the caller and the
+//! upstream saw. The server is the gateway example ([`Config`] starts a [`Gateway`]), a
+//! stack of layers in this process ([`Setup`] serves a [`Proxy`]), or a router of the
+//! test's own ([`serve`]). All of it runs inside of [`run`], and waits by [`within`],
+//! [`eventually`] or [`until`], never by a sleep.
+//!
+//! A new test of the gateway, where the model fails once and then serves:
+//!
+//! ```ignore
+//! #[test]
+//! fn the_next_candidate_serves() {
+//!     run(async {
+//!         let config = Config::new("[retry]\nmax_attempts_per_candidate = 1");
+//!         let (upstream, gateway) = config.start_with_model(&["500", "ok"]).await;
+//!
+//!         let answer = gateway.post(CHAT, asks("500", false)).ask().await;
+//!
+//!         assert_eq!(answer.status, 200);
+//!         assert_eq!(answer.text(), WHOLE);
+//!         assert_eq!(upstream.models(), ["500", "ok"]);
+//!     });
+//! }
+//! ```
+//!
+//! And one of a stack whose client leaves:
+//!
+//! ```ignore
+//! let upstream = Upstream::http1(Play::Tokens(1)).await;
+//! let gateway = Setup::new(Front::Axum, Back::Reqwest).serve(upstream.addr).await;
+//! let mut client = Raw::request(gateway.addr, &post("one")).await;
+//! client.until(|text| text.contains(TOKEN)).await;
+//! drop(client);
+//! upstream.released("one").await;
+//! assert_eq!(gateway.reason("one").await, TerminalReason::ClientDisconnect);
+//! ```
 
 #![allow(
     dead_code,

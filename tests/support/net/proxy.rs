@@ -25,7 +25,7 @@ type Inner = BoxCloneSyncService<Request<Body>, Response<Boxed>, BoxError>;
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 type Boxed = UnsyncBoxBody<Bytes, BoxError>;
 
-/// What accepts the clients.
+/// The server that accepts the clients.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Front {
     /// `axum::serve`: HTTP/1.1 and HTTP/2.
@@ -38,16 +38,18 @@ pub(crate) enum Front {
     Auto,
 }
 
-/// What calls the upstream.
+/// The client that calls the upstream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Back {
+    /// `ReqwestService` over HTTP/1.1.
     Reqwest,
+    /// The same over HTTP/2 with prior knowledge.
     ReqwestHttp2,
     /// hyper-util's legacy client.
     Legacy,
 }
 
-/// A stack as a gateway has it.
+/// A stack of layers as a gateway has it, and what stands around it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Setup {
     pub(crate) front: Front,
@@ -58,6 +60,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
+    /// With a pump, and with limits that pass in no test.
     pub(crate) const fn new(front: Front, back: Back) -> Self {
         Self {
             front,
@@ -69,16 +72,19 @@ impl Setup {
         }
     }
 
+    /// Sets the ceiling of a call.
     pub(crate) const fn ceiling(mut self, limit: Duration) -> Self {
         self.ceiling = Some(limit);
         self
     }
 
+    /// Sets the window of silence.
     pub(crate) const fn step(mut self, window: Duration) -> Self {
         self.step = Some(window);
         self
     }
 
+    /// Leaves out the pump.
     pub(crate) const fn without_pump(mut self) -> Self {
         self.pump = false;
         self
@@ -213,7 +219,7 @@ async fn serve_hyper(front: Front, listener: TcpListener, stack: Stack) {
     }
 }
 
-/// A gateway on a loopback port, until the runtime ends.
+/// A stack of layers on a loopback port, served until the runtime ends.
 pub(crate) struct Proxy {
     pub(crate) addr: SocketAddr,
     pub(crate) registry: RunRegistry,

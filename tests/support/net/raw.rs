@@ -31,6 +31,7 @@ pub(crate) struct Raw {
 }
 
 impl Raw {
+    /// Connects, and sends nothing yet.
     pub(crate) async fn connect(addr: SocketAddr) -> Self {
         Self::new(within(TcpStream::connect(addr)).await.unwrap())
     }
@@ -51,11 +52,12 @@ impl Raw {
         raw
     }
 
+    /// Sends text as it is, of which the other side must take all.
     pub(crate) async fn send(&mut self, text: &str) {
         self.try_send(text).await.unwrap();
     }
 
-    /// Sends what the other side may not take any more.
+    /// Sends text as it is, or fails where the other side takes no more.
     pub(crate) async fn try_send(&mut self, text: &str) -> std::io::Result<()> {
         within(self.stream.write_all(text.as_bytes())).await
     }

@@ -22,6 +22,7 @@ pub(crate) enum Play {
 pub(crate) enum Step {
     /// Bytes, in a write of their own.
     Write(Bytes),
+    /// A pause of this length.
     Pause(Duration),
     /// A pause until the test resumes the upstream.
     Hold,
@@ -32,6 +33,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
+    /// A write of this text.
     pub(crate) fn write(text: impl Into<String>) -> Self {
         Self::Write(Bytes::from(text.into()))
     }
