@@ -3,11 +3,11 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
-use tower_agent::{ClientDisconnectLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+use tower_agent::{ClientDisconnectLayer, Run, RunRegistry, Scope, TerminalReason};
 
 use crate::support::{
-    DONE, FINISH, ReadExt, STOP, Script, Upstream, call_of, chat, content_block, messages, plain,
-    poll_body, poll_once, reason_of, request, secs,
+    DONE, FINISH, Outcome, Place, ReadExt, STOP, Script, Stack, Upstream, call_of, chat,
+    content_block, messages, plain, poll_body, poll_once, request, secs,
 };
 
 const fn layer() -> ClientDisconnectLayer {
@@ -68,12 +68,8 @@ async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect()
     for frames in 0..3 {
         for pending in [false, true] {
             let upstream = Upstream::script(script.clone());
-            let mut body = layer()
-                .layer(upstream.clone())
-                .oneshot(request())
-                .await
-                .unwrap()
-                .into_body();
+            let stack = Stack::default().disconnect().build(&upstream);
+            let mut body = stack.oneshot(request()).await.unwrap().into_body();
             for _ in 0..frames {
                 body.token().await;
             }
@@ -105,12 +101,8 @@ async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
     ];
     for script in announced {
         let upstream = Upstream::script(script);
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(plain())
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().disconnect().build(&upstream);
+        let mut body = stack.oneshot(plain()).await.unwrap().into_body();
         body.token().await;
         body.token().await;
 
@@ -129,8 +121,8 @@ async fn a_length_beside_another_framing_is_not_the_answers() {
     let script = Script::json().header("content-length", "2");
     let script = script.header("transfer-encoding", "chunked");
     let upstream = Upstream::script(script.data("ab").data("cd"));
-    let answer = layer().layer(upstream.clone()).oneshot(plain()).await;
-    let mut body = answer.unwrap().into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(plain()).await.unwrap().into_body();
     body.token().await;
 
     drop(body);
@@ -141,12 +133,8 @@ async fn a_length_beside_another_framing_is_not_the_answers() {
 #[tokio::test(start_paused = true)]
 async fn a_half_read_length_is_a_disconnect() {
     let upstream = Upstream::script(Script::json().size(4).data("ab").data("cd"));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(plain())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(plain()).await.unwrap().into_body();
     body.token().await;
 
     drop(body);
@@ -167,11 +155,8 @@ async fn answers_without_a_body_need_not_be_polled() {
     ];
     for (request, script) in cases {
         let upstream = Upstream::script(script);
-        let answer = layer()
-            .layer(upstream.clone())
-            .oneshot(request)
-            .await
-            .unwrap();
+        let stack = Stack::default().disconnect().build(&upstream);
+        let answer = stack.oneshot(request).await.unwrap();
 
         drop(answer);
 
@@ -183,12 +168,8 @@ async fn answers_without_a_body_need_not_be_polled() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_that_was_delivered_is_a_failure_not_a_disconnect() {
     let upstream = Upstream::script(Script::json().status(500).size(2).data("{}"));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(plain())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(plain()).await.unwrap().into_body();
     body.token().await;
 
     drop(body);
@@ -207,12 +188,8 @@ async fn the_dialects_terminator_completes_an_answer() {
     ];
     for (request, token, end) in cases {
         let upstream = Upstream::script(Script::sse().data(token).data(end).never());
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().disconnect().build(&upstream);
+        let mut body = stack.oneshot(request).await.unwrap().into_body();
         body.token().await;
         body.token().await;
 
@@ -234,12 +211,8 @@ async fn a_finish_reason_alone_does_not_complete_an_answer() {
             .wait(1.0)
             .data(DONE),
     );
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     body.token().await;
 
@@ -251,12 +224,8 @@ async fn a_finish_reason_alone_does_not_complete_an_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_says_it_has_ended_is_complete() {
     let upstream = Upstream::script(Script::json().knows_its_end().data("ab"));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(plain())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(plain()).await.unwrap().into_body();
     body.token().await;
     assert!(body.is_end_stream());
 
@@ -275,12 +244,8 @@ async fn an_answer_is_delivered_with_its_trailers() {
         Script::sse().data(FINISH).trailers(),
     ] {
         let upstream = Upstream::script(script);
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().disconnect().build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
         body.token().await;
         assert!(body.frame().await.unwrap().unwrap().is_trailers());
 
@@ -297,11 +262,11 @@ async fn an_answer_is_delivered_with_its_trailers() {
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_that_is_dropped_before_its_error_is_not_merely_aborted() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).knows_its_end());
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(layer())
-        .service(upstream.clone());
-    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    let stack = Stack::default()
+        .run(&RunRegistry::new())
+        .disconnect()
+        .build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     assert!(!body.is_end_stream());
 
@@ -320,15 +285,8 @@ async fn a_cut_stream_that_is_dropped_before_its_error_is_not_merely_aborted() {
 async fn a_body_read_to_its_end_is_complete() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE));
 
-    layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().disconnect().build(&upstream);
+    stack.ask(request()).await.whole();
 
     assert_eq!(
         upstream.run().terminal_reason(),
@@ -340,11 +298,8 @@ async fn a_body_read_to_its_end_is_complete() {
 #[tokio::test(start_paused = true)]
 async fn somebody_elses_reason_stays_and_the_drop_is_not_noted() {
     let upstream = Upstream::script(Script::sse().never());
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     upstream.run().end(TerminalReason::Shutdown);
 
     drop(answer);
@@ -360,7 +315,8 @@ async fn a_disconnect_ends_the_call_and_not_its_run() {
     let run = Run::open();
     let (request, call) = call_of(&run);
     let upstream = Upstream::script(Script::sse().never());
-    let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let answer = stack.oneshot(request).await.unwrap();
 
     drop(answer);
 
@@ -373,13 +329,11 @@ async fn a_disconnect_ends_the_call_and_not_its_run() {
 async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let service = layer().scope(Scope::Run).layer(upstream.clone());
-    let first = service
-        .clone()
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let second = service.oneshot(run.attach(request())).await.unwrap();
+    let stack = Stack::default()
+        .layer(Place::Disconnect, layer().scope(Scope::Run))
+        .build(&upstream);
+    let first = stack.clone().oneshot(run.attach(request())).await.unwrap();
+    let second = stack.oneshot(run.attach(request())).await.unwrap();
 
     drop(first);
 
@@ -400,7 +354,8 @@ async fn what_hangs_below_the_call_ends_too() {
     let (request, call) = call_of(&run);
     let below = call.child();
     let upstream = Upstream::script(Script::sse().never());
-    let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let answer = stack.oneshot(request).await.unwrap();
 
     drop(answer);
 
@@ -415,16 +370,11 @@ async fn what_hangs_below_the_call_ends_too() {
 #[tokio::test(start_paused = true)]
 async fn an_error_from_below_is_no_disconnect() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().disconnect().build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert!(read.end.is_err());
+    assert_eq!(outcome.status, 200);
+    assert!(outcome.error.is_some());
     assert_eq!(
         upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
@@ -451,11 +401,8 @@ async fn twice_in_one_stack_it_is_one_disconnect() {
 #[tokio::test(start_paused = true)]
 async fn the_message_says_that_the_caller_went_away() {
     let upstream = Upstream::script(Script::sse().never());
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     sleep(secs(75)).await;
 
     drop(answer);
@@ -470,26 +417,17 @@ async fn the_message_says_that_the_caller_went_away() {
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(plain())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let mut body = stack.oneshot(plain()).await.unwrap().into_body();
     assert_eq!(body.size_hint().exact(), Some(2));
     body.token().await;
     assert!(body.is_end_stream());
 
     let upstream = Upstream::script(Script::json().data("{}").trailers());
-    let read = layer()
-        .layer(upstream)
-        .oneshot(plain())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+    let stack = Stack::default().disconnect().build(&upstream);
+    let outcome = stack.ask(plain()).await;
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.trailers.unwrap()["x-sum"], "42");
 }
 
 #[tokio::test(start_paused = true)]
@@ -498,13 +436,11 @@ async fn a_request_for_an_ended_run_is_not_sent_and_its_drop_is_no_disconnect() 
     run.end(TerminalReason::Aborted);
     let upstream = Upstream::script(Script::sse());
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap_err();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(upstream.calls(), 0);
     assert!(run.terminated().unwrap().also.is_empty());
 }

@@ -3,10 +3,11 @@ use std::time::Duration;
 use http_body::Body;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
-use tower_agent::{HardCeilingLayer, Limits, NodeKind, Run, Scope, TerminalReason, Terminated};
+use tower_agent::{HardCeilingLayer, Limits, NodeKind, Run, Scope, TerminalReason};
 
 use crate::support::{
-    DONE, FINISH, ReadExt, Script, Upstream, chat, plain, poll_body, reason_of, request, secs,
+    DONE, FINISH, Outcome, Place, ReadExt, Script, Stack, Upstream, chat, plain, poll_body,
+    reason_of, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -20,13 +21,11 @@ async fn the_ceiling_ends_a_call_before_its_head() {
     let upstream = Upstream::script(Script::before_head().never());
     let start = Instant::now();
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap_err();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
     assert_eq!(start.elapsed(), LIMIT);
     assert_eq!(upstream.dropped().at, start + LIMIT);
     assert_eq!(upstream.dropped().reason, Some(TerminalReason::HardCeiling));
@@ -37,28 +36,21 @@ async fn the_ceiling_ends_a_body_and_progress_does_not_extend_it() {
     let upstream = Upstream::script(Script::sse().repeat(100, 1.0, chat("a")));
     let start = Instant::now();
 
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
     assert_eq!(start.elapsed(), LIMIT);
     assert_eq!(upstream.dropped().at, start + LIMIT);
-    assert!((29..=30).contains(&read.frames), "{}", read.frames);
+    assert!((29..=30).contains(&outcome.frames), "{}", outcome.frames);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
     let upstream = Upstream::script(Script::sse().flood(chat("a")));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     for _ in 0..100 {
         body.token().await;
     }
@@ -78,12 +70,8 @@ async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
 #[tokio::test(start_paused = true)]
 async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
     let upstream = Upstream::script(Script::json().flood("x"));
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     advance(LIMIT).await;
 
@@ -97,11 +85,8 @@ async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
 async fn pauses_do_not_stop_it() {
     let upstream = Upstream::script(Script::sse().never());
     let start = Instant::now();
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     let _pause = upstream.run().pause();
 
     let read = answer.into_body().read().await;
@@ -113,79 +98,59 @@ async fn pauses_do_not_stop_it() {
 #[tokio::test(start_paused = true)]
 async fn a_timeout_has_a_reason_of_its_own() {
     let upstream = Upstream::script(Script::sse().never());
-    let start = Instant::now();
 
-    let service = layer().timeout(Some(secs(20))).layer(upstream);
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default()
+        .layer(Place::Ceiling, layer().timeout(Some(secs(20))))
+        .build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
-    assert_eq!(start.elapsed(), secs(20));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::CallerDeadline);
+    assert_eq!(outcome.at, secs(20));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_timeout_works_without_a_ceiling() {
     let upstream = Upstream::script(Script::sse().never());
-    let start = Instant::now();
 
     let service = HardCeilingLayer::optional(None)
         .timeout(Some(secs(20)))
         .layer(upstream);
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
-    assert_eq!(start.elapsed(), secs(20));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::CallerDeadline);
+    assert_eq!(outcome.at, secs(20));
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
     let upstream = Upstream::script(Script::sse().never());
 
-    let service = layer().timeout(Some(LIMIT)).layer(upstream);
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default()
+        .layer(Place::Ceiling, layer().timeout(Some(LIMIT)))
+        .build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_scope_of_a_run_counts_over_several_calls() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().wait(20.0).data(DONE));
-    let service = layer().scope(Scope::Run).layer(upstream);
+    let stack = Stack::default()
+        .layer(Place::Ceiling, layer().scope(Scope::Run))
+        .build(&upstream);
     let start = Instant::now();
 
-    let first = service
-        .clone()
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let first = first.into_body().read().await;
-    let second = service
-        .clone()
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let second = second.into_body().read().await;
+    let first = stack.ask(run.attach(request())).await;
+    let second = stack.ask(run.attach(request())).await;
 
     assert_eq!(first.whole(), DONE);
-    assert_eq!(second.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(second.status, 200);
+    assert_eq!(second.terminated().reason, TerminalReason::HardCeiling);
     assert_eq!(start.elapsed(), LIMIT);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
 }
@@ -194,21 +159,16 @@ async fn the_scope_of_a_run_counts_over_several_calls() {
 async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().data(DONE));
-    let service = layer().scope(Scope::Run).layer(upstream.clone());
-    service
-        .clone()
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default()
+        .layer(Place::Ceiling, layer().scope(Scope::Run))
+        .build(&upstream);
+    stack.ask(run.attach(request())).await.whole();
     sleep(LIMIT).await;
 
-    let error = service.oneshot(run.attach(request())).await.unwrap_err();
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
 }
 
@@ -217,18 +177,12 @@ async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
     let run = Run::open();
     sleep(secs(100)).await;
     let upstream = Upstream::script(Script::sse().never());
-    let start = Instant::now();
 
-    let answer = layer()
-        .layer(upstream)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(start.elapsed(), LIMIT);
-    let error = read.end.unwrap_err();
-    let end = Terminated::find(&*error).unwrap();
+    assert_eq!(outcome.at, LIMIT);
+    let end = outcome.terminated();
     assert_eq!(
         (end.kind, end.elapsed, end.limit),
         (NodeKind::Call, LIMIT, Some(LIMIT))
@@ -244,18 +198,12 @@ async fn of_two_layers_the_tighter_holds() {
             .layer(HardCeilingLayer::new(secs(limits[0])))
             .layer(HardCeilingLayer::new(secs(limits[1])))
             .service(upstream);
-        let start = Instant::now();
 
-        let read = service
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let outcome = Outcome::of(service.oneshot(request())).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
-        assert_eq!(start.elapsed(), LIMIT);
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
+        assert_eq!(outcome.at, LIMIT);
     }
 }
 
@@ -267,13 +215,10 @@ async fn an_error_in_the_very_instant_is_the_ceilings_and_becomes_its_source() {
     ] {
         let upstream = Upstream::script(script);
 
-        let answer = layer().layer(upstream).oneshot(request()).await;
-        let error = match answer {
-            Ok(answer) => answer.into_body().read().await.end.unwrap_err(),
-            Err(error) => error,
-        };
+        let stack = Stack::default().ceiling(30).build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        let end = Terminated::find(&*error).unwrap();
+        let end = outcome.terminated();
         assert_eq!(end.reason, TerminalReason::HardCeiling);
         assert_eq!(std::error::Error::source(end).unwrap().to_string(), "reset");
     }
@@ -283,17 +228,12 @@ async fn an_error_in_the_very_instant_is_the_ceilings_and_becomes_its_source() {
 async fn an_error_one_tick_before_the_ceiling_is_the_error() {
     let upstream = Upstream::script(Script::sse().wait(29.999).fail("reset"));
 
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), None);
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(outcome.status, 200);
+    assert_eq!(reason_of(outcome.error.as_ref().unwrap()), None);
+    assert_eq!(outcome.error.unwrap().to_string(), "reset");
     assert_eq!(
         upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
@@ -303,19 +243,12 @@ async fn an_error_one_tick_before_the_ceiling_is_the_error() {
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_body_in_the_very_instant_wins() {
     let upstream = Upstream::script(Script::sse().data(FINISH).wait(30.0));
-    let start = Instant::now();
 
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(start.elapsed(), LIMIT);
-    assert_eq!(read.whole(), FINISH);
+    assert_eq!(outcome.at, LIMIT);
+    assert_eq!(outcome.whole(), FINISH);
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -329,15 +262,9 @@ async fn the_longest_durations_there_are_do_not_overflow() {
         .timeout(Some(Duration::MAX))
         .layer(upstream);
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.whole(), DONE);
+    assert_eq!(outcome.whole(), DONE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -373,19 +300,15 @@ async fn the_programs_limits_for_a_request_replace_both_clocks() {
         let upstream = Upstream::script(Script::sse().never());
         let mut request = request();
         request.extensions_mut().insert(limits);
-        let start = Instant::now();
 
-        let service = layer().timeout(Some(secs(40))).layer(upstream);
-        let read = service
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let stack = Stack::default()
+            .layer(Place::Ceiling, layer().timeout(Some(secs(40))))
+            .build(&upstream);
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(read.reason(), Some(reason));
-        assert_eq!(start.elapsed(), secs(expected));
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, reason);
+        assert_eq!(outcome.at, secs(expected));
     }
 }
 
@@ -421,38 +344,24 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     assert_eq!(body.size_hint().exact(), Some(2));
     body.token().await;
     assert!(body.is_end_stream());
 
     let upstream = Upstream::script(Script::json().data("{}").trailers());
-    let read = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
-    assert_eq!(read.whole(), "{}");
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let outcome = stack.ask(request()).await;
+    assert_eq!(outcome.trailers.as_ref().unwrap()["x-sum"], "42");
+    assert_eq!(outcome.whole(), "{}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_comes_back_after_the_ceiling_gets_it() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     sleep(LIMIT * 2).await;
     assert!(!upstream.is_dropped(), "nobody polled");
@@ -467,8 +376,8 @@ async fn a_reader_that_comes_back_after_the_ceiling_gets_it() {
 async fn a_call_that_is_dropped_gives_its_node_and_timer_back() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let mut body = layer()
-        .layer(upstream.clone())
+    let stack = Stack::default().ceiling(30).build(&upstream);
+    let mut body = stack
         .oneshot(run.attach(request()))
         .await
         .unwrap()

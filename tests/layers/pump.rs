@@ -17,7 +17,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, ReadExt, Script, Upstream, call_of, chat, poll_body, poll_once, reason_of, request, secs,
+    DONE, Outcome, ReadExt, Script, Stack, Upstream, call_of, chat, poll_body, poll_once,
+    reason_of, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -26,30 +27,27 @@ const fn layer() -> PumpLayer {
     PumpLayer::new(4)
 }
 
-/// Waits without letting time pass; a task that was told to stop must have
-/// stopped by then.
+/// Yields to the other tasks without letting time pass: a task that has to stop has
+/// stopped then.
 async fn turns() {
     for _ in 0..4 {
         yield_now().await;
     }
 }
 
-async fn dropped_soon(probe: &Upstream) -> Instant {
+async fn dropped_soon(upstream: &Upstream) -> Instant {
     let start = Instant::now();
     turns().await;
     assert_eq!(start.elapsed(), Duration::ZERO);
-    probe.dropped().at
+    upstream.dropped().at
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
     let upstream = Upstream::script(Script::sse().flood(chat("a")));
-    let service = ServiceBuilder::new()
-        .layer(layer())
-        .layer(HardCeilingLayer::new(LIMIT))
-        .service(upstream.clone());
+    let stack = Stack::default().pump().ceiling(30).build(&upstream);
     let start = Instant::now();
-    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
 
     sleep(LIMIT * 2).await;
 
@@ -82,11 +80,8 @@ async fn a_ceiling_outside_the_pump_holds_for_a_reader_that_never_reads() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_elsewhere_drops_upstream_though_nobody_reads() {
     let upstream = Upstream::script(Script::sse().flood(chat("a")));
-    let _body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().pump().build(&upstream);
+    let _body = stack.oneshot(request()).await.unwrap();
     sleep(secs(7)).await;
 
     upstream.run().end(TerminalReason::Shutdown);
@@ -104,12 +99,8 @@ async fn a_slow_reader_gets_all_bytes_in_order() {
         .fold(Script::sse(), |script, text| script.data(text))
         .data(DONE);
     let upstream = Upstream::script(script);
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     let mut seen = Vec::new();
 
     while let Some(frame) = body.next().await {
@@ -147,7 +138,7 @@ async fn upstream_is_not_read_further_ahead_than_the_channel_holds() {
 #[tokio::test(start_paused = true)]
 async fn a_dropped_future_is_a_disconnect_and_drops_upstream_in_one_turn() {
     let upstream = Upstream::script(Script::before_head().never());
-    let mut call = layer().layer(upstream.clone()).call(request());
+    let mut call = Stack::default().pump().build(&upstream).call(request());
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -168,7 +159,7 @@ async fn a_dropped_future_is_a_disconnect_and_drops_upstream_in_one_turn() {
 async fn a_future_that_is_never_polled_is_a_disconnect_too() {
     let upstream = Upstream::script(Script::before_head().never());
 
-    drop(layer().layer(upstream.clone()).call(request()));
+    drop(Stack::default().pump().build(&upstream).call(request()));
 
     assert_eq!(
         upstream.run().terminal_reason(),
@@ -182,12 +173,8 @@ async fn a_future_that_is_never_polled_is_a_disconnect_too() {
 async fn a_dropped_body_is_a_disconnect_at_every_point() {
     for frames in 0..3 {
         let upstream = Upstream::script(Script::sse().repeat(3, 1.0, chat("a")).never());
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().pump().build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
         for _ in 0..frames {
             body.token().await;
         }
@@ -210,10 +197,10 @@ async fn a_dropped_body_is_a_disconnect_at_every_point() {
 async fn a_reader_that_leaves_ends_its_call_and_not_the_run() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().repeat(3, 1.0, chat("a")).never());
-    let service = layer().layer(upstream.clone());
-    let stays = service.clone().oneshot(run.attach(request())).await;
+    let stack = Stack::default().pump().build(&upstream);
+    let stays = stack.clone().oneshot(run.attach(request())).await;
     let (leaves, call) = call_of(&run);
-    let leaves = service.oneshot(leaves).await.unwrap();
+    let leaves = stack.oneshot(leaves).await.unwrap();
 
     drop(leaves);
 
@@ -235,12 +222,8 @@ async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end
         Script::json().knows_its_end().data("x"),
     ] {
         let upstream = Upstream::script(script);
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().pump().build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
         body.token().await;
 
         drop(body);
@@ -255,12 +238,8 @@ async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end
 #[tokio::test(start_paused = true)]
 async fn trailers_hand_an_answer_over() {
     let upstream = Upstream::script(Script::json().data("ab").trailers());
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     assert!(body.frame().await.unwrap().unwrap().is_trailers());
 
@@ -275,12 +254,8 @@ async fn trailers_hand_an_answer_over() {
 #[tokio::test(start_paused = true)]
 async fn an_error_that_follows_frames_is_delivered_after_them() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).fail("reset"));
-    let body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let body = stack.oneshot(request()).await.unwrap().into_body();
     turns().await;
 
     let read = body.read().await;
@@ -313,12 +288,8 @@ async fn an_error_needs_no_room_in_the_channel() {
 #[tokio::test(start_paused = true)]
 async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     assert_eq!(body.token().await, chat("a"));
     turns().await;
     upstream.run().end(TerminalReason::Aborted);
@@ -333,13 +304,11 @@ async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
 async fn an_error_before_the_head_comes_through() {
     let upstream = Upstream::script(Script::before_head().wait(1.0).fail("refused"));
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap_err();
+    let stack = Stack::default().pump().build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(error.to_string(), "refused");
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.error.unwrap().to_string(), "refused");
     assert_eq!(
         upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
@@ -350,26 +319,19 @@ async fn an_error_before_the_head_comes_through() {
 async fn a_panic_inside_is_an_error_and_no_clean_end() {
     std::panic::set_hook(Box::new(|_| {}));
     let upstream = Upstream::script(Script::before_head().panic());
-    let error = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap_err();
-    assert!(error.is::<PumpStopped>());
+    let stack = Stack::default().pump().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert!(outcome.error.unwrap().is::<PumpStopped>());
 
     let upstream = Upstream::script(Script::json().data("ab").panic());
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().pump().build(&upstream);
+    let outcome = stack.ask(request()).await;
     let _ = std::panic::take_hook();
 
-    assert_eq!(read.text, "ab");
-    assert!(read.end.unwrap_err().is::<PumpStopped>());
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.text, "ab");
+    assert!(outcome.error.unwrap().is::<PumpStopped>());
     assert_eq!(
         upstream.run().terminal_reason().unwrap().as_str(),
         "upstream_failed"
@@ -379,12 +341,8 @@ async fn a_panic_inside_is_an_error_and_no_clean_end() {
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_come_through() {
     let upstream = Upstream::script(Script::json().size(3).knows_its_end().data("ab").data("c"));
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     assert_eq!(body.size_hint().exact(), Some(3));
     body.token().await;
     assert_eq!(body.size_hint().exact(), Some(1));
@@ -393,25 +351,15 @@ async fn size_hint_end_and_trailers_come_through() {
     assert!(body.is_end_stream());
 
     let upstream = Upstream::script(Script::json().knows_its_end());
-    let body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let body = stack.oneshot(request()).await.unwrap().into_body();
     assert!(body.is_end_stream(), "a body born ended");
 
     let upstream = Upstream::script(Script::json().data("ab").trailers());
-    let read = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
-    assert_eq!(read.whole(), "ab");
+    let stack = Stack::default().pump().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    assert_eq!(outcome.trailers.as_ref().unwrap()["x-sum"], "42");
+    assert_eq!(outcome.whole(), "ab");
 }
 
 #[tokio::test(start_paused = true)]
@@ -422,17 +370,12 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
     ] {
         let upstream = Upstream::script(script);
 
-        let read = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let stack = Stack::default().pump().build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        assert_eq!(read.text, chat("a"));
-        assert!(read.end.unwrap_err().is::<tower_agent::sse::Truncated>());
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.text, chat("a"));
+        assert!(outcome.error.unwrap().is::<tower_agent::sse::Truncated>());
         assert_eq!(
             upstream.run().terminal_reason().unwrap().as_str(),
             "upstream_failed"
@@ -443,12 +386,9 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
 #[tokio::test(start_paused = true)]
 async fn a_step_window_inside_runs_while_nobody_reads_until_the_channel_is_full() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-    let service = ServiceBuilder::new()
-        .layer(layer())
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream.clone());
+    let stack = Stack::default().pump().step(10).build(&upstream);
     let start = Instant::now();
-    let _body = service.oneshot(request()).await.unwrap();
+    let _body = stack.oneshot(request()).await.unwrap();
 
     sleep(secs(60)).await;
 
@@ -487,16 +427,11 @@ async fn a_step_window_further_out_still_sees_progress_and_silence() {
         .service(upstream.clone());
     let start = Instant::now();
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.frames, 5);
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.frames, 5);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
     assert_eq!(start.elapsed(), secs(50));
     turns().await;
     assert_eq!(upstream.dropped().at, start + secs(50));
@@ -514,15 +449,10 @@ async fn a_window_on_the_run_outside_and_inside_the_pump_ends_the_run() {
         .service(upstream.clone());
     let start = Instant::now();
 
-    let read = service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
     assert_eq!(start.elapsed(), secs(10));
     turns().await;
     assert_eq!(upstream.dropped().at, start + secs(10));
@@ -537,15 +467,9 @@ async fn two_pumps_in_one_stack_hand_everything_on() {
         .layer(layer())
         .service(upstream.clone());
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.whole(), chat("a").repeat(30) + DONE);
+    assert_eq!(outcome.whole(), chat("a").repeat(30) + DONE);
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -556,12 +480,8 @@ async fn two_pumps_in_one_stack_hand_everything_on() {
 #[tokio::test(start_paused = true)]
 async fn the_task_is_gone_when_the_answer_was_read() {
     let upstream = Upstream::script(Script::sse().data(DONE));
-    let body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let body = stack.oneshot(request()).await.unwrap().into_body();
     let before = tokio::runtime::Handle::current()
         .metrics()
         .num_alive_tasks();
@@ -585,13 +505,11 @@ async fn a_request_for_an_ended_run_spawns_nothing() {
     run.end(TerminalReason::Aborted);
     let upstream = Upstream::script(Script::sse());
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap_err();
+    let stack = Stack::default().pump().build(&upstream);
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(
         tokio::runtime::Handle::current()
@@ -604,12 +522,8 @@ async fn a_request_for_an_ended_run_spawns_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_was_read_halfway_waits_for_its_reader_without_spinning() {
     let upstream = Upstream::script(Script::sse().repeat(20, 0.0, chat("a")).data(DONE));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     sleep(secs(1)).await;
     let polls = upstream.polls();

@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, FINISH, PING, PRELUDE, ReadExt, STOP, Script, Upstream, chat, content_block, later,
-    messages, plain, poll_body, reason_of, request, request_of, secs,
+    DONE, FINISH, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, chat,
+    content_block, later, messages, plain, poll_body, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -24,13 +24,11 @@ async fn silence_before_the_head_ends_the_call_one_window_after_it_began() {
     let upstream = Upstream::script(Script::before_head().never());
     let start = Instant::now();
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap_err();
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), WINDOW);
     let dropped = upstream.dropped();
     assert_eq!(dropped.at, start + WINDOW);
@@ -54,12 +52,8 @@ async fn the_window_starts_at_the_first_pending_not_at_the_call() {
 async fn silence_in_the_body_ends_the_call_and_drops_upstream_in_the_same_poll() {
     let upstream = Upstream::script(Script::sse().wait(3.0).data(chat("a")).never());
     let start = Instant::now();
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     let quiet = Instant::now();
 
@@ -82,17 +76,11 @@ async fn a_slow_but_living_stream_of_ten_windows_completes() {
         .wait(9.9)
         .data(DONE);
     let upstream = Upstream::script(script);
-    let start = Instant::now();
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
-    let text = answer.into_body().read().await.whole();
-
-    assert_eq!(text, chat("a").repeat(12) + DONE);
-    assert!(start.elapsed() > WINDOW * 10);
+    assert_eq!(outcome.whole(), chat("a").repeat(12) + DONE);
+    assert!(outcome.at > WINDOW * 10);
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -101,8 +89,7 @@ async fn a_slow_but_living_stream_of_ten_windows_completes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_first_window_of_its_own_bounds_the_wait_for_the_first_token() {
-    let start = Instant::now();
-    let slow = layer().first(secs(40));
+    let slow = Stack::default().layer(Place::Step, layer().first(secs(40)));
     let late = Upstream::script(
         Script::before_head()
             .wait(30.0)
@@ -111,15 +98,15 @@ async fn a_first_window_of_its_own_bounds_the_wait_for_the_first_token() {
     );
     let never = Upstream::script(Script::before_head().never());
 
-    let answer = slow.layer(late).oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
-    let first = start.elapsed();
-    let error = slow.layer(never).oneshot(request()).await.unwrap_err();
+    let late = slow.build(&late).ask(request()).await;
+    let never = slow.build(&never).ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(first, secs(40), "a head is life, and no content");
-    assert_eq!(start.elapsed(), first + secs(40));
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(late.status, 200);
+    assert_eq!(late.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(late.at, secs(40), "a head is life, and no content");
+    assert_eq!(never.status, Outcome::NO_ANSWER);
+    assert_eq!(never.at, secs(40));
+    assert_eq!(never.reason, Some(TerminalReason::StepTimeout));
 }
 
 #[tokio::test(start_paused = true)]
@@ -130,12 +117,10 @@ async fn after_the_first_token_the_step_window_counts() {
         .data(chat("a"))
         .never();
     let upstream = Upstream::script(script);
-    let answer = layer()
-        .first(secs(40))
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default()
+        .layer(Place::Step, layer().first(secs(40)))
+        .build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     let start = Instant::now();
 
     let read = answer.into_body().read().await;
@@ -152,14 +137,12 @@ async fn the_first_window_is_the_whole_wait_of_an_answer_that_does_not_stream() 
         .data("{}");
     let upstream = Upstream::script(script);
 
-    let answer = layer()
-        .first(secs(40))
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default()
+        .layer(Place::Step, layer().first(secs(40)))
+        .build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), "{}");
+    assert_eq!(outcome.whole(), "{}");
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -171,27 +154,27 @@ async fn a_stream_of_comments_and_pings_alone_is_ended_after_one_window() {
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
     for (request, life) in [(request(), PING), (messages(), ping)] {
         let upstream = Upstream::script(Script::sse().repeat(30, 1.0, life));
-        let start = Instant::now();
 
-        let answer = layer().layer(upstream).oneshot(request).await.unwrap();
-        let read = answer.into_body().read().await;
+        let stack = Stack::default().step(10).build(&upstream);
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-        assert_eq!(start.elapsed(), WINDOW);
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+        assert_eq!(outcome.at, WINDOW);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_prelude_is_no_progress() {
     let upstream = Upstream::script(Script::sse().wait(6.0).data(PRELUDE).never());
-    let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(start.elapsed(), WINDOW);
-    assert_eq!(read.text, PRELUDE);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, WINDOW);
+    assert_eq!(outcome.text, PRELUDE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,13 +190,13 @@ async fn pings_around_a_token_move_nothing() {
         .data(PING)
         .never();
     let upstream = Upstream::script(script);
-    let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(start.elapsed(), secs(8) + WINDOW);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(8) + WINDOW);
 }
 
 #[tokio::test(start_paused = true)]
@@ -231,31 +214,28 @@ async fn what_resets_the_window_is_a_setting() {
             script.wait(6.0).data(PING).never()
         };
         let upstream = Upstream::script(script);
-        let start = Instant::now();
 
-        let answer = layer()
-            .resets_on(resets_on)
-            .layer(upstream)
-            .oneshot(request())
-            .await
-            .unwrap();
-        let read = answer.into_body().read().await;
+        let stack = Stack::default()
+            .layer(Place::Step, layer().resets_on(resets_on))
+            .build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-        assert_eq!(start.elapsed(), expected, "{resets_on:?}");
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+        assert_eq!(outcome.at, expected, "{resets_on:?}");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_an_answer_that_is_no_event_stream_are_progress() {
     let upstream = Upstream::script(Script::json().repeat(5, 8.0, " ").never());
-    let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(start.elapsed(), secs(40) + WINDOW);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(40) + WINDOW);
 }
 
 #[tokio::test(start_paused = true)]
@@ -268,12 +248,8 @@ async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
             .data(chat("b"))
             .data(DONE);
         let upstream = Upstream::script(script);
-        let mut body = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body();
+        let stack = Stack::default().step(10).build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
 
         assert_eq!(body.token().await, frame);
         sleep(WINDOW * 10).await;
@@ -290,12 +266,8 @@ async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_readers_time_is_taken_out_after_a_ping_and_not_more() {
     let upstream = Upstream::script(Script::sse().wait(4.0).data(PING).never());
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     sleep(WINDOW * 3).await;
     let start = Instant::now();
@@ -313,12 +285,8 @@ async fn a_slow_readers_time_is_taken_out_after_a_ping_and_not_more() {
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_is_ready_beats_a_window_that_passed_unpolled() {
     let upstream = Upstream::script(Script::sse().wait(9.0).data(chat("a")).data(DONE));
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     assert!(poll_body(&mut body).is_pending());
 
     advance(WINDOW * 2).await;
@@ -349,11 +317,8 @@ async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
     for level in [NodeKind::Run, NodeKind::Call] {
         let run = Run::open();
         let upstream = Upstream::script(Script::sse().wait(4.0).data(PING).never());
-        let answer = layer()
-            .layer(upstream.clone())
-            .oneshot(run.attach(request()))
-            .await
-            .unwrap();
+        let stack = Stack::default().step(10).build(&upstream);
+        let answer = stack.oneshot(run.attach(request())).await.unwrap();
         let start = Instant::now();
         let node = if level == NodeKind::Run {
             run.clone()
@@ -378,8 +343,10 @@ async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
 async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let service = layer().scope(Scope::Run).layer(upstream.clone());
-    let mut body = service
+    let stack = Stack::default()
+        .layer(Place::Step, layer().scope(Scope::Run))
+        .build(&upstream);
+    let mut body = stack
         .oneshot(run.attach(request()))
         .await
         .unwrap()
@@ -431,11 +398,8 @@ async fn steps_and_state_changes_restart_the_window_and_heartbeats_do_not() {
     ];
     for (sign, resets) in signs {
         let upstream = Upstream::script(Script::sse().never());
-        let answer = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap();
+        let stack = Stack::default().step(10).build(&upstream);
+        let answer = stack.oneshot(request()).await.unwrap();
         let start = Instant::now();
         later(7, move || sign(&upstream.run()));
 
@@ -451,11 +415,8 @@ async fn steps_and_state_changes_restart_the_window_and_heartbeats_do_not() {
 async fn a_state_change_on_the_run_does_not_restart_a_calls_window() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let answer = layer()
-        .layer(upstream)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
+    let stack = Stack::default().step(10).build(&upstream);
+    let answer = stack.oneshot(run.attach(request())).await.unwrap();
     let start = Instant::now();
 
     later(7, {
@@ -472,8 +433,10 @@ async fn a_state_change_on_the_run_does_not_restart_a_calls_window() {
 #[tokio::test(start_paused = true)]
 async fn heartbeats_keep_a_window_alive_that_any_byte_resets() {
     let upstream = Upstream::script(Script::sse().never());
-    let service = layer().resets_on(ResetOn::AnyByte).layer(upstream.clone());
-    let answer = service.oneshot(request()).await.unwrap();
+    let stack = Stack::default()
+        .layer(Place::Step, layer().resets_on(ResetOn::AnyByte))
+        .build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     let start = Instant::now();
 
     tokio::spawn(async move {
@@ -491,12 +454,8 @@ async fn heartbeats_keep_a_window_alive_that_any_byte_resets() {
 #[tokio::test(start_paused = true)]
 async fn progress_between_a_ping_and_the_next_wait_restarts_the_window() {
     let upstream = Upstream::script(Script::sse().wait(8.0).data(PING).never());
-    let mut body = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     upstream
         .run()
@@ -539,14 +498,11 @@ async fn a_calls_window_leaves_its_run_alive() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
 
-    let answer = layer()
-        .layer(upstream)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let read = answer.into_body().read().await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(run.in_flight(), 0);
 }
@@ -556,17 +512,10 @@ async fn progress_of_one_call_restarts_the_runs_window_of_another() {
     let run = Run::open();
     let silent = Upstream::script(Script::sse().never());
     let busy = Upstream::script(Script::sse().repeat(4, 6.0, chat("a")).data(DONE));
-    let watched = layer().scope(Scope::Run);
-    let silent = watched
-        .layer(silent)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
-    let busy = watched
-        .layer(busy)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
+    let watched = Stack::default().layer(Place::Step, layer().scope(Scope::Run));
+    let [silent, busy] = [silent, busy].map(|it| watched.build(&it));
+    let silent = silent.oneshot(run.attach(request())).await.unwrap();
+    let busy = busy.oneshot(run.attach(request())).await.unwrap();
     let start = Instant::now();
 
     let busy = tokio::spawn(busy.into_body().read());
@@ -588,19 +537,13 @@ async fn of_two_step_layers_the_shorter_window_fires() {
             .service(upstream.clone());
         let start = Instant::now();
 
-        let read = service
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let outcome = Outcome::of(service.oneshot(request())).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
         assert_eq!(start.elapsed(), WINDOW);
         assert_eq!(upstream.dropped().at, start + WINDOW);
-        let error = read.end.unwrap_err();
-        assert_eq!(Terminated::find(&*error).unwrap().limit, Some(WINDOW));
+        assert_eq!(outcome.terminated().limit, Some(WINDOW));
     }
 }
 
@@ -685,30 +628,17 @@ async fn the_programs_limits_for_a_request_replace_the_windows() {
         request.extensions_mut().insert(limits);
         let silent = Upstream::script(Script::sse().never());
         let token = Upstream::script(Script::sse().data(chat("a")).never());
-        let start = Instant::now();
+        let stack = Stack::default().step(10);
 
-        let read = layer()
-            .layer(silent)
-            .oneshot(request.clone())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
-        let waited = start.elapsed();
-        let after = layer()
-            .layer(token)
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let silent = stack.build(&silent).ask(request.clone()).await;
+        let token = stack.build(&token).ask(request).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-        assert_eq!(waited, secs(first));
-        assert_eq!(after.reason(), Some(TerminalReason::StepTimeout));
-        assert_eq!(start.elapsed() - waited, secs(step));
+        assert_eq!(silent.status, 200);
+        assert_eq!(silent.terminated().reason, TerminalReason::StepTimeout);
+        assert_eq!(silent.at, secs(first));
+        assert_eq!(token.status, 200);
+        assert_eq!(token.terminated().reason, TerminalReason::StepTimeout);
+        assert_eq!(token.at, secs(step));
     }
 }
 
@@ -716,12 +646,8 @@ async fn the_programs_limits_for_a_request_replace_the_windows() {
 async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
 
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
-    let mut body = answer.into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
     let error = body.next().await.unwrap().unwrap_err();
 
@@ -739,12 +665,8 @@ async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
 async fn size_hint_end_and_trailers_are_forwarded() {
     let script = Script::json().size(2).knows_its_end().data("{").data("}");
     let upstream = Upstream::script(script);
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     assert_eq!(body.size_hint().exact(), Some(2));
     body.token().await;
     assert_eq!(body.size_hint().exact(), Some(1));
@@ -753,16 +675,10 @@ async fn size_hint_end_and_trailers_are_forwarded() {
     assert!(body.is_end_stream());
 
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).trailers());
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
-    read.whole();
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
+    assert_eq!(outcome.trailers.as_ref().unwrap()["x-sum"], "42");
+    outcome.whole();
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -781,7 +697,8 @@ async fn an_event_that_is_split_anywhere_is_progress_when_it_is_whole() {
             .data(tail)
             .never();
         let upstream = Upstream::script(script);
-        let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+        let stack = Stack::default().step(10).build(&upstream);
+        let answer = stack.oneshot(request()).await.unwrap();
         let start = Instant::now();
 
         let read = answer.into_body().read().await;
@@ -803,18 +720,13 @@ async fn a_stream_without_its_terminator_ends_with_an_error_in_every_way_it_can_
     for script in cases {
         let upstream = Upstream::script(script);
 
-        let read = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let stack = Stack::default().step(10).build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        assert_eq!(read.text, chat("a"));
-        assert!(read.trailers.is_none());
-        assert!(read.end.unwrap_err().is::<Truncated>());
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.text, chat("a"));
+        assert!(outcome.trailers.is_none());
+        assert!(outcome.error.unwrap().is::<Truncated>());
         let reason = upstream.run().terminal_reason().unwrap();
         assert_eq!(reason.as_str(), "upstream_failed");
     }
@@ -823,12 +735,8 @@ async fn a_stream_without_its_terminator_ends_with_an_error_in_every_way_it_can_
 #[tokio::test(start_paused = true)]
 async fn a_cut_stream_that_says_it_ended_is_not_end_stream_before_the_error() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).knows_its_end());
-    let mut body = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
     body.token().await;
 
     assert!(!body.is_end_stream(), "the error comes yet");
@@ -844,16 +752,10 @@ async fn a_chat_stream_with_a_finish_reason_and_a_clean_end_is_whole() {
     ] {
         let upstream = Upstream::script(end);
 
-        let read = layer()
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let stack = Stack::default().step(10).build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        assert_eq!(read.whole(), chat("a") + FINISH);
+        assert_eq!(outcome.whole(), chat("a") + FINISH);
         assert_eq!(
             upstream.run().terminal_reason(),
             Some(TerminalReason::Completed)
@@ -866,25 +768,13 @@ async fn an_anthropic_stream_is_whole_with_message_stop_only() {
     let whole = Upstream::script(Script::sse().data(content_block("a")).data(STOP));
     let cut = Upstream::script(Script::sse().data(content_block("a")));
 
-    let whole = layer()
-        .layer(whole)
-        .oneshot(messages())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    let cut = layer()
-        .layer(cut)
-        .oneshot(messages())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().step(10);
+    let whole = stack.build(&whole).ask(messages()).await;
+    let cut = stack.build(&cut).ask(messages()).await;
 
     assert_eq!(whole.whole(), content_block("a") + STOP);
-    assert!(cut.end.unwrap_err().is::<Truncated>());
+    assert_eq!(cut.status, 200);
+    assert!(cut.error.unwrap().is::<Truncated>());
 }
 
 #[test]
@@ -920,7 +810,8 @@ async fn thousands_of_ready_frames_use_up_the_budget_and_the_window_still_fires(
     let upstream = Upstream::script(script);
     let start = Instant::now();
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let stack = Stack::default().step(10).build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     let mut body = answer.into_body();
     let read = tokio::spawn(async move {
         // A channel beside it spends the task's budget with every frame.
@@ -946,24 +837,19 @@ async fn a_request_that_finds_an_ended_node_is_not_sent() {
     run.end(TerminalReason::Aborted);
     let upstream = Upstream::script(Script::sse().data(DONE));
 
-    let error = layer()
-        .layer(upstream.clone())
-        .oneshot(request_of(&run))
-        .await
-        .unwrap_err();
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request_of(&run)).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(upstream.calls(), 0);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_ended_elsewhere_drops_upstream_at_once() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().step(10).build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     let start = Instant::now();
 
     later(2, {
@@ -980,20 +866,14 @@ async fn a_run_that_is_ended_elsewhere_drops_upstream_at_once() {
 #[tokio::test(start_paused = true)]
 async fn an_error_in_the_very_instant_the_window_passes_is_the_windows() {
     let upstream = Upstream::script(Script::sse().wait(10.0).fail("reset"));
-    let start = Instant::now();
 
-    let read = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(start.elapsed(), WINDOW);
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    let error = read.end.unwrap_err();
+    assert_eq!(outcome.at, WINDOW);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    let error = outcome.error.unwrap();
     assert_eq!(
         Terminated::find(&*error).map(|end| std::error::Error::source(end).unwrap().to_string()),
         Some("reset".to_owned())
@@ -1004,16 +884,10 @@ async fn an_error_in_the_very_instant_the_window_passes_is_the_windows() {
 async fn an_end_in_the_very_instant_the_window_passes_is_an_end() {
     let upstream = Upstream::script(Script::sse().data(FINISH).wait(10.0));
 
-    let read = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.whole(), FINISH);
+    assert_eq!(outcome.whole(), FINISH);
     assert_eq!(
         upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
@@ -1028,11 +902,8 @@ async fn a_reader_that_is_away_between_head_and_body_is_not_punished() {
         .wait(5.0)
         .data(chat("a"));
     let upstream = Upstream::script(script.data(DONE));
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().step(10).build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
 
     sleep(WINDOW * 10).await;
     let read = answer.into_body().read().await;
@@ -1052,7 +923,8 @@ async fn the_wait_for_the_head_still_counts_when_the_reader_comes_back() {
             .head("text/event-stream")
             .never(),
     );
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let stack = Stack::default().step(10).build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     sleep(WINDOW * 10).await;
     let start = Instant::now();
 
