@@ -181,6 +181,7 @@ async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
     let stack = Stack::default().ceiling(30).build(&upstream);
     let outcome = stack.ask(run.attach(request())).await;
 
+    assert_eq!(outcome.status, 200);
     assert_eq!(outcome.at, LIMIT);
     let end = outcome.terminated();
     assert_eq!(

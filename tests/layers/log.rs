@@ -15,15 +15,15 @@ use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
     RetryBudgetLayer, Run, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, TurnCapLayer, run::ReasonClass,
+    TerminalResponseLayer, run::ReasonClass,
 };
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use crate::{
     reasons::all,
     support::{
-        DONE, FINISH, LogCapture, LogEvent, PRELUDE, ReadExt, Script, USAGE, Upstream, call_of,
-        chat, failure, no_delay, prompt, request, secs,
+        DONE, FINISH, LogCapture, LogEvent, Outcome, PRELUDE, ReadExt, Script, Stack, USAGE,
+        Upstream, call_of, chat, failure, no_delay, prompt, request, secs,
     },
 };
 
@@ -67,8 +67,8 @@ async fn each_reason_is_one_line_of_its_level() {
         let run = Run::open();
         let (request, call) = call_of(&run);
         let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-        let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
-        let mut body = service.oneshot(request).await.unwrap().into_body();
+        let stack = Stack::default().step(60).build(&upstream);
+        let mut body = stack.oneshot(request).await.unwrap().into_body();
         body.token().await;
         let heard = LogCapture::start();
 
@@ -123,9 +123,9 @@ async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
         };
         let heard = LogCapture::start();
 
-        let answer = service.oneshot(request).await.unwrap();
-        let run = answer.headers()["x-run-id"].clone();
-        answer.into_body().read().await.whole();
+        let outcome = Outcome::of(service.oneshot(request)).await;
+        let run = outcome.headers["x-run-id"].clone();
+        outcome.whole();
         yield_now().await;
 
         // A run that was given an id lives on.
@@ -217,14 +217,14 @@ async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
 #[tokio::test(start_paused = true)]
 async fn what_a_run_that_is_over_refuses_is_a_line_each() {
     let upstream = Upstream::scripts([counted()]);
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(TurnCapLayer::new(1))
-        .service(upstream);
+    let stack = Stack::default()
+        .run(&RunRegistry::new())
+        .turn_cap(1)
+        .build(&upstream);
     let heard = LogCapture::start();
     for _ in 0..3 {
         let request = prompt("a").map(|_| tower_agent::ReplayBody::from("{}"));
-        if let Ok(answer) = service.clone().oneshot(named(request, "r-1")).await {
+        if let Ok(answer) = stack.clone().oneshot(named(request, "r-1")).await {
             answer.into_body().read().await.whole();
         }
     }
@@ -249,8 +249,9 @@ async fn a_run_further_out_whose_call_belongs_to_another_run_is_logged_as_that_c
         .layer(RunLayer::new(registry.clone()))
         .service(upstream);
     let taken = RunLayer::new(registry).layer(Upstream::script(Script::sse().data(DONE)));
-    let answer = taken.oneshot(named(request(), "r-1")).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(taken.oneshot(named(request(), "r-1")))
+        .await
+        .whole();
     let heard = LogCapture::start();
 
     let body = service.oneshot(named(request(), "r-1")).await.unwrap();
@@ -342,19 +343,19 @@ async fn a_subscriber_that_panics_disturbs_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(Upstream::scripts(
-            [Script::before_head().fail("peer reset")],
-        ));
+    let stack = Stack::default()
+        .terminal()
+        .run(&RunRegistry::new())
+        .budget(no_delay())
+        .build(&Upstream::scripts([
+            Script::before_head().fail("peer reset")
+        ]));
     let heard = LogCapture::start();
 
     let request = named(prompt("a"), "r-1");
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.status(), 502);
+    assert_eq!(outcome.status, 502);
     let [failed] = &heard.events("call failed")[..] else {
         panic!("{:?}", heard.events("call failed"));
     };
@@ -377,11 +378,8 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
 async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(registry.clone()))
-        .layer(HardCeilingLayer::new(secs(10)))
-        .service(upstream.clone());
-    let answer = service.oneshot(named(request(), "r")).await.unwrap();
+    let stack = Stack::default().run(&registry).ceiling(10).build(&upstream);
+    let answer = stack.oneshot(named(request(), "r")).await.unwrap();
     let run = registry.find(&"r".parse().unwrap()).remove(0);
     let mut body = answer.into_body();
     body.token().await;

@@ -8,7 +8,7 @@ use tower_agent::{
     TerminalResponseLayer, Terminated,
 };
 
-use crate::support::{ReadExt, Script, Upstream, request, secs};
+use crate::support::{Outcome, ReadExt, Script, Upstream, request, secs};
 
 type Body = tower_agent::run_layer::RunBody<crate::support::UpstreamBody>;
 type Service = BoxCloneService<Request<()>, Response<Body>, BoxError>;
@@ -216,12 +216,12 @@ async fn a_caller_is_told_422_and_not_to_try_again() {
         .service(upstream);
     let _open = service.clone().oneshot(of("x", Some("a"))).await.unwrap();
 
-    let answer = service.clone().oneshot(of("x", Some("b"))).await.unwrap();
+    let outcome = Outcome::of(service.clone().oneshot(of("x", Some("b")))).await;
 
-    assert_eq!(answer.status(), 422);
-    assert_eq!(answer.headers()["x-terminal-reason"], "turn_cap_reached");
-    assert_eq!(answer.headers()["x-should-retry"], "false");
-    assert_eq!(answer.headers()["x-run-id"], "b");
+    assert_eq!(outcome.status, 422);
+    assert_eq!(outcome.headers["x-terminal-reason"], "turn_cap_reached");
+    assert_eq!(outcome.headers["x-should-retry"], "false");
+    assert_eq!(outcome.headers["x-run-id"], "b");
 }
 
 #[tokio::test(start_paused = true)]

@@ -18,7 +18,7 @@ use tower_agent::{
     Notice, Owner, Run, RunEvent, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
-use crate::support::{DONE, ReadExt, Script, Upstream, request, secs};
+use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
 
 const IDLE: Duration = RunRegistry::IDLE;
 
@@ -315,16 +315,9 @@ async fn a_run_opened_by_the_program_is_not_completed_by_an_answer() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));
     let upstream = Upstream::script(Script::sse().data(DONE));
-    let service = StepTimeoutLayer::new(secs(5)).layer(upstream);
+    let stack = Stack::default().step(5).build(&upstream);
 
-    service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    stack.ask(run.attach(request())).await.whole();
 
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(run.in_flight(), 0);

@@ -1,11 +1,9 @@
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, Service, ServiceExt};
-use tower_agent::{
-    ClientDisconnectLayer, HardCeilingLayer, NodeKind, Run, Scope, StepTimeoutLayer, TerminalReason,
-};
+use tower_agent::{HardCeilingLayer, NodeKind, Run, Scope, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
-    DONE, ReadExt, Script, Upstream, call_of, later, poll_once, reason_of, request, secs,
+    DONE, Outcome, ReadExt, Script, Stack, Upstream, call_of, later, poll_once, request, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -47,10 +45,10 @@ async fn clones_of_an_attached_request_are_claimed_once() {
     let run = Run::open();
     let (request, call) = call_of(&run);
     let upstream = Upstream::script(Script::sse().data(DONE));
-    let service = StepTimeoutLayer::new(secs(10)).layer(upstream);
+    let stack = Stack::default().step(10).build(&upstream);
 
-    let first = service.clone().oneshot(request.clone()).await.unwrap();
-    let second = service.oneshot(request).await.unwrap();
+    let first = stack.clone().oneshot(request.clone()).await.unwrap();
+    let second = stack.oneshot(request).await.unwrap();
     drop(second);
     assert_eq!(call.terminal_reason(), None, "the second has not taken it");
     first.into_body().read().await.whole();
@@ -65,13 +63,11 @@ async fn nothing_starts_under_an_ended_run() {
     run.end(TerminalReason::Stuck);
     let upstream = Upstream::script(Script::sse().data(DONE));
 
-    let error = StepTimeoutLayer::new(secs(10))
-        .layer(upstream.clone())
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap_err();
+    let stack = Stack::default().step(10).build(&upstream);
+    let outcome = stack.ask(run.attach(request())).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Stuck));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Stuck));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.child().terminal_reason(), Some(TerminalReason::Stuck));
     assert_eq!(run.in_flight(), 0);
@@ -111,15 +107,10 @@ async fn scope_run_of_a_sub_agent_is_the_sub_agents_run() {
         .scope(Scope::Run)
         .layer(upstream);
 
-    let read = service
-        .oneshot(child.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(child.attach(request()))).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
     assert_eq!(child.terminal_reason(), Some(TerminalReason::HardCeiling));
     assert_eq!(parent.terminal_reason(), None);
 }
@@ -129,8 +120,8 @@ async fn a_parents_end_drops_the_upstream_of_a_sub_agents_call() {
     let parent = Run::open();
     let child = parent.child();
     let upstream = Upstream::script(Script::sse().never());
-    let service = HardCeilingLayer::new(secs(100)).layer(upstream.clone());
-    let body = service
+    let stack = Stack::default().ceiling(100).build(&upstream);
+    let body = stack
         .oneshot(child.attach(request()))
         .await
         .unwrap()
@@ -151,11 +142,8 @@ async fn a_parents_end_drops_the_upstream_of_a_sub_agents_call() {
 async fn ended_resolves_at_the_end_and_settled_when_the_work_is_gone() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let answer = StepTimeoutLayer::new(secs(100))
-        .layer(upstream)
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap();
+    let stack = Stack::default().step(100).build(&upstream);
+    let answer = stack.oneshot(run.attach(request())).await.unwrap();
     let mut ended = run.ended();
     let mut settled = run.settled();
     assert!(poll_once(&mut ended).is_pending());
@@ -216,11 +204,8 @@ async fn check_latches_the_outermost_clock_that_has_passed() {
 async fn a_request_without_a_node_opens_a_run_that_is_its_call() {
     let upstream = Upstream::script(Script::json().data("{}"));
 
-    let answer = ClientDisconnectLayer::new()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().disconnect().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
     assert_eq!(
         answer.extensions().get::<Run>().unwrap().id(),
         upstream.run().id()

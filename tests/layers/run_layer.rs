@@ -5,11 +5,12 @@ use tokio::time::{advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, InvalidRunId, NodeKind, Owner, Run,
-    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    run_layer::CallFailed,
+    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, run_layer::CallFailed,
 };
 
-use crate::support::{DONE, ReadExt, Script, Upstream, chat, reason_of, request, request_of, secs};
+use crate::support::{
+    DONE, Outcome, ReadExt, Script, Stack, Upstream, chat, reason_of, request, request_of, secs,
+};
 
 fn named(id: &str) -> Request<()> {
     let mut request = request();
@@ -146,13 +147,7 @@ async fn the_same_id_of_another_credential_is_another_run() {
 #[tokio::test(start_paused = true)]
 async fn an_aborted_run_answers_every_later_request_without_a_call() {
     let (registry, service, probe) = stack(whole());
-    service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
+    Outcome::of(service.clone().oneshot(named("r")))
         .await
         .whole();
     registry.abort(Owner::anonymous(), &"r".parse().unwrap());
@@ -194,39 +189,20 @@ async fn after_an_idle_end_the_id_opens_a_new_run() {
     let service = RunLayer::new(registry.clone())
         .idle(secs(60))
         .layer(upstream.clone());
-    service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
+    Outcome::of(service.clone().oneshot(named("r")))
         .await
         .whole();
     let first = registry
         .get(Owner::anonymous(), &"r".parse().unwrap())
         .unwrap();
     sleep(secs(59)).await;
-    service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
+    Outcome::of(service.clone().oneshot(named("r")))
         .await
         .whole();
     assert_eq!(first.terminal_reason(), None);
     sleep(secs(60)).await;
 
-    service
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.oneshot(named("r"))).await.whole();
 
     assert_eq!(first.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(upstream.calls(), 3);
@@ -235,14 +211,7 @@ async fn after_an_idle_end_the_id_opens_a_new_run() {
 #[tokio::test(start_paused = true)]
 async fn a_run_with_an_id_is_not_completed_by_a_body() {
     let (registry, service, probe) = stack(whole());
-    service
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.oneshot(named("r"))).await.whole();
 
     assert_eq!(
         probe.run().terminal_reason(),
@@ -265,11 +234,8 @@ async fn a_run_without_an_id_takes_its_calls_reason() {
         let upstream = Upstream::script(script);
         let registry = RunRegistry::new();
         let mut events = registry.subscribe();
-        let service = ServiceBuilder::new()
-            .layer(RunLayer::new(registry.clone()))
-            .layer(StepTimeoutLayer::new(secs(10)))
-            .service(upstream.clone());
-        if let Ok(answer) = service.oneshot(request()).await {
+        let stack = Stack::default().run(&registry).step(10).build(&upstream);
+        if let Ok(answer) = stack.oneshot(request()).await {
             answer.into_body().read().await;
         }
 
@@ -294,12 +260,9 @@ async fn a_run_without_an_id_takes_its_calls_reason() {
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_ends_the_whole_run_if_the_call_is_the_run() {
     let upstream = Upstream::script(Script::sse().never());
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(ClientDisconnectLayer::new())
-        .service(upstream.clone());
+    let stack = Stack::default().run(&RunRegistry::new()).disconnect();
 
-    drop(service.oneshot(request()).await.unwrap());
+    drop(stack.build(&upstream).oneshot(request()).await.unwrap());
 
     assert_eq!(
         upstream.run().run().terminal_reason(),
@@ -360,15 +323,8 @@ async fn a_call_that_the_program_attached_stays_its_own() {
     let mut request = run.attach(named("ignored"));
     let call = request.extensions_mut().get::<Run>().unwrap().clone();
 
-    RunLayer::new(registry.clone())
-        .layer(upstream.clone())
-        .oneshot(request)
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().run(&registry).build(&upstream);
+    stack.ask(request).await.whole();
 
     assert_eq!(upstream.run().id(), run.id());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
@@ -380,14 +336,7 @@ async fn a_run_of_the_programs_own_in_the_request_gets_a_call() {
     let run = Run::open();
     let (_, service, probe) = stack(whole());
 
-    service
-        .oneshot(request_of(&run))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.oneshot(request_of(&run))).await.whole();
 
     assert_eq!(probe.run().kind(), NodeKind::Call);
     assert_eq!(probe.run().parent().unwrap().id(), run.id());
@@ -423,13 +372,12 @@ async fn every_answer_under_the_layer_carries_the_id_errors_too() {
     ];
     for (script, status) in ends {
         let upstream = Upstream::script(script);
-        let service = ServiceBuilder::new()
-            .layer(TerminalResponseLayer::new())
-            .layer(RunLayer::new(RunRegistry::new()))
-            .layer(HardCeilingLayer::new(secs(5)))
-            .service(upstream);
+        let stack = Stack::default()
+            .terminal()
+            .run(&RunRegistry::new())
+            .ceiling(5);
 
-        let answer = service.oneshot(named("r-3")).await.unwrap();
+        let answer = stack.build(&upstream).oneshot(named("r-3")).await.unwrap();
 
         assert_eq!(answer.status(), status);
         assert_eq!(answer.headers()["x-run-id"], "r-3");
@@ -444,12 +392,9 @@ async fn a_foreign_end_is_a_failure_and_the_answer_keeps_our_id() {
         run.terminated().unwrap().into()
     }
     let upstream = Upstream::script(Script::before_head().fail_with(foreign));
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(RunRegistry::new()))
-        .service(upstream.clone());
+    let stack = Stack::default().terminal().run(&RunRegistry::new());
 
-    let answer = service.oneshot(named("r-4")).await.unwrap();
+    let answer = stack.build(&upstream).oneshot(named("r-4")).await.unwrap();
 
     assert_eq!(
         upstream.run().terminal_reason().unwrap().as_str(),
@@ -503,26 +448,14 @@ async fn the_runs_ceiling_counts_from_its_first_request_over_all_of_them() {
         .service(upstream);
     let start = tokio::time::Instant::now();
 
-    service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
+    Outcome::of(service.clone().oneshot(named("r")))
         .await
         .whole();
-    let read = service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.clone().oneshot(named("r"))).await;
     let third = service.oneshot(named("r")).await.unwrap_err();
 
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
     assert_eq!(start.elapsed(), secs(30));
     assert_eq!(reason_of(&third), Some(TerminalReason::HardCeiling));
 }
@@ -534,13 +467,7 @@ async fn a_ceiling_that_passed_between_requests_refuses_the_next() {
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(HardCeilingLayer::new(secs(30)).scope(Scope::Run))
         .service(upstream.clone());
-    service
-        .clone()
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
+    Outcome::of(service.clone().oneshot(named("r")))
         .await
         .whole();
     sleep(secs(30)).await;
@@ -573,14 +500,7 @@ async fn twice_in_one_stack_it_is_one_run() {
         .layer(layer)
         .service(upstream.clone());
 
-    service
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.oneshot(named("r"))).await.whole();
 
     assert_eq!(registry.list().len(), 1);
     assert_eq!(upstream.run().id().to_string(), "r");
@@ -595,14 +515,7 @@ async fn an_idle_of_forever_does_not_overflow() {
     let service = RunLayer::new(registry.clone())
         .idle(Duration::MAX)
         .layer(upstream);
-    service
-        .oneshot(named("r"))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.oneshot(named("r"))).await.whole();
     sleep(secs(1_000_000)).await;
 
     assert_eq!(registry.list()[0].reason, None);

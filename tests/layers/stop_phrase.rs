@@ -12,7 +12,7 @@ use tower_agent::{
     sse::{Dialect, Finish, Judge, Splitter},
 };
 
-use crate::support::{ReadExt, Script, Upstream};
+use crate::support::{Outcome, ReadExt, Script, Upstream};
 
 type Stack = BoxCloneService<
     Request<Full<Bytes>>,
@@ -121,8 +121,7 @@ async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes()
     let service = layer.layer(stop.layer(upstream.clone()));
     let running = service.clone().oneshot(says("go")).await.unwrap();
 
-    let answer = service.oneshot(says("stop")).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(says("stop"))).await.whole();
 
     let cut = running.into_body().read().await;
     assert_eq!(cut.reason(), Some(TerminalReason::Aborted));
@@ -256,9 +255,9 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
         assert_eq!(whole["model"], "m");
 
         let request = asks(path, format!(r#"{{"model":"m","stream":true,{said}}}"#));
-        let answer = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(answer.headers()["content-type"], "text/event-stream");
-        let stream = answer.into_body().read().await.whole();
+        let outcome = Outcome::of(service.clone().oneshot(request)).await;
+        assert_eq!(outcome.headers["content-type"], "text/event-stream");
+        let stream = outcome.whole();
         let mut judge = Judge::new(Dialect::Any);
         assert!(judge.push(stream.as_bytes()).content, "{path}");
         assert_eq!(judge.dialect(), dialect, "{path}");

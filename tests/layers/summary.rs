@@ -16,8 +16,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure, later,
-    messages, no_delay, poll_once, prompt, prompt_json, request, secs,
+    DONE, FINISH, Outcome, PRELUDE, ReadExt, Script, Stack, Summaries, USAGE, Upstream, chat,
+    failure, later, messages, no_delay, poll_once, prompt, prompt_json, request, secs,
 };
 
 const ANTHROPIC_START: &str = "event: message_start\ndata: {\"type\":\"message_start\",\
@@ -82,8 +82,7 @@ async fn the_tokens_of_attempts_that_failed_count_and_the_candidate_is_the_last(
         .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(prompt("a"))).await.whole();
 
     let summary = told.one();
     assert_eq!(summary.reason, TerminalReason::Completed);
@@ -131,8 +130,7 @@ async fn a_refusal_under_a_good_status_costs_what_it_says() {
         )
         .service(Upstream::scripts([Script::answer(200, refused), counted()]));
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(prompt("a"))).await.whole();
 
     assert_eq!(told.tokens(), Some((10, 2)));
 }
@@ -157,8 +155,7 @@ async fn what_no_answer_said_is_not_known() {
             .layer(RetryBudgetLayer::new(crate::support::no_delay()))
             .service(Upstream::scripts([Script::answer(200, body)]));
 
-        let answer = service.oneshot(prompt_json("a")).await.unwrap();
-        answer.into_body().read().await.whole();
+        Outcome::of(service.oneshot(prompt_json("a"))).await.whole();
 
         assert_eq!((told.tokens(), told.one().stop_reason), (tokens, None));
     }
@@ -394,8 +391,7 @@ async fn layers_in_one_another_each_tell_and_one_that_is_met_twice_tells_once() 
         .layer(layer)
         .service(upstream);
 
-    let answer = service.oneshot(request()).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(request())).await.whole();
 
     assert_eq!(
         (outer.tokens(), inner.tokens()),
@@ -427,8 +423,9 @@ async fn an_attached_call_that_is_sent_twice_is_told_once() {
     let service = told.layer().layer(upstream.clone());
     let request = run.attach(request());
 
-    let answer = service.clone().oneshot(request.clone()).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.clone().oneshot(request.clone()))
+        .await
+        .whole();
     service.oneshot(request).await.unwrap_err();
 
     assert_eq!(upstream.calls(), 1);
@@ -457,14 +454,13 @@ async fn what_is_refused_below_a_call_that_is_over_tells_nobody_again() {
 async fn a_runs_usage_is_that_of_all_its_calls_and_sub_agents() {
     let run = Run::open();
     let upstream = Upstream::script(counted());
-    let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
+    let stack = Stack::default().step(60).build(&upstream);
     assert_eq!(run.snapshot().usage, None);
 
     for owner in [run.clone(), run.child(), run.clone()] {
         let request = owner.attach(request());
         let call = request.extensions().get::<Run>().unwrap().clone();
-        let answer = service.clone().oneshot(request).await.unwrap();
-        answer.into_body().read().await.whole();
+        stack.ask(request).await.whole();
         assert_eq!(call.usage().unwrap().input_tokens, 7);
     }
 

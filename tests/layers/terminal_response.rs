@@ -13,8 +13,8 @@ use tower_agent::{
 use crate::{
     reasons::all,
     support::{
-        DONE, FINISH, PING, ReadExt, STOP, Script, USAGE, Upstream, UpstreamBody, chat,
-        content_block, later, messages, plain, request, request_of, secs,
+        DONE, FINISH, Outcome, PING, ReadExt, STOP, Script, Stack, USAGE, Upstream, UpstreamBody,
+        chat, content_block, later, messages, plain, request, request_of, secs,
     },
 };
 
@@ -107,11 +107,12 @@ async fn the_framing_of_another_connection_is_removed() {
         let script = script.header("content-length", "2").size(2).data("{}");
         let upstream = Upstream::script(script);
 
-        let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+        let stack = Stack::default().terminal().build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-        assert!(!answer.headers().contains_key("transfer-encoding"));
-        assert!(!answer.headers().contains_key("content-length"));
-        assert_eq!(answer.into_body().read().await.whole(), "{}");
+        assert!(!outcome.headers.contains_key("transfer-encoding"));
+        assert!(!outcome.headers.contains_key("content-length"));
+        assert_eq!(outcome.whole(), "{}");
     }
 }
 
@@ -125,12 +126,9 @@ async fn each_reason_before_the_head_is_its_status_shape_and_headers() {
             run.end(reason.clone());
             request.extensions_mut().insert(run.clone());
             let upstream = Upstream::script(Script::sse().data(DONE));
-            let service = ServiceBuilder::new()
-                .layer(layer())
-                .layer(StepTimeoutLayer::new(secs(5)))
-                .service(upstream.clone());
+            let stack = Stack::default().terminal().step(5).build(&upstream);
 
-            let answer = service.oneshot(request).await.unwrap();
+            let answer = stack.oneshot(request).await.unwrap();
 
             assert_eq!(upstream.calls(), 0);
             assert_eq!(answer.status().as_u16(), status, "{name}");
@@ -171,7 +169,8 @@ async fn an_anthropic_caller_is_known_by_its_header_or_by_the_programs_word() {
     by_word.extensions_mut().insert(Dialect::Anthropic);
     for request in [by_header, by_word] {
         let upstream = Upstream::script(Script::before_head().fail("refused"));
-        let answer = layer().layer(upstream).oneshot(request).await.unwrap();
+        let stack = Stack::default().terminal().build(&upstream);
+        let answer = stack.oneshot(request).await.unwrap();
         assert_eq!(body_of(answer).await["type"], "error");
     }
 }
@@ -197,12 +196,9 @@ async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
     ];
     for (request, token) in cases {
         let upstream = Upstream::script(Script::sse().data(&token).never());
-        let service = ServiceBuilder::new()
-            .layer(layer())
-            .layer(StepTimeoutLayer::new(secs(9)))
-            .service(upstream.clone());
+        let stack = Stack::default().terminal().step(9).build(&upstream);
 
-        let answer = service.oneshot(request.clone()).await.unwrap();
+        let answer = stack.oneshot(request.clone()).await.unwrap();
         assert_eq!(answer.status(), StatusCode::OK);
         let mut body = answer.into_body();
         let mut frames = Vec::new();
@@ -246,19 +242,10 @@ async fn half_an_event_is_held_back_and_dropped_at_the_end_wherever_it_was_cut()
             .data(&half.as_bytes()[..at])
             .never();
         let upstream = Upstream::script(script);
-        let service = ServiceBuilder::new()
-            .layer(layer())
-            .layer(StepTimeoutLayer::new(secs(9)))
-            .service(upstream);
+        let stack = Stack::default().terminal().step(9).build(&upstream);
 
-        let text = service
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await
-            .whole();
+        let outcome = stack.ask(request()).await;
+        let text = outcome.whole();
 
         let rest = text.strip_prefix(&chat("a")).unwrap();
         assert!(rest.starts_with("event: error\n"), "cut at {at}: {rest}");
@@ -294,15 +281,9 @@ async fn an_event_longer_than_what_is_held_goes_out_torn_and_is_closed_before_th
         .fail("reset");
     let upstream = Upstream::script(script);
 
-    let text = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().terminal().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    let text = outcome.whole();
 
     let rest = text.strip_prefix(&format!("data: {long}more")).unwrap();
     assert!(
@@ -318,15 +299,9 @@ async fn a_long_event_that_ends_is_whole_again() {
     let (one, two) = long.split_at(2 * 1024 * 1024);
     let upstream = Upstream::script(Script::sse().data(one).data(two).data(chat("a")).data(DONE));
 
-    let text = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().terminal().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    let text = outcome.whole();
 
     assert!(text == long + &chat("a") + DONE);
 }
@@ -346,8 +321,8 @@ async fn a_response_that_was_held_back_does_not_fail() {
         .layer(StepTimeoutLayer::new(secs(5)))
         .service(upstream);
 
-    let answer = service.oneshot(responses()).await.unwrap();
-    let text = answer.into_body().read().await.whole();
+    let outcome = Outcome::of(service.oneshot(responses())).await;
+    let text = outcome.whole();
 
     assert!(text.starts_with("event: error\n"), "{text}");
 }
@@ -374,8 +349,8 @@ async fn a_response_fails_by_the_name_that_the_caller_knows_or_not_at_all() {
                 .layer(StepTimeoutLayer::optional(judged.then_some(secs(5))))
                 .service(upstream);
 
-            let answer = service.oneshot(responses()).await.unwrap();
-            let text = answer.into_body().read().await.whole();
+            let outcome = Outcome::of(service.oneshot(responses())).await;
+            let text = outcome.whole();
 
             let told = text.strip_prefix(sent).unwrap();
             let events: Vec<Value> = told
@@ -498,16 +473,11 @@ async fn done_is_supplied_once_and_before_the_trailers() {
 async fn a_cut_stream_with_trailers_has_one_error_event() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).trailers());
 
-    let read = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let stack = Stack::default().terminal().build(&upstream);
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.text.matches("event: error").count(), 1);
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.text.matches("event: error").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -545,7 +515,8 @@ async fn an_event_stream_loses_its_length_and_may_always_have_one_more_event() {
         .data(&text);
     let upstream = Upstream::script(script);
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let stack = Stack::default().terminal().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
 
     assert!(!answer.headers().contains_key("content-length"));
     assert_eq!(answer.headers()["cache-control"], "no-cache");
@@ -567,7 +538,8 @@ async fn other_answers_pass_unchanged() {
         .data("{}");
     let upstream = Upstream::script(script);
 
-    let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+    let stack = Stack::default().terminal().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
 
     assert_eq!(answer.headers()["content-length"], "2");
     assert!(!answer.headers().contains_key("cache-control"));
@@ -577,15 +549,10 @@ async fn other_answers_pass_unchanged() {
     assert!(body.is_end_stream());
 
     let upstream = Upstream::script(Script::json().data("{}").trailers());
-    let read = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
-    assert!(read.trailers.is_some());
+    let stack = Stack::default().terminal().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    assert_eq!(outcome.status, 200);
+    assert!(outcome.trailers.is_some());
 }
 
 #[tokio::test(start_paused = true)]
@@ -599,7 +566,8 @@ async fn a_compressed_event_stream_and_a_failed_one_are_no_event_streams() {
     ];
     for script in scripts {
         let upstream = Upstream::script(script);
-        let answer = layer().layer(upstream).oneshot(request()).await.unwrap();
+        let stack = Stack::default().terminal().build(&upstream);
+        let answer = stack.oneshot(request()).await.unwrap();
         assert_eq!(answer.body().size_hint().exact(), Some(3));
         assert_eq!(answer.into_body().read().await.whole(), "abc");
     }
@@ -608,21 +576,13 @@ async fn a_compressed_event_stream_and_a_failed_one_are_no_event_streams() {
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_no_event_stream_and_is_cut_ends_with_an_error() {
     let upstream = Upstream::script(Script::json().data("{").never());
-    let service = ServiceBuilder::new()
-        .layer(layer())
-        .layer(HardCeilingLayer::new(secs(9)))
-        .service(upstream);
+    let stack = Stack::default().terminal().ceiling(9).build(&upstream);
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = stack.ask(request()).await;
 
-    assert_eq!(read.text, "{");
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.text, "{");
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
 }
 
 #[tokio::test(start_paused = true)]
@@ -707,15 +667,9 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
     ] {
         let upstream = Upstream::script(script);
 
-        let text = layer()
-            .layer(upstream)
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await
-            .whole();
+        let stack = Stack::default().terminal().build(&upstream);
+        let outcome = stack.ask(request()).await;
+        let text = outcome.whole();
 
         let error = text.strip_prefix(&chat("a")).unwrap();
         assert!(
@@ -724,15 +678,9 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
         );
     }
     let whole = Upstream::script(Script::sse().data(content_block("a")).data(STOP));
-    let text = layer()
-        .layer(whole)
-        .oneshot(messages())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().terminal().build(&whole);
+    let outcome = stack.ask(messages()).await;
+    let text = outcome.whole();
     assert_eq!(text, content_block("a") + STOP);
 }
 
@@ -740,15 +688,9 @@ async fn a_stream_that_ends_without_its_terminator_gets_the_error_frame_without_
 async fn an_error_after_the_terminator_is_not_told() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).fail("reset"));
 
-    let text = layer()
-        .layer(upstream)
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let stack = Stack::default().terminal().build(&upstream);
+    let outcome = stack.ask(request()).await;
+    let text = outcome.whole();
 
     assert_eq!(text, chat("a") + DONE);
 }
@@ -800,19 +742,10 @@ async fn statuses_can_be_mapped() {
 #[tokio::test(start_paused = true)]
 async fn the_run_of_a_stream_without_a_terminated_is_named_in_the_frame() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
-    let service = ServiceBuilder::new()
-        .layer(layer())
-        .layer(StepTimeoutLayer::new(secs(5)))
-        .service(upstream.clone());
+    let stack = Stack::default().terminal().step(5).build(&upstream);
 
-    let text = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let outcome = stack.ask(request()).await;
+    let text = outcome.whole();
 
     assert!(
         text.contains(&format!("\"run_id\":\"{}\"", upstream.run().id())),
@@ -824,11 +757,8 @@ async fn the_run_of_a_stream_without_a_terminated_is_named_in_the_frame() {
 async fn it_never_opens_a_run() {
     let upstream = Upstream::script(Script::json().data("{}"));
 
-    let answer = layer()
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap();
+    let stack = Stack::default().terminal().build(&upstream);
+    let answer = stack.oneshot(request()).await.unwrap();
 
     assert!(answer.extensions().get::<Run>().is_none());
     assert!(upstream.runs().is_empty());
@@ -844,14 +774,8 @@ async fn twice_in_one_stack_there_is_one_error_event() {
         .layer(StepTimeoutLayer::new(secs(5)))
         .service(upstream);
 
-    let text = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    let outcome = Outcome::of(service.oneshot(request())).await;
+    let text = outcome.whole();
 
     assert_eq!(text.matches("event: error").count(), 1);
 }
@@ -859,11 +783,8 @@ async fn twice_in_one_stack_there_is_one_error_event() {
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_in_the_middle_of_a_stream_is_told_at_once() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-    let service = ServiceBuilder::new()
-        .layer(layer())
-        .layer(HardCeilingLayer::new(secs(500)))
-        .service(upstream.clone());
-    let body = service.oneshot(request()).await.unwrap().into_body();
+    let stack = Stack::default().terminal().ceiling(500).build(&upstream);
+    let body = stack.oneshot(request()).await.unwrap().into_body();
     let start = tokio::time::Instant::now();
     later(3, move || upstream.run().end(TerminalReason::Shutdown));
 
@@ -881,15 +802,12 @@ async fn a_stream_that_is_announced_as_empty_ends_with_the_frame() {
         Script::sse().size(0).knows_its_end(),
     ] {
         let upstream = Upstream::script(script);
-        let service = ServiceBuilder::new()
-            .layer(layer())
-            .layer(StepTimeoutLayer::new(secs(5)))
-            .service(upstream);
+        let stack = Stack::default().terminal().step(5).build(&upstream);
 
-        let answer = service.oneshot(request()).await.unwrap();
+        let outcome = stack.ask(request()).await;
 
-        assert!(!answer.headers().contains_key("content-length"));
-        let text = answer.into_body().read().await.whole();
+        assert!(!outcome.headers.contains_key("content-length"));
+        let text = outcome.whole();
         assert!(text.starts_with("event: error\n"), "{text}");
     }
 }
@@ -913,14 +831,11 @@ async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
             let script = Script::sse().data(&content).data(event);
             let script = if breaks { script.fail("reset") } else { script };
             let upstream = Upstream::script(script);
-            let service = ServiceBuilder::new()
-                .layer(TerminalResponseLayer::new())
-                .layer(HardCeilingLayer::new(secs(60)))
-                .service(upstream);
+            let stack = Stack::default().terminal().ceiling(60).build(&upstream);
             let request = Request::post(path).body(()).unwrap();
 
-            let answer = service.oneshot(request).await.unwrap();
-            let text = answer.into_body().read().await.whole();
+            let outcome = stack.ask(request).await;
+            let text = outcome.whole();
 
             let rest = text.strip_prefix(&[&content, event].concat()).unwrap();
             assert_eq!(rest.is_empty(), is_heard, "{path} {event} {rest}");
@@ -960,8 +875,8 @@ async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_
                         .service(upstream);
                     let request = Request::post(path).body(()).unwrap();
 
-                    let answer = service.oneshot(request).await.unwrap();
-                    let text = answer.into_body().read().await.whole();
+                    let outcome = Outcome::of(service.oneshot(request)).await;
+                    let text = outcome.whole();
 
                     let rest = text.strip_prefix(&[&*content, event].concat()).unwrap();
                     if is_heard {

@@ -19,8 +19,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    LogCapture, ReadExt, Script, Upstream, UpstreamBody, healthy, no_delay, prompt, reason_of,
-    request, secs,
+    LogCapture, Outcome, ReadExt, Script, Upstream, UpstreamBody, healthy, no_delay, prompt,
+    reason_of, request, secs,
 };
 
 /// What was written, call by call, and what of it was not flushed yet.
@@ -244,8 +244,9 @@ async fn a_run_whose_time_is_up_starts_no_compaction_and_says_so() {
     let limited = HardCeilingLayer::new(secs(60))
         .scope(Scope::Run)
         .layer(Upstream::script(Script::json().data("{}")));
-    let answer = limited.oneshot(run.attach(request())).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(limited.oneshot(run.attach(request())))
+        .await
+        .whole();
     advance(secs(60)).await;
 
     let mut started = false;
@@ -321,12 +322,9 @@ async fn timeouts_of_tools_move_to_no_other_model() {
     for name in ["search", "compaction"] {
         let cut = run.tool(name).window(secs(5)).watch(pending::<()>()).await;
         assert_eq!(cut.unwrap_err().reason, TerminalReason::StepTimeout);
-        let answer = service
-            .clone()
-            .oneshot(run.attach(prompt("a")))
+        Outcome::of(service.clone().oneshot(run.attach(prompt("a"))))
             .await
-            .unwrap();
-        answer.into_body().read().await.whole();
+            .whole();
     }
     let asked = |upstream: &Upstream| -> Vec<_> {
         let seen = upstream.requests();

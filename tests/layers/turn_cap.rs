@@ -9,12 +9,12 @@ use http_body_util::BodyExt;
 use tokio::{sync::Barrier, time::advance};
 use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    BoxError, HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason,
-    TerminalResponseLayer, Terminated, ToolError, TurnCapLayer,
+    BoxError, HardCeilingLayer, Run, RunRegistry, Scope, TerminalReason, Terminated, ToolError,
+    TurnCapLayer,
 };
 
 use crate::support::{
-    Script, Upstream, call_of, prompt_json, reason_of, request, request_of, secs,
+    Script, Stack, Upstream, call_of, prompt_json, reason_of, request, request_of, secs,
 };
 
 const CAPPED: Option<TerminalReason> = Some(TerminalReason::TurnCap);
@@ -76,11 +76,11 @@ async fn so_many_turns_are_admitted_and_the_next_ends_the_run_unseen() {
 #[tokio::test(start_paused = true)]
 async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
     let upstream = upstream();
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(TurnCapLayer::new(2))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .terminal()
+        .run(&RunRegistry::new())
+        .turn_cap(2)
+        .build(&upstream);
     let ask = |id: &'static str| {
         let mut request = request();
         request
@@ -90,7 +90,7 @@ async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
         request
             .headers_mut()
             .insert("x-max-turns", "1000".parse().unwrap());
-        service.clone().oneshot(request)
+        stack.clone().oneshot(request)
     };
     for _ in 0..2 {
         let answer = ask("a").await.unwrap();

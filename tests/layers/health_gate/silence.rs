@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    Candidate, HardCeilingLayer, ModelFallbackLayer, Run, TerminalReason, Terminated,
-};
+use tower_agent::{Candidate, HardCeilingLayer, ModelFallbackLayer, Run, TerminalReason};
 
 use super::{Health, down};
 use crate::support::{
-    PING, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, prompt, prompt_json,
-    reason_of, secs,
+    Outcome, PING, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, prompt,
+    prompt_json, reason_of, secs,
 };
 
 fn hung() -> Script {
@@ -25,14 +23,14 @@ async fn two_failed_probes_in_a_row_end_a_call_without_a_head() {
     let gate = health.gate().watch_silence(secs(20));
     let run = Run::open();
     let (request, call) = attach(&run, prompt_json("m"));
-    let start = Instant::now();
 
     let service = gate.layer(upstream.clone());
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = Outcome::of(service.oneshot(request)).await;
 
-    assert_eq!(start.elapsed(), secs(25));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.at, secs(25));
     assert_eq!(health.asked(), [20_000, 25_000]);
-    let ended = Terminated::find(&*error).unwrap();
+    let ended = outcome.terminated();
     assert_eq!(ended.reason, TerminalReason::StepTimeout);
     let told = "nothing came for 25s, and the upstream failed its health probes (step_timeout)";
     assert!(ended.message().contains(told), "{}", ended.message());
@@ -47,15 +45,14 @@ async fn a_body_that_stands_still_is_watched_too() {
     let script = Script::sse().wait(15.0).data(chat("a")).wait(19.0);
     let upstream = Upstream::scripts([script.data(chat("b")).never()]);
     let gate = health.gate().watch_silence(secs(20));
-    let start = Instant::now();
 
     let service = gate.layer(upstream.clone());
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(read.text, [chat("a"), chat("b")].concat());
-    assert_eq!(start.elapsed(), secs(34 + 25));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.text, [chat("a"), chat("b")].concat());
+    assert_eq!(outcome.at, secs(34 + 25));
     assert_eq!(health.asked(), [54_000, 59_000]);
     assert!(upstream.is_dropped());
 }
@@ -69,8 +66,8 @@ async fn a_slow_model_that_is_well_is_let_alone() {
 
     let service = gate.layer(Upstream::scripts([script.clone(), script.delayed(60)]));
     for _ in 0..2 {
-        let answer = service.clone().oneshot(prompt("m")).await.unwrap();
-        let text = answer.into_body().read().await.whole();
+        let outcome = Outcome::of(service.clone().oneshot(prompt("m"))).await;
+        let text = outcome.whole();
         assert_eq!(text, [&chat("a"), "data: [DONE]\n\n"].concat());
     }
     assert!(health.asked().len() > 20);
@@ -95,14 +92,13 @@ async fn a_byte_begins_anew_and_forgets_a_failed_probe() {
     // Each comes between the first probe and the second.
     let script = Script::sse().repeat(10, 12.0, PING).never();
     let gate = health.gate().watch_silence(secs(10));
-    let start = Instant::now();
 
     let service = gate.layer(Upstream::scripts([script]));
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-    assert_eq!(read.frames, 10);
-    assert_eq!(start.elapsed(), secs(120 + 15));
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.frames, 10);
+    assert_eq!(outcome.at, secs(120 + 15));
     assert_eq!(health.asked().len(), 12);
 }
 
@@ -133,10 +129,10 @@ async fn it_is_off_unless_set_and_a_ceiling_goes_before_it() {
             .layer(HardCeilingLayer::new(secs(25)))
             .layer(gate)
             .service(Upstream::scripts([hung()]));
-        let start = Instant::now();
-        let error = service.oneshot(prompt("m")).await.unwrap_err();
-        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-        assert_eq!(start.elapsed(), secs(25));
+        let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
+        assert_eq!(outcome.at, secs(25));
         assert!(health.asked().len() >= asked);
         assert_eq!(health.asked().is_empty(), asked == 0);
     }
@@ -181,8 +177,8 @@ async fn it_ends_an_attempt_and_another_model_is_tried() {
         .layer(health.gate().watch_silence(secs(20)))
         .service(upstream.clone());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-    assert_eq!(answer.headers()["x-served-model"], "n");
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.headers["x-served-model"], "n");
+    assert_eq!(outcome.whole(), healthy_text());
 }

@@ -16,8 +16,8 @@ use tower_agent::{
 
 use super::{Health, LOADING, down, loading, refused};
 use crate::support::{
-    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay, prompt,
-    reason_of, secs,
+    Outcome, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay,
+    prompt, reason_of, secs,
 };
 
 fn after_45_s(passed: Duration) -> bool {
@@ -94,15 +94,16 @@ async fn a_ceiling_around_or_inside_ends_the_wait_and_the_probe() {
             .layer(outer)
             .layer(health.gate())
             .service(ceiling.layer(upstream.clone()));
-        let start = Instant::now();
 
-        let error = service.oneshot(prompt("m")).await.unwrap_err();
+        let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-        assert_eq!(start.elapsed(), secs(61));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
+        assert_eq!(outcome.at, secs(61));
         assert_eq!(upstream.calls(), 1);
         assert_eq!(health.under_way(), 0, "begun at 60 s");
         assert_eq!(health.asked().len(), 12);
+        let error = outcome.error.unwrap();
         assert!(TransportError::is_refused(&*error), "it says why it waited");
     }
 }
@@ -129,16 +130,16 @@ async fn an_end_from_outside_ends_the_wait_at_once() {
     let service = health.gate().layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
-    let start = Instant::now();
     later(7, {
         let run = run.clone();
         move || run.end(TerminalReason::Aborted)
     });
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = Outcome::of(service.oneshot(request)).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
-    assert_eq!(start.elapsed(), secs(7));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
+    assert_eq!(outcome.at, secs(7));
     assert_eq!(health.under_way(), 0);
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
     assert_eq!(run.in_flight(), 0);
@@ -290,11 +291,10 @@ async fn a_failure_that_is_not_waited_for_is_handed_on_byte_for_byte() {
     let health = Health::new(|_| true);
     let service = health.gate().layer(Upstream::scripts([script]));
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-    assert_eq!(read.trailers.as_ref().unwrap()["x-sum"], "42");
-    assert_eq!(read.whole(), "{\"a\":1}");
+    assert_eq!(outcome.trailers.as_ref().unwrap()["x-sum"], "42");
+    assert_eq!(outcome.whole(), "{\"a\":1}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,9 +320,9 @@ async fn a_rule_of_the_program_says_what_is_loading() {
     let upstream = Upstream::scripts([failure(502).header("server", "proxy"), healthy()]);
     let service = health.gate().judgement(rule).layer(upstream.clone());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
-    assert_eq!(answer.status(), 200);
+    assert_eq!(outcome.status, 200);
     assert_eq!(upstream.calls(), 2);
 }
 

@@ -10,7 +10,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{LoopGuardLayer, ReplayBody};
 
 use super::agent::{Agent, Dialect};
-use crate::support::{DONE, PRELUDE, ReadExt, Script, Upstream, chat, poll_body};
+use crate::support::{DONE, Outcome, PRELUDE, ReadExt, Script, Upstream, chat, poll_body};
 
 const CALL: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[{\"index\":0,\"id\":\"a\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}}]}\n\n";
 
@@ -79,14 +79,7 @@ async fn a_request_that_holds_no_conversation_passes_as_it_is() {
         let request = Request::post("/v1/embeddings")
             .body(Full::<Bytes>::from(body))
             .unwrap();
-        service
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await
-            .whole();
+        Outcome::of(service.oneshot(request)).await.whole();
 
         assert_eq!(upstream.requests()[0].body(), body);
     }
@@ -101,15 +94,7 @@ async fn a_body_that_is_kept_already_is_not_kept_again() {
     let kept = Request::post("/v1/chat/completions")
         .body(ReplayBody::from(body.clone()))
         .unwrap();
-    service
-        .clone()
-        .oneshot(kept)
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await
-        .whole();
+    Outcome::of(service.clone().oneshot(kept)).await.whole();
     assert_eq!(upstream.requests()[0].body(), body);
 
     let request = Request::post("/v1/chat/completions")

@@ -10,7 +10,7 @@ use super::{
     agent::{ALL, Agent, Dialect},
     told,
 };
-use crate::support::{ReadExt, Script, Upstream, reason_of};
+use crate::support::{Outcome, Script, Upstream, reason_of};
 
 fn fine() -> Script {
     Script::answer(200, "{}")
@@ -28,12 +28,9 @@ async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth()
             .service(upstream.clone());
         let mut agent = Agent::new(dialect);
         for turn in 0..20 {
-            let answer = service
-                .clone()
-                .oneshot(agent.request_of("r"))
+            Outcome::of(service.clone().oneshot(agent.request_of("r")))
                 .await
-                .unwrap();
-            answer.into_body().read().await.whole();
+                .whole();
             assert_eq!(upstream.calls(), turn + 1);
             agent.does("job_status", "running");
         }
@@ -81,11 +78,11 @@ async fn at_a_server_it_is_an_answer_that_nobody_retries() {
     let mut agent = Agent::new(Dialect::Chat);
     (0..20).for_each(|_| agent.does("job_status", "running"));
 
-    let answer = service.oneshot(agent.request()).await.unwrap();
+    let outcome = Outcome::of(service.oneshot(agent.request())).await;
 
-    assert_eq!(answer.status(), 422);
-    assert_eq!(answer.headers()["x-terminal-reason"], "loop_detected");
-    let body = answer.into_body().read().await.whole();
+    assert_eq!(outcome.status, 422);
+    assert_eq!(outcome.headers["x-terminal-reason"], "loop_detected");
+    let body = outcome.whole();
     assert!(body.contains("job_status 20 times"), "{body}");
     assert_eq!(upstream.calls(), 0);
 }
@@ -101,11 +98,13 @@ async fn without_an_id_what_came_before_the_users_message_does_not_count() {
         assert_eq!(reason_of(&cut), Some(TerminalReason::LoopDetected));
 
         agent.hears("then do something else");
-        let answer = service.clone().oneshot(agent.request()).await.unwrap();
-        answer.into_body().read().await.whole();
+        Outcome::of(service.clone().oneshot(agent.request()))
+            .await
+            .whole();
         (0..19).for_each(|_| agent.does("job_status", "running"));
-        let answer = service.clone().oneshot(agent.request()).await.unwrap();
-        answer.into_body().read().await.whole();
+        Outcome::of(service.clone().oneshot(agent.request()))
+            .await
+            .whole();
 
         agent.does("job_status", "running");
         let cut = service.oneshot(agent.request()).await.unwrap_err();
@@ -126,12 +125,9 @@ async fn twice_in_a_stack_and_inside_of_retries_each_call_counts_once() {
         .service(upstream.clone());
     let mut agent = Agent::new(Dialect::Anthropic);
     for _ in 0..20 {
-        let answer = service
-            .clone()
-            .oneshot(agent.request_of("r"))
+        Outcome::of(service.clone().oneshot(agent.request_of("r")))
             .await
-            .unwrap();
-        answer.into_body().read().await.whole();
+            .whole();
         agent.does("job_status", "running");
     }
 
@@ -181,8 +177,9 @@ async fn results_that_come_without_their_calls_find_them_in_the_answers() {
                 .unwrap()
         };
         for turn in 0..20 {
-            let answer = service.clone().oneshot(request(turn)).await.unwrap();
-            answer.into_body().read().await.whole();
+            Outcome::of(service.clone().oneshot(request(turn)))
+                .await
+                .whole();
         }
 
         let cut = service.oneshot(request(20)).await.unwrap_err();

@@ -8,7 +8,7 @@ use super::{
     agent::{Agent, Dialect},
     told,
 };
-use crate::support::{ReadExt, Script, Upstream, later, reason_of, secs};
+use crate::support::{Outcome, ReadExt, Script, Upstream, later, reason_of, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_observes_tells_and_ends_nothing() {
@@ -22,15 +22,7 @@ async fn a_layer_that_observes_tells_and_ends_nothing() {
     let mut agent = Agent::new(Dialect::Responses);
     for _ in 0..12 {
         let request = run.attach(agent.request());
-        service
-            .clone()
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await
-            .whole();
+        Outcome::of(service.clone().oneshot(request)).await.whole();
         agent.does("job_status", "running");
     }
 
@@ -56,12 +48,9 @@ async fn a_result_that_changes_lets_it_go_on() {
         .service(upstream.clone());
     let mut agent = Agent::new(Dialect::Chat);
     for turn in 0..60 {
-        let answer = service
-            .clone()
-            .oneshot(agent.request_of("r"))
+        Outcome::of(service.clone().oneshot(agent.request_of("r")))
             .await
-            .unwrap();
-        answer.into_body().read().await.whole();
+            .whole();
         agent.does("job_status", &format!("{} of 6", turn / 10));
     }
     assert_eq!(upstream.calls(), 60);

@@ -9,7 +9,7 @@ use super::{
     agent::{ALL, Agent},
     told,
 };
-use crate::support::{ReadExt, Script, Upstream, reason_of, secs};
+use crate::support::{Outcome, ReadExt, Script, Upstream, reason_of, secs};
 
 /// Lets an agent do one thing before each of its requests, at most 60 times. Answers
 /// how many it had done when its run ended, if it did, and which loops were told of.
@@ -224,8 +224,9 @@ async fn each_run_has_a_history_of_its_own() {
     for _ in 0..19 {
         for (agent, id) in agents.iter_mut().zip(["a", "b", "c"]) {
             agent.does("job_status", "running");
-            let answer = service.clone().oneshot(agent.request_of(id)).await.unwrap();
-            answer.into_body().read().await.whole();
+            Outcome::of(service.clone().oneshot(agent.request_of(id)))
+                .await
+                .whole();
         }
     }
 

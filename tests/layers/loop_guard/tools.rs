@@ -7,7 +7,7 @@ use super::{
     agent::{Agent, Dialect},
     told,
 };
-use crate::support::{ReadExt, Script, Upstream};
+use crate::support::{Outcome, Script, Upstream};
 
 #[derive(serde::Serialize)]
 struct Job {
@@ -169,15 +169,7 @@ async fn a_tool_of_the_program_and_the_history_of_its_model_calls_count_once() {
     let mut agent = Agent::new(Dialect::Anthropic);
     for turn in 1..=20 {
         let request = run.attach(agent.request());
-        service
-            .clone()
-            .oneshot(request)
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await
-            .whole();
+        Outcome::of(service.clone().oneshot(request)).await.whole();
         assert_eq!(run.terminal_reason(), None, "{turn}");
         status(&run, "running").await.unwrap();
         agent.does("job_status", "running");

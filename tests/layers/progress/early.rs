@@ -8,8 +8,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, attach, chat, healthy,
-    healthy_text, later, no_delay, poll_body, poll_once, prompt, request, run_on, secs,
+    DONE, ERROR, Outcome, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, attach, chat,
+    healthy, healthy_text, later, no_delay, poll_body, poll_once, prompt, request, run_on, secs,
 };
 
 const LAYER: ProgressLayer = ProgressLayer::new().early_head(secs(25));
@@ -276,12 +276,10 @@ async fn a_stream_behind_an_early_head_is_counted_once() {
     let [by_us, further_in] = [Summaries::default(), Summaries::default()];
 
     let service = by_us.layer().layer(LAYER.layer(late()));
-    let answer = service.oneshot(streaming()).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(streaming())).await.whole();
     let judging = StepTimeoutLayer::new(secs(300)).layer(late());
     let service = further_in.layer().layer(LAYER.layer(judging));
-    let answer = service.oneshot(streaming()).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(streaming())).await.whole();
 
     for told in [by_us, further_in] {
         assert_eq!(told.tokens(), Some((7, 2)));

@@ -18,8 +18,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, comment, each, timed};
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, failure, no_delay, poll_body,
-    prompt, prompt_json, request, run_on, secs,
+    DONE, Outcome, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, failure, no_delay,
+    poll_body, prompt, prompt_json, request, run_on, secs,
 };
 
 /// All layers, as a server stacks them, around these scripts.
@@ -150,10 +150,9 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
         .layer(ProgressLayer::new())
         .service(upstream);
 
-    let answer = service.oneshot(request()).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    let cut = read.end.unwrap_err();
+    let cut = outcome.error.unwrap();
     let mut chain = std::iter::successors(Some(&*cut as &dyn std::error::Error), |e| e.source());
     assert!(chain.any(|error| error.is::<tower_agent::sse::Truncated>()));
     assert_eq!(told.tokens(), Some((7, 2)));

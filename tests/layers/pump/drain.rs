@@ -24,8 +24,8 @@ use tower_agent::{
 
 use super::turns;
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure, healthy,
-    later, no_delay, poll_once, prompt, request, secs,
+    DONE, FINISH, Outcome, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure,
+    healthy, later, no_delay, poll_once, prompt, request, secs,
 };
 
 const LIMIT: Duration = secs(30);
@@ -541,8 +541,7 @@ async fn the_run_of_an_id_outlives_a_drain() {
     sleep(secs(1)).await;
 
     // Another call of it is not refused meanwhile.
-    let answer = service.oneshot(named()).await.unwrap();
-    answer.into_body().read().await.whole();
+    Outcome::of(service.oneshot(named())).await.whole();
     sleep(LIMIT).await;
 
     let mut reasons: Vec<_> = told.all().into_iter().map(|it| it.reason).collect();

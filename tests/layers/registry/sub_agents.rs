@@ -5,7 +5,7 @@ use tower_agent::{
 };
 
 use super::{id, opened, us};
-use crate::support::{ReadExt, Script, Upstream, call_of, reason_of, request, secs};
+use crate::support::{Outcome, Script, Upstream, call_of, reason_of, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -127,8 +127,9 @@ async fn a_childs_turns_and_its_cap_are_its_own() {
         for _ in 0..2 {
             for (cap, run) in [(two.clone(), &child), (ten.clone(), &run)] {
                 let service = cap.layer(upstream.clone());
-                let answer = service.oneshot(run.attach(request())).await.unwrap();
-                answer.into_body().read().await.whole();
+                Outcome::of(service.oneshot(run.attach(request())))
+                    .await
+                    .whole();
             }
         }
         assert_eq!((run.turns(), child.turns()), (2, 2));
