@@ -1,13 +1,6 @@
 //! What the log says of calls and runs that are over.
 
-use std::{
-    future::Future,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Wake, Waker},
-};
+use std::sync::{Arc, Mutex};
 
 use http::HeaderValue;
 use tokio::task::yield_now;
@@ -23,7 +16,8 @@ use crate::{
     reasons::all,
     support::{
         DONE, FINISH, LogCapture, LogEvent, Outcome, PRELUDE, ReadExt, Script, Stack, USAGE,
-        Upstream, call_of, chat, failure, no_delay, prompt, request, secs,
+        Upstream, WakeCount, call_of, chat, failure, no_delay, poll_once, prompt, request, secs,
+        with_header,
     },
 };
 
@@ -45,12 +39,6 @@ fn one_call(heard: &LogCapture) -> LogEvent {
 fn counted() -> Script {
     let begun = Script::sse().data(PRELUDE).data(chat("a"));
     begun.wait(1.0).data(FINISH).data(USAGE).data(DONE)
-}
-
-fn named<B>(mut request: http::Request<B>, id: &'static str) -> http::Request<B> {
-    let id = HeaderValue::from_static(id);
-    request.headers_mut().insert("x-run-id", id);
-    request
 }
 
 const fn level(class: ReasonClass) -> &'static str {
@@ -118,7 +106,7 @@ async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
         let session = HeaderValue::from_static("s-1");
         request.headers_mut().insert("x-session-id", session);
         let request = match id {
-            Some(id) => named(request, id),
+            Some(id) => with_header(request, "x-run-id", id),
             None => request,
         };
         let heard = LogCapture::start();
@@ -193,7 +181,7 @@ async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
             .service(upstream);
         let heard = LogCapture::start();
         for _ in 0..=done {
-            let request = named(prompt("a"), "r-1");
+            let request = with_header(prompt("a"), "x-run-id", "r-1");
             if let Ok(answer) = service.clone().oneshot(request).await {
                 let _cut = answer.into_body().read().await;
             }
@@ -224,7 +212,11 @@ async fn what_a_run_that_is_over_refuses_is_a_line_each() {
     let heard = LogCapture::start();
     for _ in 0..3 {
         let request = prompt("a").map(|_| tower_agent::ReplayBody::from("{}"));
-        if let Ok(answer) = stack.clone().oneshot(named(request, "r-1")).await {
+        if let Ok(answer) = stack
+            .clone()
+            .oneshot(with_header(request, "x-run-id", "r-1"))
+            .await
+        {
             answer.into_body().read().await.whole();
         }
     }
@@ -249,12 +241,15 @@ async fn a_run_further_out_whose_call_belongs_to_another_run_is_logged_as_that_c
         .layer(RunLayer::new(registry.clone()))
         .service(upstream);
     let taken = RunLayer::new(registry).layer(Upstream::script(Script::sse().data(DONE)));
-    Outcome::of(taken.oneshot(named(request(), "r-1")))
+    Outcome::of(taken.oneshot(with_header(request(), "x-run-id", "r-1")))
         .await
         .whole();
     let heard = LogCapture::start();
 
-    let body = service.oneshot(named(request(), "r-1")).await.unwrap();
+    let body = service
+        .oneshot(with_header(request(), "x-run-id", "r-1"))
+        .await
+        .unwrap();
     body.into_body().read().await.end.unwrap_err();
 
     let line = one_call(&heard);
@@ -274,38 +269,27 @@ impl<S: tracing::Subscriber, F: Fn() + 'static> tracing_subscriber::Layer<S> for
     }
 }
 
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
 /// Ends a call and its run while this subscriber listens.
-async fn ends_before(subscriber: impl Fn(&Run, &Woken) + Send + Sync + 'static) -> (Run, Run) {
+async fn ends_before(subscriber: impl Fn(&Run, &WakeCount) + Send + Sync + 'static) -> (Run, Run) {
     let run = Run::open();
     let (request, call) = call_of(&run);
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let service = StepTimeoutLayer::new(secs(60)).layer(upstream);
     let mut body = service.oneshot(request).await.unwrap().into_body();
     body.token().await;
-    let woken = Arc::new(Woken::default());
-    let waker = Waker::from(Arc::clone(&woken));
-    let mut cx = std::task::Context::from_waker(&waker);
+    let wakes = WakeCount::default();
     let mut settled = Box::pin(call.settled());
-    assert!(settled.as_mut().poll(&mut cx).is_pending());
+    assert!(wakes.poll(&mut settled).is_pending());
 
     let of_run = run.clone();
-    let doing = Doing(move || subscriber(&of_run, &woken));
+    let doing = Doing(move || subscriber(&of_run, &wakes));
     let subscriber = tracing_subscriber::registry().with(doing);
     tracing::subscriber::with_default(subscriber, || {
         call.end(TerminalReason::Aborted);
         drop(body);
         run.end(TerminalReason::TurnCap);
     });
-    assert!(settled.as_mut().poll(&mut cx).is_ready());
+    assert!(poll_once(&mut settled).is_ready());
     (run, call)
 }
 
@@ -313,10 +297,11 @@ async fn ends_before(subscriber: impl Fn(&Run, &Woken) + Send + Sync + 'static) 
 async fn a_line_comes_after_those_who_wait_were_woken_and_may_look_at_everything() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let list = Arc::clone(&seen);
-    let _ended = ends_before(move |run, woken| {
+    let _ended = ends_before(move |run, wakes| {
         let snapshot = run.snapshot();
-        let woken = woken.0.load(Ordering::SeqCst);
-        list.lock().unwrap().push((woken, snapshot.in_flight));
+        list.lock()
+            .unwrap()
+            .push((wakes.count() > 0, snapshot.in_flight));
         // Nothing is locked.
         run.child().end(TerminalReason::Shutdown);
     })
@@ -352,7 +337,7 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
         ]));
     let heard = LogCapture::start();
 
-    let request = named(prompt("a"), "r-1");
+    let request = with_header(prompt("a"), "x-run-id", "r-1");
     let outcome = stack.ask(request).await;
 
     assert_eq!(outcome.status, 502);
@@ -379,7 +364,10 @@ async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let stack = Stack::default().run(&registry).ceiling(10).build(&upstream);
-    let answer = stack.oneshot(named(request(), "r")).await.unwrap();
+    let answer = stack
+        .oneshot(with_header(request(), "x-run-id", "r"))
+        .await
+        .unwrap();
     let run = registry.find(&"r".parse().unwrap()).remove(0);
     let mut body = answer.into_body();
     body.token().await;

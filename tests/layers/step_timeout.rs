@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, FINISH, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, chat,
-    content_block, later, messages, plain, poll_body, reason_of, request, request_of, secs,
+    DONE, FINISH, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, WakeCount,
+    chat, content_block, later, messages, plain, poll_body, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -353,21 +353,17 @@ async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
         .into_body();
     let child = run.child();
     let guard = child.pause();
-    let woken = std::sync::Arc::new(Wakes::default());
-    let waker = std::sync::Arc::clone(&woken).into();
+    let wakes = WakeCount::default();
+    let waker = wakes.waker();
     let mut poll = || Pin::new(&mut body).poll_frame(&mut std::task::Context::from_waker(&waker));
 
     for _ in 0..50 {
         assert!(poll().is_pending());
         advance(secs(1)).await;
     }
-    let before = woken.0.load(std::sync::atomic::Ordering::SeqCst);
+    let before = wakes.count();
     assert!(poll().is_pending());
-    assert_eq!(
-        woken.0.load(std::sync::atomic::Ordering::SeqCst),
-        before,
-        "nothing to do while it is paused"
-    );
+    assert_eq!(wakes.count(), before, "nothing to do while it is paused");
     drop(guard);
     assert!(poll().is_pending(), "the pause is taken out");
     advance(WINDOW).await;
@@ -377,15 +373,6 @@ async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
         matches!(&ended, Poll::Ready(Some(Err(error))) if reason_of(error) == Some(TerminalReason::StepTimeout))
     );
     assert!(upstream.is_dropped());
-}
-
-#[derive(Default)]
-struct Wakes(std::sync::atomic::AtomicUsize);
-
-impl std::task::Wake for Wakes {
-    fn wake(self: std::sync::Arc<Self>) {
-        self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -36,6 +36,7 @@
 //! | requests | [`prompt`], [`prompt_json`], [`request`], [`messages`]; with a node, [`attach`], [`call_of`], [`request_of`] |
 //! | an act in the middle of a call | [`later`] |
 //! | log lines, call summaries | [`LogCapture`], [`Summaries`] |
+//! | wakes, with polls by hand | [`WakeCount`], [`poll_once`], [`poll_body`] |
 //!
 //! # How to convert an older test
 //!
@@ -62,6 +63,7 @@ mod service;
 mod stack;
 mod summaries;
 mod upstream;
+mod wake;
 mod wire;
 
 pub(crate) use self::{
@@ -81,5 +83,6 @@ pub(crate) use self::{
     stack::{Place, Stack, no_delay},
     summaries::Summaries,
     upstream::Upstream,
+    wake::WakeCount,
     wire::{DONE, ERROR, FINISH, PING, PRELUDE, STOP, TOKEN, USAGE, chat, content_block},
 };

@@ -1,10 +1,6 @@
 use std::{
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Poll},
 };
 
 use http_body::Body;
@@ -18,8 +14,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, Noticed, comment, each, timed};
 use crate::support::{
-    DONE, Outcome, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, failure, no_delay,
-    poll_body, prompt, prompt_json, request, run_on, secs,
+    DONE, Outcome, PRELUDE, ReadExt, Script, Summaries, Upstream, WakeCount, chat, failure,
+    no_delay, poll_body, prompt, prompt_json, request, run_on, secs,
 };
 
 /// All layers, as a server stacks them, around these scripts.
@@ -174,23 +170,13 @@ async fn nothing_is_left_when_a_stream_is_over() {
     assert_eq!(run.in_flight(), 0);
 }
 
-/// Counts how often it is woken.
-#[derive(Debug, Default)]
-struct Wakes(AtomicUsize);
-
-impl Wake for Wakes {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_any_more_when_a_stream_is_over() {
     let script = Script::sse().data(chat("a")).wait(20.0).data(DONE);
     let service = ProgressLayer::new().layer(Upstream::script(script));
     let mut body = service.oneshot(request()).await.unwrap().into_body();
-    let wakes = Arc::new(Wakes::default());
-    let waker = Waker::from(Arc::clone(&wakes));
+    let wakes = WakeCount::default();
+    let waker = wakes.waker();
     loop {
         match Pin::new(&mut body).poll_frame(&mut Context::from_waker(&waker)) {
             Poll::Ready(None) => break,
@@ -198,12 +184,12 @@ async fn nobody_is_woken_any_more_when_a_stream_is_over() {
             Poll::Pending => sleep(secs(1)).await,
         }
     }
-    let before = wakes.0.load(Ordering::SeqCst);
+    let before = wakes.count();
     assert!(before > 0, "of the comment and of the end");
 
     sleep(secs(600)).await;
 
-    assert_eq!(wakes.0.load(Ordering::SeqCst), before);
+    assert_eq!(wakes.count(), before);
     drop(body);
 }
 

@@ -1,13 +1,4 @@
-use std::{
-    future::Future,
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
-    time::Duration,
-};
+use std::time::Duration;
 
 use http::HeaderValue;
 use tokio::time::{Instant, sleep};
@@ -15,7 +6,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use super::{id, us};
-use crate::support::{Script, Upstream, request, secs};
+use crate::support::{Script, Upstream, WakeCount, request, secs};
 
 const LIMIT: Duration = RunRegistry::WAIT;
 
@@ -155,34 +146,19 @@ async fn an_end_at_the_limit_is_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_dropped_or_has_passed_is_called_no_more() {
     let run = Run::open();
-    let (dropped, passed) = (Arc::new(Woken::default()), Arc::new(Woken::default()));
+    let (dropped, passed) = (WakeCount::default(), WakeCount::default());
     let mut first = run.wait(LIMIT);
-    assert!(poll(&mut first, &dropped).is_pending());
+    assert!(dropped.poll(&mut first).is_pending());
     let mut second = run.wait(secs(1));
-    assert!(poll(&mut second, &passed).is_pending());
+    assert!(passed.poll(&mut second).is_pending());
     sleep(secs(1)).await;
-    assert!(poll(&mut second, &passed).is_ready());
-    assert_eq!(Arc::strong_count(&dropped), 3, "the node's and the timer's");
+    assert!(passed.poll(&mut second).is_ready());
+    assert_eq!(dropped.wakers(), 2, "the node's and the timer's");
 
     drop(first);
 
-    assert_eq!(Arc::strong_count(&dropped), 1);
-    assert_eq!(Arc::strong_count(&passed), 1);
+    assert_eq!((dropped.wakers(), passed.wakers()), (0, 0));
     run.end(TerminalReason::Aborted);
-    assert_eq!(dropped.0.load(Ordering::SeqCst), 0);
-    assert_eq!(passed.0.load(Ordering::SeqCst), 1, "by its timer alone");
-}
-
-#[derive(Default)]
-struct Woken(AtomicUsize);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::SeqCst);
-    }
-}
-
-fn poll<F: Future + Unpin>(future: &mut F, woken: &Arc<Woken>) -> Poll<F::Output> {
-    let waker = Waker::from(Arc::clone(woken));
-    Pin::new(future).poll(&mut Context::from_waker(&waker))
+    assert_eq!(dropped.count(), 0);
+    assert_eq!(passed.count(), 1, "by its timer alone");
 }

@@ -5,10 +5,7 @@ use std::{
     io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::pin,
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     task::{Context, Wake, Waker},
 };
 
@@ -17,7 +14,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunRegistry, Scope, TerminalReason, Trajectory};
 
 use super::{Paper, open};
-use crate::support::{Script, Upstream, request, secs};
+use crate::support::{Script, Upstream, WakeCount, request, secs};
 
 /// What does something for each line before that is written.
 pub(super) struct Before<F>(pub(super) F, pub(super) Paper);
@@ -33,37 +30,22 @@ impl<F: FnMut()> Write for Before<F> {
     }
 }
 
-#[derive(Default)]
-struct Woken(AtomicBool);
-
-impl Wake for Woken {
-    fn wake(self: Arc<Self>) {
-        self.0.store(true, Ordering::SeqCst);
-    }
-}
-
-/// Writes to the paper, and to the list whether it was woken by then.
-fn watched(woken: &Arc<Woken>, paper: &Paper) -> (Trajectory, Arc<Mutex<Vec<bool>>>) {
+/// Writes to the paper, and to the list whether a waker was woken by then.
+fn watched(wakes: &Arc<WakeCount>, paper: &Paper) -> (Trajectory, Arc<Mutex<Vec<bool>>>) {
     let seen = Arc::<Mutex<Vec<bool>>>::default();
-    let (woken, list) = (Arc::clone(woken), Arc::clone(&seen));
-    let look = move || list.lock().unwrap().push(woken.0.load(Ordering::SeqCst));
+    let (wakes, list) = (Arc::clone(wakes), Arc::clone(&seen));
+    let look = move || list.lock().unwrap().push(wakes.count() > 0);
     (Trajectory::new(Before(look, paper.clone())), seen)
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_the_run_is_woken_before_it_is_written() {
-    let (woken, paper) = (Arc::<Woken>::default(), Paper::default());
-    let (trajectory, seen) = watched(&woken, &paper);
+    let (wakes, paper) = (Arc::<WakeCount>::default(), Paper::default());
+    let (trajectory, seen) = watched(&wakes, &paper);
     let run = Run::open();
     run.record_to(&trajectory);
-    let waker = Waker::from(Arc::clone(&woken));
     let mut ended = pin!(run.child().ended());
-    assert!(
-        ended
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_pending()
-    );
+    assert!(wakes.poll(&mut ended).is_pending());
 
     run.end(TerminalReason::Stuck);
 
@@ -99,8 +81,8 @@ async fn a_line_is_written_though_who_waits_for_the_run_panics() {
 /// Its run ends in between, by the same reason.
 #[tokio::test(start_paused = true)]
 async fn who_waits_for_the_one_call_of_a_run_is_woken_before_it_is_written() {
-    let (woken, paper) = (Arc::<Woken>::default(), Paper::default());
-    let (trajectory, seen) = watched(&woken, &paper);
+    let (wakes, paper) = (Arc::<WakeCount>::default(), Paper::default());
+    let (trajectory, seen) = watched(&wakes, &paper);
     let registry = RunRegistry::new().trajectory(&trajectory);
     let calls = Arc::<Mutex<Option<Run>>>::default();
     let upstream = Upstream::script(Script::before_head().never());
@@ -118,14 +100,8 @@ async fn who_waits_for_the_one_call_of_a_run_is_woken_before_it_is_written() {
     let mut nobody = Context::from_waker(Waker::noop());
     assert!(answer.as_mut().poll(&mut nobody).is_pending());
     let call = calls.lock().unwrap().take().unwrap();
-    let waker = Waker::from(Arc::clone(&woken));
     let mut ended = pin!(call.ended());
-    assert!(
-        ended
-            .as_mut()
-            .poll(&mut Context::from_waker(&waker))
-            .is_pending()
-    );
+    assert!(wakes.poll(&mut ended).is_pending());
 
     call.end(TerminalReason::HardCeiling);
 
