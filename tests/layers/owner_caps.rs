@@ -1,83 +1,68 @@
 //! What the runs of one caller may come to together.
 
-use http::{Request, Response};
+use http::Request;
 use tokio::time::advance;
-use tower::{Layer, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, NodeKind, OwnerCaps, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, Terminated,
+    NodeKind, OwnerCaps, Run, RunLayer, RunRegistry, TerminalReason, TerminalResponseLayer,
 };
 
-use crate::support::{Outcome, ReadExt, Script, Upstream, request, secs};
+use crate::support::{Outcome, Script, Stack, StackService, Upstream, request, secs, with_header};
 
-type Body = tower_agent::run_layer::RunBody<crate::support::UpstreamBody>;
-type Service = BoxCloneService<Request<()>, Response<Body>, BoxError>;
-
-fn capped(caps: OwnerCaps) -> (Service, Upstream, RunRegistry) {
+fn capped(caps: OwnerCaps) -> (StackService, Upstream, RunRegistry) {
     let upstream = Upstream::script(Script::json().data("{}"));
     let registry = RunRegistry::new();
     let layer = RunLayer::new(registry.clone()).owner_caps(caps);
-    (
-        layer.layer(upstream.clone()).boxed_clone(),
-        upstream,
-        registry,
-    )
+    let service = StackService::new(layer.layer(upstream.clone()));
+    (service, upstream, registry)
 }
 
+/// A request with this key, of the run with this id.
 fn of(key: &str, id: Option<&str>) -> Request<()> {
-    let mut request = request();
-    let headers = request.headers_mut();
-    headers.insert("authorization", key.parse().unwrap());
-    if let Some(id) = id {
-        headers.insert("x-run-id", id.parse().unwrap());
+    let request = with_header(request(), "authorization", key);
+    match id {
+        Some(id) => with_header(request, "x-run-id", id),
+        None => request,
     }
-    request
 }
 
-/// Asks, and reads all of it.
-async fn ask(service: &Service, request: Request<()>) -> Result<(), Terminated> {
-    match service.clone().oneshot(request).await {
-        Ok(answer) => answer.into_body().read().await.end.unwrap(),
-        Err(error) => return Err(Terminated::find(&*error).unwrap().clone()),
-    }
-    Ok(())
-}
-
-fn assert_refused(result: Result<(), Terminated>, why: &str) -> Terminated {
-    let end = result.unwrap_err();
+fn assert_refused(outcome: &Outcome, why: &str) {
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    let end = outcome.terminated();
     assert_eq!(
         (&end.reason, end.at_turn()),
         (&TerminalReason::TurnCap, None)
     );
     assert!(end.message().contains(why), "{}", end.message());
-    end
 }
 
 #[tokio::test(start_paused = true)]
 async fn more_open_runs_than_allowed_are_refused_and_leave_no_trace() {
     let (service, probe, registry) = capped(OwnerCaps::new().max_open_runs(2));
     for id in ["a", "b"] {
-        ask(&service, of("x", Some(id))).await.unwrap();
+        service.ask(of("x", Some(id))).await.whole();
     }
     for number in 0..50 {
         let id = format!("new-{number}");
-        let end = ask(&service, of("x", Some(&id))).await;
-        let end = assert_refused(end, "2 open runs");
+        let outcome = service.ask(of("x", Some(&id))).await;
+        assert_refused(&outcome, "2 open runs");
+        let end = outcome.terminated();
         assert_eq!((end.run.to_string(), end.kind), (id, NodeKind::Run));
     }
-    assert_refused(ask(&service, of("x", None)).await, "2 open runs");
+    assert_refused(&service.ask(of("x", None)).await, "2 open runs");
     assert_eq!((probe.calls(), registry.list().len()), (2, 2));
 
-    ask(&service, of("x", Some("a"))).await.unwrap();
-    ask(&service, of("y", Some("c"))).await.unwrap();
+    service.ask(of("x", Some("a"))).await.whole();
+    service.ask(of("y", Some("c"))).await.whole();
     // One of them ends, and there is room for another.
     registry.find(&"a".parse().unwrap())[0].end(TerminalReason::Aborted);
-    ask(&service, of("x", Some("d"))).await.unwrap();
-    assert_refused(ask(&service, of("x", Some("e"))).await, "2 open runs");
-    let end = ask(&service, of("x", Some("a"))).await.unwrap_err();
+    service.ask(of("x", Some("d"))).await.whole();
+    assert_refused(&service.ask(of("x", Some("e"))).await, "2 open runs");
+    let outcome = service.ask(of("x", Some("a"))).await;
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
     assert_eq!(
-        end.reason,
-        TerminalReason::Aborted,
+        outcome.reason,
+        Some(TerminalReason::Aborted),
         "a tombstone says what it was"
     );
 }
@@ -86,12 +71,12 @@ async fn more_open_runs_than_allowed_are_refused_and_leave_no_trace() {
 async fn a_request_without_an_id_is_open_as_long_as_it_is_answered() {
     let (service, _, _) = capped(OwnerCaps::new().max_open_runs(1));
     for _ in 0..20 {
-        ask(&service, of("x", None)).await.unwrap();
+        service.ask(of("x", None)).await.whole();
     }
     let answer = service.clone().oneshot(of("x", None)).await.unwrap();
-    assert_refused(ask(&service, of("x", None)).await, "1 open runs");
+    assert_refused(&service.ask(of("x", None)).await, "1 open runs");
     drop(answer);
-    ask(&service, of("x", None)).await.unwrap();
+    service.ask(of("x", None)).await.whole();
 }
 
 #[tokio::test(start_paused = true)]
@@ -100,17 +85,18 @@ async fn more_turns_in_an_hour_than_allowed_are_refused_whatever_their_id() {
     // Late in a minute, and so given back late as well.
     advance(secs(59)).await;
     for id in [Some("a"), Some("b"), None] {
-        ask(&service, of("x", id)).await.unwrap();
+        service.ask(of("x", id)).await.whole();
     }
     let remembered = registry.list().len();
     for id in [Some("a"), Some("c"), None] {
-        let end = assert_refused(ask(&service, of("x", id)).await, "3 turns within an hour");
+        let outcome = service.ask(of("x", id)).await;
+        assert_refused(&outcome, "3 turns within an hour");
         let kind = if id == Some("a") {
             NodeKind::Call
         } else {
             NodeKind::Run
         };
-        assert_eq!(end.kind, kind);
+        assert_eq!(outcome.terminated().kind, kind);
     }
     assert_eq!((probe.calls(), registry.list().len()), (3, remembered));
     let run = registry.find(&"a".parse().unwrap())[0].clone();
@@ -119,15 +105,15 @@ async fn more_turns_in_an_hour_than_allowed_are_refused_whatever_their_id() {
         (None, 0),
         "it lives on"
     );
-    ask(&service, of("y", Some("a"))).await.unwrap();
+    service.ask(of("y", Some("a"))).await.whole();
 
     advance(secs(3599)).await;
-    assert_refused(ask(&service, of("x", None)).await, "3 turns");
+    assert_refused(&service.ask(of("x", None)).await, "3 turns");
     advance(secs(61)).await;
     for id in [Some("c"), None, Some("d")] {
-        ask(&service, of("x", id)).await.unwrap();
+        service.ask(of("x", id)).await.whole();
     }
-    assert_refused(ask(&service, of("x", None)).await, "3 turns");
+    assert_refused(&service.ask(of("x", None)).await, "3 turns");
 }
 
 #[tokio::test(start_paused = true)]
@@ -139,56 +125,56 @@ async fn what_is_no_turn_and_what_is_over_counts_for_nothing() {
         request
     };
     for _ in 0..10 {
-        ask(&service, embeddings()).await.unwrap();
+        service.ask(embeddings()).await.whole();
     }
     registry.find(&"a".parse().unwrap())[0].end(TerminalReason::Aborted);
     for _ in 0..10 {
-        let end = ask(&service, of("x", Some("a"))).await.unwrap_err();
-        assert_eq!(end.reason, TerminalReason::Aborted);
+        let outcome = service.ask(of("x", Some("a"))).await;
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     }
-    ask(&service, of("x", None)).await.unwrap();
-    ask(&service, of("x", Some("b"))).await.unwrap();
-    assert_refused(ask(&service, of("x", Some("b"))).await, "2 turns");
+    service.ask(of("x", None)).await.whole();
+    service.ask(of("x", Some("b"))).await.whole();
+    assert_refused(&service.ask(of("x", Some("b"))).await, "2 turns");
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_id_whose_run_has_completed_is_one_of_a_new_run() {
     let (service, _, _) = capped(OwnerCaps::new().max_open_runs(1));
-    ask(&service, of("x", Some("a"))).await.unwrap();
+    service.ask(of("x", Some("a"))).await.whole();
     advance(RunRegistry::IDLE).await;
-    ask(&service, of("x", Some("b"))).await.unwrap();
+    service.ask(of("x", Some("b"))).await.whole();
 
-    assert_refused(ask(&service, of("x", Some("a"))).await, "1 open runs");
-    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
-    ask(&service, of("x", Some("b"))).await.unwrap();
+    assert_refused(&service.ask(of("x", Some("a"))).await, "1 open runs");
+    assert_refused(&service.ask(of("x", Some("c"))).await, "1 open runs");
+    service.ask(of("x", Some("b"))).await.whole();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_key_is_one_caller_however_it_is_written() {
     let (service, probe, _) = capped(OwnerCaps::new().turns_per_hour(4));
     for key in ["Bearer key", "bearer key", "BEARER \t key ", "key"] {
-        ask(&service, of(key, None)).await.unwrap();
+        service.ask(of(key, None)).await.whole();
     }
     for key in ["beaReR  key", "Token key"] {
-        assert_refused(ask(&service, of(key, None)).await, "4 turns");
+        assert_refused(&service.ask(of(key, None)).await, "4 turns");
     }
     for header in ["x-api-key", "api-key", "x-goog-api-key"] {
-        let mut request = request();
-        request.headers_mut().insert(header, "key".parse().unwrap());
-        assert_refused(ask(&service, request).await, "4 turns");
+        let outcome = service.ask(with_header(request(), header, "key")).await;
+        assert_refused(&outcome, "4 turns");
     }
     assert_eq!(probe.calls(), 4);
-    ask(&service, of("Bearer another key", None)).await.unwrap();
-    ask(&service, of("Bearer other", None)).await.unwrap();
+    service.ask(of("Bearer another key", None)).await.whole();
+    service.ask(of("Bearer other", None)).await.whole();
 }
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_the_program_attached_pass() {
     let (service, probe, _) = capped(OwnerCaps::new().max_open_runs(1).turns_per_hour(1));
-    ask(&service, of("x", Some("a"))).await.unwrap();
+    service.ask(of("x", Some("a"))).await.whole();
     let run = Run::open();
     for _ in 0..5 {
-        ask(&service, run.attach(of("x", Some("b")))).await.unwrap();
+        service.ask(run.attach(of("x", Some("b")))).await.whole();
     }
     assert_eq!(probe.calls(), 6);
 }
@@ -196,12 +182,10 @@ async fn calls_that_the_program_attached_pass() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_a_layer_further_out_opened_is_one_of_the_callers() {
     let (service, probe, registry) = capped(OwnerCaps::new().max_open_runs(1));
-    ask(&service, of("x", Some("a"))).await.unwrap();
-    let service = StepTimeoutLayer::new(secs(10)).layer(service);
+    service.ask(of("x", Some("a"))).await.whole();
+    let service = Stack::default().step(10).around(service);
     for id in [Some("b"), None] {
-        let error = service.clone().oneshot(of("x", id)).await.unwrap_err();
-        let end = Terminated::find(&*error).unwrap().clone();
-        assert_refused(Err(end), "1 open runs");
+        assert_refused(&service.ask(of("x", id)).await, "1 open runs");
     }
     assert_eq!((probe.calls(), registry.list().len()), (1, 1));
 }
@@ -264,9 +248,8 @@ fn requests_of_one_new_run_count_once_though_they_come_at_the_same_time() {
                 let barrier = &barrier;
                 scope.spawn(move || {
                     barrier.wait();
-                    runtime()
-                        .block_on(ask(&service, of("x", Some("a"))))
-                        .is_ok()
+                    let outcome = runtime().block_on(service.ask(of("x", Some("a"))));
+                    outcome.error.is_none()
                 })
             });
             for thread in threads {
@@ -283,19 +266,13 @@ async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(tower_agent::HardCeilingLayer::optional(None).caller_deadline(true))
-        .service(upstream)
-        .boxed_clone();
+        .service(upstream);
     let capped = registry.open(tower_agent::Owner::default(), "capped".parse().unwrap());
     capped.end(TerminalReason::TurnCap);
     drop(capped);
     for _ in 0..=RunRegistry::ENDED {
-        let mut request = of("x", None);
-        let headers = request.headers_mut();
-        headers.insert("grpc-timeout", "1u".parse().unwrap());
-        let answer = service.clone().oneshot(request).await;
-        if let Ok(answer) = answer {
-            let _ended = answer.into_body().read().await;
-        }
+        let request = with_header(of("x", None), "grpc-timeout", "1u");
+        let _ended = Outcome::of(service.clone().oneshot(request)).await;
     }
     let found = registry.find(&"capped".parse().unwrap());
     assert_eq!(found.len(), 1, "a tombstone stays");
@@ -304,17 +281,17 @@ async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
 #[tokio::test(start_paused = true)]
 async fn a_run_in_the_place_of_another_counts_as_that_did() {
     let (service, _, registry) = capped(OwnerCaps::new().max_open_runs(1));
-    ask(&service, of("x", Some("a"))).await.unwrap();
+    service.ask(of("x", Some("a"))).await.whole();
     let owner = tower_agent::Owner::of(b"x");
     let (a, b) = ("a".parse().unwrap(), "b".parse().unwrap());
     let second = registry.supersede(owner, &a, b).unwrap();
-    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
+    assert_refused(&service.ask(of("x", Some("c"))).await, "1 open runs");
 
     second.end(TerminalReason::Aborted);
     let again = registry.reopen(owner, &a).unwrap();
-    assert_refused(ask(&service, of("x", Some("c"))).await, "1 open runs");
+    assert_refused(&service.ask(of("x", Some("c"))).await, "1 open runs");
     again.end(TerminalReason::Aborted);
-    ask(&service, of("x", Some("c"))).await.unwrap();
+    service.ask(of("x", Some("c"))).await.whole();
 }
 
 /// Who is told that it is shut down tries elsewhere, where there may be room.
@@ -326,8 +303,8 @@ async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
         let registry = RunRegistry::new();
         let layer = RunLayer::new(registry.clone()).owner_caps(caps);
         let layer = if hears { layer.hears_stop() } else { layer };
-        let service = layer.layer(upstream.clone()).boxed_clone();
-        ask(&service, of("x", Some("a"))).await.unwrap();
+        let service = StackService::new(layer.layer(upstream.clone()));
+        service.ask(of("x", Some("a"))).await.whole();
         let a = &registry.find(&"a".parse().unwrap())[0];
         // One that is under way, so that the cap is still reached.
         let working = a.attach(request());
@@ -335,11 +312,14 @@ async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
         assert_eq!(a.terminal_reason(), None);
 
         for id in [Some("a"), Some("b"), None] {
-            let mut late = of("x", id);
-            let session = "s".parse().unwrap();
-            late.headers_mut().insert("x-session-id", session);
-            let end = ask(&service, late).await.unwrap_err();
-            assert_eq!(end.reason, TerminalReason::Shutdown, "{id:?}");
+            let late = with_header(of("x", id), "x-session-id", "s");
+            let outcome = service.ask(late).await;
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
+            assert_eq!(
+                outcome.terminated().reason,
+                TerminalReason::Shutdown,
+                "{id:?}"
+            );
         }
 
         assert_eq!(upstream.calls(), 1);

@@ -6,32 +6,21 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use serde_json::Value;
-use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
+use tower::ServiceExt;
 use tower_agent::{
-    BoxError, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason, TerminalResponseLayer,
+    RunLayer, RunRegistry, StopPhraseLayer, TerminalReason,
     sse::{Dialect, Finish, Judge, Splitter},
 };
 
-use crate::support::{Outcome, ReadExt, Script, Upstream};
+use crate::support::{Place, ReadExt, Script, Stack, StackService, Upstream, with_header};
 
-type Stack = BoxCloneService<
-    Request<Full<Bytes>>,
-    http::Response<http_body_util::combinators::UnsyncBoxBody<Bytes, BoxError>>,
-    BoxError,
->;
-
-fn stack(phrases: &[&str]) -> (RunRegistry, Upstream, Stack) {
-    use http_body_util::BodyExt;
+fn stack(phrases: &[&str]) -> (RunRegistry, Upstream, StackService) {
     let registry = RunRegistry::new();
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
-    let service = ServiceBuilder::new()
-        .map_response(|answer: http::Response<_>| {
-            answer.map(|body: tower_agent::run_layer::RunBody<_>| body.boxed_unsync())
-        })
-        .layer(RunLayer::new(registry.clone()))
-        .layer(StopPhraseLayer::new(registry.clone(), phrases))
-        .service(upstream.clone());
-    (registry, upstream, service.boxed_clone())
+    let upstream = Upstream::script(Script::answer(200, "{}"));
+    let phrases = StopPhraseLayer::new(registry.clone(), phrases);
+    let stack = Stack::default().run(&registry);
+    let stack = stack.layer(Place::StopPhrase, phrases).build(&upstream);
+    (registry, upstream, stack)
 }
 
 fn asks(path: &str, body: impl Into<String>) -> Request<Full<Bytes>> {
@@ -44,20 +33,11 @@ fn says(text: &str) -> Request<Full<Bytes>> {
     asks("/v1/chat/completions", body)
 }
 
-fn with(
-    mut request: Request<Full<Bytes>>,
-    header: &'static str,
-    value: &str,
-) -> Request<Full<Bytes>> {
-    request.headers_mut().insert(header, value.parse().unwrap());
-    request
-}
-
-/// Asks, and answers the text.
-async fn asked(service: &Stack, request: Request<Full<Bytes>>) -> String {
-    let answer = service.clone().oneshot(request).await.unwrap();
-    assert_eq!(answer.status(), 200);
-    answer.into_body().read().await.whole()
+/// The text of an answer of status 200.
+async fn asked(stack: &StackService, request: Request<Full<Bytes>>) -> String {
+    let outcome = stack.ask(request).await;
+    assert_eq!(outcome.status, 200);
+    outcome.whole().to_owned()
 }
 
 fn reason_of(registry: &RunRegistry, id: &str) -> Option<TerminalReason> {
@@ -68,12 +48,12 @@ fn reason_of(registry: &RunRegistry, id: &str) -> Option<TerminalReason> {
 async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
     let (registry, upstream, service) = stack(&["/stop"]);
     for id in ["one", "two"] {
-        asked(&service, with(says("go"), "x-run-id", id)).await;
+        asked(&service, with_header(says("go"), "x-run-id", id)).await;
     }
     asked(
         &service,
-        with(
-            with(says("go"), "x-run-id", "other-owner"),
+        with_header(
+            with_header(says("go"), "x-run-id", "other-owner"),
             "authorization",
             "Bearer b",
         ),
@@ -81,8 +61,8 @@ async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
     .await;
     asked(
         &service,
-        with(
-            with(says("go"), "x-run-id", "other-session"),
+        with_header(
+            with_header(says("go"), "x-run-id", "other-session"),
             "x-session-id",
             "chat-8",
         ),
@@ -90,7 +70,7 @@ async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
     .await;
     assert_eq!(upstream.calls(), 4);
 
-    let body = asked(&service, with(says("STOP!!!"), "x-run-id", "asking")).await;
+    let body = asked(&service, with_header(says("STOP!!!"), "x-run-id", "asking")).await;
 
     assert_eq!(upstream.calls(), 4, "nobody was asked");
     assert!(body.contains("Stopped."), "{body}");
@@ -106,7 +86,7 @@ async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
     }
     // Its own run goes on, and has nothing in flight.
     assert_eq!(registry.find(&"asking".parse().unwrap())[0].in_flight(), 0);
-    let body = asked(&service, with(says("stop"), "x-run-id", "asking")).await;
+    let body = asked(&service, with_header(says("stop"), "x-run-id", "asking")).await;
     assert!(body.contains("Nothing was running."), "{body}");
 }
 
@@ -118,10 +98,10 @@ async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes()
     let told = crate::support::Summaries::default();
     let layer = RunLayer::new(registry.clone()).on_end(told.hook());
     let stop = StopPhraseLayer::new(registry.clone(), ["stop"]);
-    let service = layer.layer(stop.layer(upstream.clone()));
+    let service = StackService::new(layer.layer(stop.layer(upstream.clone())));
     let running = service.clone().oneshot(says("go")).await.unwrap();
 
-    Outcome::of(service.oneshot(says("stop"))).await.whole();
+    service.ask(says("stop")).await.whole();
 
     let cut = running.into_body().read().await;
     assert_eq!(cut.reason(), Some(TerminalReason::Aborted));
@@ -190,7 +170,7 @@ async fn anything_else_passes() {
         asks("/somewhere", r#"{"model":"m","input":"stop"}"#),
     ];
     let (registry, upstream, service) = stack(&["stop"]);
-    asked(&service, with(says("go"), "x-run-id", "one")).await;
+    asked(&service, with_header(says("go"), "x-run-id", "one")).await;
     for (number, request) in requests.into_iter().enumerate() {
         asked(&service, request).await;
         assert_eq!(upstream.calls(), number + 2, "request {number} was sent on");
@@ -255,7 +235,7 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
         assert_eq!(whole["model"], "m");
 
         let request = asks(path, format!(r#"{{"model":"m","stream":true,{said}}}"#));
-        let outcome = Outcome::of(service.clone().oneshot(request)).await;
+        let outcome = service.ask(request).await;
         assert_eq!(outcome.headers["content-type"], "text/event-stream");
         let stream = outcome.whole();
         let mut judge = Judge::new(Dialect::Any);
@@ -267,7 +247,7 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
 
     let (_, _, service) = stack(&["stop"]);
     let request = asks("/elsewhere", format!(r#"{{"model":"m",{messages}}}"#));
-    let request = with(request, "anthropic-version", "2023-06-01");
+    let request = with_header(request, "anthropic-version", "2023-06-01");
     let message: Value = serde_json::from_str(&asked(&service, request).await).unwrap();
     assert_eq!(message["type"], "message");
 }
@@ -353,15 +333,12 @@ async fn a_stream_has_all_of_its_dialects_events_in_order() {
 async fn alone_and_under_terminal_responses_it_only_passes() {
     let registry = RunRegistry::new();
     let upstream = Upstream::scripts([Script::answer(200, "{}")]);
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(StopPhraseLayer::new(registry, ["stop"]).max_body(40))
-        .service(upstream.clone());
+    let phrases = StopPhraseLayer::new(registry, ["stop"]).max_body(40);
+    let stack = Stack::default().terminal();
+    let service = stack.layer(Place::StopPhrase, phrases).build(&upstream);
 
     let short = asks("/v1/chat/completions", r#"{"messages":[]}"#);
-    let answer = service.clone().oneshot(short).await.unwrap();
-    assert_eq!(answer.into_body().read().await.whole(), "{}");
-    let answer = service.oneshot(says("stop")).await.unwrap();
-    assert_eq!(answer.status(), 413);
+    assert_eq!(service.ask(short).await.whole(), "{}");
+    assert_eq!(service.ask(says("stop")).await.status, 413);
     assert_eq!(upstream.calls(), 1);
 }

@@ -1,7 +1,6 @@
 //! Users at the caps of their owner.
 
 use std::{
-    convert::Infallible,
     io,
     pin::{Pin, pin},
     sync::{Arc, Mutex},
@@ -10,27 +9,23 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{HeaderValue, Request};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use tower::{Service, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use http_body_util::BodyExt;
+use tower::Service;
 use tower_agent::{
-    BoxError, CallSummary, OwnerCaps, RetryBudgetLayer, RunLayer, RunRegistry, StopPhraseLayer,
-    TerminalReason, Terminated, Trajectory,
+    BoxError, OwnerCaps, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason, Trajectory,
 };
 
-use super::{says, with};
-use crate::support::{ReadExt, Script, Upstream, UpstreamBody, no_delay, prompt_json, reason_of};
-
-type Upload = UnsyncBoxBody<Bytes, BoxError>;
-type Answer = http::Response<
-    tower_agent::run_layer::RunBody<tower_agent::stop_phrase::StopPhraseBody<UpstreamBody>>,
->;
+use super::says;
+use crate::support::{
+    Outcome, Place, Script, Stack, StackService, Summaries, Upstream, no_delay, prompt_json,
+    with_header,
+};
 
 struct Stage {
-    service: BoxCloneService<Request<Upload>, Answer, BoxError>,
+    service: StackService,
     registry: RunRegistry,
     upstream: Upstream,
-    ended: Arc<Mutex<Vec<TerminalReason>>>,
+    summaries: Summaries,
     written: Paper,
 }
 
@@ -50,43 +45,31 @@ impl io::Write for Paper {
 
 impl Stage {
     fn new(caps: OwnerCaps, hears_stop: bool) -> Self {
-        let (written, ended) = (Paper::default(), Arc::<Mutex<Vec<_>>>::default());
+        let (written, summaries) = (Paper::default(), Summaries::default());
         let registry = RunRegistry::new().trajectory(&Trajectory::new(written.clone()));
-        let upstream = Upstream::scripts([Script::answer(200, "{}")]);
-        let list = Arc::clone(&ended);
+        let upstream = Upstream::script(Script::answer(200, "{}"));
         let runs = RunLayer::new(registry.clone())
             .owner_caps(caps)
-            .on_end(move |call: &CallSummary| list.lock().unwrap().push(call.reason.clone()));
-        let service = ServiceBuilder::new()
-            .layer(if hears_stop { runs.hears_stop() } else { runs })
-            .layer(StopPhraseLayer::new(registry.clone(), ["/stop"]))
-            .service(upstream.clone())
-            .boxed_clone();
+            .on_end(summaries.hook());
+        let runs = if hears_stop { runs.hears_stop() } else { runs };
+        let phrases = StopPhraseLayer::new(registry.clone(), ["/stop"]);
+        let stack = Stack::default().layer(Place::Run, runs);
+        let stack = stack.layer(Place::StopPhrase, phrases);
         Self {
-            service,
+            service: stack.build(&upstream),
             registry,
             upstream,
-            ended,
+            summaries,
             written,
         }
     }
 
-    /// What was said, or why nothing was.
-    async fn ask(&self, text: &str, id: Option<&str>) -> Result<String, Terminated> {
+    async fn ask(&self, text: &str, id: Option<&str>) -> Outcome {
         let request = match id {
-            Some(id) => with(says(text), "x-run-id", id),
+            Some(id) => with_header(says(text), "x-run-id", id),
             None => says(text),
         };
-        self.send(request).await
-    }
-
-    async fn send(&self, request: Request<Full<Bytes>>) -> Result<String, Terminated> {
-        let request = request.map(|body| body.map_err(|never: Infallible| match never {}));
-        let request = request.map(BodyExt::boxed_unsync);
-        match self.service.clone().oneshot(request).await {
-            Ok(answer) => Ok(answer.into_body().read().await.whole()),
-            Err(error) => Err(Terminated::find(&*error).unwrap().clone()),
-        }
+        self.service.ask(request).await
     }
 
     fn reason(&self, id: &str) -> Option<TerminalReason> {
@@ -99,30 +82,32 @@ impl Stage {
     }
 }
 
-fn is_capped(result: Result<String, Terminated>) -> Terminated {
-    let end = result.unwrap_err();
+fn assert_capped(outcome: &Outcome) {
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    let end = outcome.terminated();
     assert_eq!(end.reason, TerminalReason::TurnCap);
     assert!(
         end.message().contains("was refused: its caller has"),
         "{}",
         end.message()
     );
-    end
 }
 
 #[tokio::test(start_paused = true)]
 async fn who_has_too_much_running_can_stop_it() {
     let stage = Stage::new(OwnerCaps::new().max_open_runs(2), true);
     for id in ["one", "two"] {
-        stage.ask("go", Some(id)).await.unwrap();
+        stage.ask("go", Some(id)).await.whole();
     }
     for id in [Some("three"), None] {
-        let end = is_capped(stage.ask("go", id).await);
-        assert_eq!(end.kind, tower_agent::NodeKind::Run);
+        let outcome = stage.ask("go", id).await;
+        assert_capped(&outcome);
+        assert_eq!(outcome.terminated().kind, tower_agent::NodeKind::Run);
     }
     assert_eq!(stage.lines(), 1);
 
-    let said = stage.ask("STOP!", Some("three")).await.unwrap();
+    let outcome = stage.ask("STOP!", Some("three")).await;
+    let said = outcome.whole();
 
     assert!(said.contains("Stopped."), "{said}");
     for id in ["one", "two"] {
@@ -134,24 +119,25 @@ async fn who_has_too_much_running_can_stop_it() {
     );
     assert_eq!(stage.lines(), 1, "it was not refused");
     let (done, capped) = (TerminalReason::Completed, TerminalReason::TurnCap);
-    let ended = stage.ended.lock().unwrap().clone();
+    let ended = stage.summaries.all().into_iter().map(|it| it.reason);
     assert_eq!(
-        ended,
+        ended.collect::<Vec<_>>(),
         [done.clone(), done.clone(), capped.clone(), capped, done]
     );
-    stage.ask("go", Some("three")).await.unwrap();
+    stage.ask("go", Some("three")).await.whole();
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_word_to_stop_beyond_the_turns_of_an_hour_is_heard_and_is_none() {
     let stage = Stage::new(OwnerCaps::new().turns_per_hour(2), true);
     for id in ["one", "two"] {
-        stage.ask("go", Some(id)).await.unwrap();
+        stage.ask("go", Some(id)).await.whole();
     }
-    is_capped(stage.ask("go", Some("one")).await);
+    assert_capped(&stage.ask("go", Some("one")).await);
     assert_eq!(stage.reason("one"), None, "it lives on");
 
-    let said = stage.ask("/stop", Some("one")).await.unwrap();
+    let outcome = stage.ask("/stop", Some("one")).await;
+    let said = outcome.whole();
 
     assert!(said.contains("Stopped."), "{said}");
     assert_eq!(
@@ -161,7 +147,7 @@ async fn a_word_to_stop_beyond_the_turns_of_an_hour_is_heard_and_is_none() {
     let run = &stage.registry.find(&"one".parse().unwrap())[0];
     assert_eq!(run.in_flight(), 0);
     for id in [Some("one"), Some("three"), None] {
-        is_capped(stage.ask("go", id).await);
+        assert_capped(&stage.ask("go", id).await);
     }
     assert_eq!((stage.upstream.calls(), stage.lines()), (2, 1));
 }
@@ -170,12 +156,12 @@ async fn a_word_to_stop_beyond_the_turns_of_an_hour_is_heard_and_is_none() {
 async fn without_a_session_or_leave_it_is_refused_as_all_is() {
     for hears_stop in [true, false] {
         let stage = Stage::new(OwnerCaps::new().max_open_runs(1), hears_stop);
-        stage.ask("go", Some("one")).await.unwrap();
+        stage.ask("go", Some("one")).await.whole();
         let mut alone = says("/stop");
         alone.headers_mut().remove("x-session-id");
-        is_capped(stage.send(alone).await);
+        assert_capped(&stage.service.ask(alone).await);
         if !hears_stop {
-            is_capped(stage.ask("/stop", None).await);
+            assert_capped(&stage.ask("/stop", None).await);
         }
         assert_eq!((stage.reason("one"), stage.upstream.calls()), (None, 1));
     }
@@ -199,7 +185,7 @@ impl http_body::Body for Endless {
 #[tokio::test(start_paused = true)]
 async fn so_many_of_an_owner_are_read_at_a_time() {
     let stage = Stage::new(OwnerCaps::new().max_open_runs(1), true);
-    stage.ask("go", Some("one")).await.unwrap();
+    stage.ask("go", Some("one")).await.whole();
     let mut service = stage.service.clone();
     let uploads: Vec<_> = (0..4)
         .map(|_| service.call(says("go").map(|_| Endless.boxed_unsync())))
@@ -209,17 +195,13 @@ async fn so_many_of_an_owner_are_read_at_a_time() {
         let mut nobody = Context::from_waker(Waker::noop());
         assert!(uploads.as_mut().poll(&mut nobody).is_pending());
 
-        is_capped(stage.ask("/stop", None).await);
-        let other = with(says("/stop"), "authorization", "Bearer other");
-        assert!(
-            stage
-                .send(other)
-                .await
-                .unwrap()
-                .contains("Nothing was running.")
-        );
+        assert_capped(&stage.ask("/stop", None).await);
+        let other = with_header(says("/stop"), "authorization", "Bearer other");
+        let outcome = stage.service.ask(other).await;
+        assert!(outcome.whole().contains("Nothing was running."));
     }
-    assert!(stage.ask("/stop", None).await.unwrap().contains("Stopped."));
+    let outcome = stage.ask("/stop", None).await;
+    assert!(outcome.whole().contains("Stopped."));
 }
 
 /// Somebody left the layer out that hears the word: what tries refuses all the same.
@@ -229,21 +211,17 @@ async fn without_a_layer_that_hears_it_nothing_is_tried() {
     let runs = RunLayer::new(RunRegistry::new())
         .owner_caps(OwnerCaps::new().max_open_runs(1))
         .hears_stop();
-    let service = ServiceBuilder::new()
-        .layer(runs)
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
-    let ask = |id: &'static str| {
-        let mut request = prompt_json("m");
-        let headers = request.headers_mut();
-        headers.insert("x-run-id", HeaderValue::from_static(id));
-        headers.insert("x-session-id", HeaderValue::from_static("s"));
-        service.clone().oneshot(request)
+    let stack = Stack::default().layer(Place::Run, runs).budget(no_delay());
+    let stack = stack.build(&upstream);
+    let ask = |id: &str| {
+        let request = with_header(prompt_json("m"), "x-run-id", id);
+        stack.ask(with_header(request, "x-session-id", "s"))
     };
 
-    ask("r-1").await.unwrap().into_body().read().await.whole();
-    let refused = reason_of(&ask("r-2").await.unwrap_err());
+    ask("r-1").await.whole();
+    let refused = ask("r-2").await;
 
-    assert_eq!(refused, Some(TerminalReason::TurnCap));
+    assert_eq!(refused.status, Outcome::NO_ANSWER);
+    assert_eq!(refused.reason, Some(TerminalReason::TurnCap));
     assert_eq!(upstream.calls(), 1);
 }
