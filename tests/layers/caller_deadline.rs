@@ -10,9 +10,9 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Request};
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
-use tower_agent::{BoxError, HardCeilingLayer, TerminalReason};
+use tower_agent::{HardCeilingLayer, TerminalReason};
 
-use crate::support::{Read, ReadExt, Script, Upstream, reason_of, request, secs};
+use crate::support::{Outcome, ReadExt, Script, Upstream, reason_of, request, secs};
 
 const NODE: &str = "x-stainless-timeout";
 const PYTHON: &str = "x-stainless-read-timeout";
@@ -36,48 +36,29 @@ fn announcing(name: &'static str, value: &'static str) -> Request<()> {
     with(request(), &[(name, value)])
 }
 
-/// How a call ended, and how long it took.
-struct Outcome {
-    after: Duration,
-    answer: Result<Read, BoxError>,
-}
-
-impl Outcome {
-    fn reason(&self) -> Option<TerminalReason> {
-        match &self.answer {
-            Ok(read) => read.reason(),
-            Err(error) => reason_of(error),
-        }
-    }
-
-    #[track_caller]
-    fn ended_by_the_caller_after(&self, after: Duration) {
-        assert_eq!(self.reason(), Some(TerminalReason::CallerDeadline));
-        assert_eq!(self.after, after);
-    }
-
-    #[track_caller]
-    fn came_whole_after(self, after: Duration) {
-        self.answer.unwrap().whole();
-        assert_eq!(self.after, after);
-    }
-}
-
-/// Plays `script` for `request` under `layer`, and reads all of it.
+/// Plays `script` for `request` under `layer`.
 async fn play(layer: HardCeilingLayer, script: Script, request: Request<()>) -> Outcome {
     let upstream = Upstream::script(script);
     let start = Instant::now();
-    let answer = match layer.layer(upstream.clone()).oneshot(request).await {
-        Ok(answer) => Ok(answer.into_body().read().await),
-        Err(error) => Err(error),
-    };
-    let after = start.elapsed();
+    let outcome = Outcome::of(layer.layer(upstream.clone()).oneshot(request)).await;
     if let Some(cut) = upstream.drops().first() {
         // In the same poll, and only after the reason was stored.
-        assert_eq!(cut.at, start + after);
+        assert_eq!(cut.at, start + outcome.at);
         assert!(cut.reason.is_some());
     }
-    Outcome { after, answer }
+    outcome
+}
+
+#[track_caller]
+fn assert_ended_by_the_caller(outcome: &Outcome, at: Duration) {
+    assert_eq!(outcome.terminated().reason, TerminalReason::CallerDeadline);
+    assert_eq!(outcome.at, at);
+}
+
+#[track_caller]
+fn assert_whole(outcome: &Outcome, at: Duration) {
+    outcome.whole();
+    assert_eq!(outcome.at, at);
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +77,7 @@ async fn it_is_off_unless_it_is_asked_for() {
 
             let outcome = play(layer, script, announcing(name, value)).await;
 
-            outcome.came_whole_after(secs(40));
+            assert_whole(&outcome, secs(40));
         }
     }
 }
@@ -115,12 +96,11 @@ async fn nonsense_ends_nothing_and_raises_nothing() {
         (GRPC, "123456789S"),
     ] {
         let script = Script::sse().wait(20.0).data(crate::support::DONE);
-        play(layer(), script, announcing(name, value))
-            .await
-            .came_whole_after(secs(20));
+        let outcome = play(layer(), script, announcing(name, value)).await;
+        assert_whole(&outcome, secs(20));
 
         let bounded = layer().timeout(Some(secs(10)));
         let outcome = play(bounded, Script::sse().never(), announcing(name, value)).await;
-        outcome.ended_by_the_caller_after(secs(10));
+        assert_ended_by_the_caller(&outcome, secs(10));
     }
 }

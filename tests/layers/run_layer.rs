@@ -9,31 +9,20 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Outcome, ReadExt, Script, Stack, Upstream, chat, reason_of, request, request_of, secs,
+    DONE, Place, ReadExt, Script, Stack, StackService, Upstream, chat, reason_of, request,
+    request_of, secs, with_header,
 };
 
+/// A request of the run with this id.
 fn named(id: &str) -> Request<()> {
-    let mut request = request();
-    request
-        .headers_mut()
-        .insert("x-run-id", HeaderValue::from_str(id).unwrap());
-    request
+    with_header(request(), "x-run-id", id)
 }
 
-fn stack(
-    script: Script,
-) -> (
-    RunRegistry,
-    tower_agent::run_layer::RunService<Upstream>,
-    Upstream,
-) {
+fn stack(script: Script) -> (RunRegistry, StackService, Upstream) {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(script);
-    (
-        registry.clone(),
-        RunLayer::new(registry).layer(upstream.clone()),
-        upstream,
-    )
+    let stack = Stack::default().run(&registry).build(&upstream);
+    (registry, stack, upstream)
 }
 
 fn whole() -> Script {
@@ -42,13 +31,13 @@ fn whole() -> Script {
 
 #[tokio::test(start_paused = true)]
 async fn the_id_of_the_header_is_the_runs_and_is_echoed() {
-    let (registry, service, probe) = stack(whole());
+    let (registry, service, upstream) = stack(whole());
 
     let answer = service.oneshot(named("r-1")).await.unwrap();
 
     assert_eq!(answer.headers()["x-run-id"], "r-1");
-    assert_eq!(probe.run().id().to_string(), "r-1");
-    assert_eq!(probe.run().kind(), NodeKind::Call);
+    assert_eq!(upstream.run().id().to_string(), "r-1");
+    assert_eq!(upstream.run().kind(), NodeKind::Call);
     assert_eq!(
         registry
             .get(Owner::anonymous(), &"r-1".parse().unwrap())
@@ -61,13 +50,13 @@ async fn the_id_of_the_header_is_the_runs_and_is_echoed() {
 
 #[tokio::test(start_paused = true)]
 async fn an_id_is_made_up_echoed_and_known() {
-    let (registry, service, probe) = stack(whole());
+    let (registry, service, upstream) = stack(whole());
 
     let answer = service.oneshot(request()).await.unwrap();
 
     let id = answer.headers()["x-run-id"].to_str().unwrap().to_owned();
     assert!(id.starts_with("run-") && id.len() == 20, "{id}");
-    assert_eq!(probe.run().id().to_string(), id);
+    assert_eq!(upstream.run().id().to_string(), id);
     assert!(registry.abort(Owner::anonymous(), &id.parse().unwrap()));
     let read = answer.into_body().read().await;
     assert_eq!(read.reason(), Some(TerminalReason::Aborted));
@@ -83,14 +72,14 @@ async fn an_unusable_id_is_refused_without_a_call() {
     cases.push(HeaderValue::from_bytes("\u{e9}".as_bytes()).unwrap());
     for id in cases {
         for header in ["x-run-id", "x-session-id"] {
-            let (registry, service, probe) = stack(whole());
+            let (registry, service, upstream) = stack(whole());
             let mut request = request();
             request.headers_mut().insert(header, id.clone());
 
             let error = service.oneshot(request).await.unwrap_err();
 
             assert!(error.is::<InvalidRunId>(), "{header}: {id:?}");
-            assert_eq!(probe.calls(), 0);
+            assert_eq!(upstream.calls(), 0);
             assert!(registry.list().is_empty());
         }
     }
@@ -100,12 +89,14 @@ async fn an_unusable_id_is_refused_without_a_call() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_one_id_are_calls_of_one_run() {
-    let (registry, service, probe) = stack(whole());
+    let (registry, service, upstream) = stack(whole());
 
     let first = service.clone().oneshot(named("r")).await.unwrap();
     let second = service.oneshot(named("r")).await.unwrap();
 
-    let [a, b] = &probe.runs()[..] else { panic!() };
+    let [a, b] = &upstream.runs()[..] else {
+        panic!()
+    };
     let run = registry
         .get(Owner::anonymous(), &"r".parse().unwrap())
         .unwrap();
@@ -146,10 +137,8 @@ async fn the_same_id_of_another_credential_is_another_run() {
 
 #[tokio::test(start_paused = true)]
 async fn an_aborted_run_answers_every_later_request_without_a_call() {
-    let (registry, service, probe) = stack(whole());
-    Outcome::of(service.clone().oneshot(named("r")))
-        .await
-        .whole();
+    let (registry, service, upstream) = stack(whole());
+    service.ask(named("r")).await.whole();
     registry.abort(Owner::anonymous(), &"r".parse().unwrap());
 
     for _ in 0..3 {
@@ -158,10 +147,10 @@ async fn an_aborted_run_answers_every_later_request_without_a_call() {
         assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
     }
 
-    assert_eq!(probe.calls(), 1);
+    assert_eq!(upstream.calls(), 1);
     advance(RunRegistry::REMEMBERED).await;
     assert!(service.oneshot(named("r")).await.is_ok());
-    assert_eq!(probe.calls(), 2);
+    assert_eq!(upstream.calls(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -186,23 +175,18 @@ async fn hits_on_a_tombstone_do_not_rewrite_its_story() {
 async fn after_an_idle_end_the_id_opens_a_new_run() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(whole());
-    let service = RunLayer::new(registry.clone())
-        .idle(secs(60))
-        .layer(upstream.clone());
-    Outcome::of(service.clone().oneshot(named("r")))
-        .await
-        .whole();
+    let layer = RunLayer::new(registry.clone()).idle(secs(60));
+    let service = StackService::new(layer.layer(upstream.clone()));
+    service.ask(named("r")).await.whole();
     let first = registry
         .get(Owner::anonymous(), &"r".parse().unwrap())
         .unwrap();
     sleep(secs(59)).await;
-    Outcome::of(service.clone().oneshot(named("r")))
-        .await
-        .whole();
+    service.ask(named("r")).await.whole();
     assert_eq!(first.terminal_reason(), None);
     sleep(secs(60)).await;
 
-    Outcome::of(service.oneshot(named("r"))).await.whole();
+    service.ask(named("r")).await.whole();
 
     assert_eq!(first.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(upstream.calls(), 3);
@@ -210,11 +194,11 @@ async fn after_an_idle_end_the_id_opens_a_new_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_with_an_id_is_not_completed_by_a_body() {
-    let (registry, service, probe) = stack(whole());
-    Outcome::of(service.oneshot(named("r"))).await.whole();
+    let (registry, service, upstream) = stack(whole());
+    service.ask(named("r")).await.whole();
 
     assert_eq!(
-        probe.run().terminal_reason(),
+        upstream.run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
     let run = registry
@@ -334,12 +318,12 @@ async fn a_call_that_the_program_attached_stays_its_own() {
 #[tokio::test(start_paused = true)]
 async fn a_run_of_the_programs_own_in_the_request_gets_a_call() {
     let run = Run::open();
-    let (_, service, probe) = stack(whole());
+    let (_, service, upstream) = stack(whole());
 
-    Outcome::of(service.oneshot(request_of(&run))).await.whole();
+    service.ask(request_of(&run)).await.whole();
 
-    assert_eq!(probe.run().kind(), NodeKind::Call);
-    assert_eq!(probe.run().parent().unwrap().id(), run.id());
+    assert_eq!(upstream.run().kind(), NodeKind::Call);
+    assert_eq!(upstream.run().parent().unwrap().id(), run.id());
     assert_eq!((run.terminal_reason(), run.in_flight()), (None, 0));
 }
 
@@ -442,16 +426,13 @@ async fn ids_sessions_and_owners_can_be_the_programs_own() {
 #[tokio::test(start_paused = true)]
 async fn the_runs_ceiling_counts_from_its_first_request_over_all_of_them() {
     let upstream = Upstream::script(Script::sse().wait(20.0).data(DONE));
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(HardCeilingLayer::new(secs(30)).scope(Scope::Run))
-        .service(upstream);
+    let ceiling = HardCeilingLayer::new(secs(30)).scope(Scope::Run);
+    let stack = Stack::default().run(&RunRegistry::new());
+    let service = stack.layer(Place::Ceiling, ceiling).build(&upstream);
     let start = tokio::time::Instant::now();
 
-    Outcome::of(service.clone().oneshot(named("r")))
-        .await
-        .whole();
-    let outcome = Outcome::of(service.clone().oneshot(named("r"))).await;
+    service.ask(named("r")).await.whole();
+    let outcome = service.ask(named("r")).await;
     let third = service.oneshot(named("r")).await.unwrap_err();
 
     assert_eq!(outcome.status, 200);
@@ -463,13 +444,10 @@ async fn the_runs_ceiling_counts_from_its_first_request_over_all_of_them() {
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_that_passed_between_requests_refuses_the_next() {
     let upstream = Upstream::script(whole());
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(HardCeilingLayer::new(secs(30)).scope(Scope::Run))
-        .service(upstream.clone());
-    Outcome::of(service.clone().oneshot(named("r")))
-        .await
-        .whole();
+    let ceiling = HardCeilingLayer::new(secs(30)).scope(Scope::Run);
+    let stack = Stack::default().run(&RunRegistry::new());
+    let service = stack.layer(Place::Ceiling, ceiling).build(&upstream);
+    service.ask(named("r")).await.whole();
     sleep(secs(30)).await;
 
     let error = service.oneshot(named("r")).await.unwrap_err();
@@ -480,10 +458,13 @@ async fn a_ceiling_that_passed_between_requests_refuses_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_dropped_future_settles_its_call_and_leaves_the_run() {
-    let (registry, mut service, probe) = stack(Script::before_head().never());
+    let (registry, mut service, upstream) = stack(Script::before_head().never());
     drop(service.call(named("r")));
 
-    assert_eq!(probe.run().terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(
+        upstream.run().terminal_reason(),
+        Some(TerminalReason::Aborted)
+    );
     let run = registry
         .get(Owner::anonymous(), &"r".parse().unwrap())
         .unwrap();
@@ -495,12 +476,9 @@ async fn twice_in_one_stack_it_is_one_run() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(whole());
     let layer = RunLayer::new(registry.clone());
-    let service = ServiceBuilder::new()
-        .layer(layer.clone())
-        .layer(layer)
-        .service(upstream.clone());
+    let service = StackService::new(layer.clone().layer(layer.layer(upstream.clone())));
 
-    Outcome::of(service.oneshot(named("r"))).await.whole();
+    service.ask(named("r")).await.whole();
 
     assert_eq!(registry.list().len(), 1);
     assert_eq!(upstream.run().id().to_string(), "r");
@@ -512,10 +490,9 @@ async fn twice_in_one_stack_it_is_one_run() {
 async fn an_idle_of_forever_does_not_overflow() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(whole());
-    let service = RunLayer::new(registry.clone())
-        .idle(Duration::MAX)
-        .layer(upstream);
-    Outcome::of(service.oneshot(named("r"))).await.whole();
+    let layer = RunLayer::new(registry.clone()).idle(Duration::MAX);
+    let service = StackService::new(layer.layer(upstream));
+    service.ask(named("r")).await.whole();
     sleep(secs(1_000_000)).await;
 
     assert_eq!(registry.list()[0].reason, None);

@@ -19,7 +19,7 @@ async fn each_is_a_limit_to_the_head() {
         )
         .await;
 
-        outcome.ended_by_the_caller_after(secs(5));
+        assert_ended_by_the_caller(&outcome, secs(5));
     }
 }
 
@@ -29,7 +29,7 @@ async fn fractions_of_a_second_are_kept() {
 
     let outcome = play(layer(), Script::before_head().never(), request).await;
 
-    outcome.ended_by_the_caller_after(Duration::from_millis(250));
+    assert_ended_by_the_caller(&outcome, Duration::from_millis(250));
 }
 
 #[tokio::test(start_paused = true)]
@@ -40,7 +40,7 @@ async fn a_limit_to_the_head_lapses_when_a_stream_begins() {
 
         let outcome = play(layer(), script, announcing(NODE, "5")).await;
 
-        outcome.came_whole_after(secs(24));
+        assert_whole(&outcome, secs(24));
     }
 }
 
@@ -50,7 +50,7 @@ async fn a_stream_that_nobody_here_can_read_has_begun_as_well() {
 
     let outcome = play(layer(), script.wait(20.0).data("x"), announcing(NODE, "5")).await;
 
-    outcome.came_whole_after(secs(20));
+    assert_whole(&outcome, secs(20));
 }
 
 #[tokio::test(start_paused = true)]
@@ -63,10 +63,10 @@ async fn a_whole_answer_has_to_be_there_in_time() {
         announcing(NODE, "5"),
     )
     .await;
-    outcome.ended_by_the_caller_after(secs(5));
+    assert_ended_by_the_caller(&outcome, secs(5));
 
     let outcome = play(layer(), script.wait(0.5).data("{}"), announcing(NODE, "5")).await;
-    outcome.came_whole_after(Duration::from_millis(4500));
+    assert_whole(&outcome, Duration::from_millis(4500));
 }
 
 #[tokio::test(start_paused = true)]
@@ -75,7 +75,7 @@ async fn a_total_holds_to_the_end_of_a_stream() {
 
     let outcome = play(layer(), script, announcing(GRPC, "5S")).await;
 
-    outcome.ended_by_the_caller_after(secs(5));
+    assert_ended_by_the_caller(&outcome, secs(5));
 }
 
 #[tokio::test(start_paused = true)]
@@ -104,13 +104,13 @@ async fn of_several_the_earliest_wins() {
 
         let outcome = play(layer(), script, with(request(), &headers)).await;
 
-        outcome.ended_by_the_caller_after(secs(7));
+        assert_ended_by_the_caller(&outcome, secs(7));
     }
     // To the head the first is due, afterwards the total.
     let script = Script::sse().repeat(20, 1.0, chat("a"));
     let headers = [(NODE, "5"), (PYTHON, "7"), (GRPC, "8S")];
     let outcome = play(layer(), script, with(request(), &headers)).await;
-    outcome.ended_by_the_caller_after(secs(8));
+    assert_ended_by_the_caller(&outcome, secs(8));
 }
 
 #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ async fn the_head_in_the_very_instant_wins() {
 
     let outcome = play(layer(), script.data(DONE), announcing(NODE, "5")).await;
 
-    outcome.came_whole_after(secs(5));
+    assert_whole(&outcome, secs(5));
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,7 +128,7 @@ async fn an_error_in_the_very_instant_is_the_deadlines() {
 
     let outcome = play(layer(), script, announcing(NODE, "5")).await;
 
-    outcome.ended_by_the_caller_after(secs(5));
+    assert_ended_by_the_caller(&outcome, secs(5));
 }
 
 #[tokio::test(start_paused = true)]
@@ -145,11 +145,11 @@ async fn it_only_tightens() {
         for script in [Script::before_head().never(), Script::json().never()] {
             let outcome = play(limits, script, announcing(name, value)).await;
 
-            outcome.ended_by_the_caller_after(secs(8));
+            assert_ended_by_the_caller(&outcome, secs(8));
         }
     }
     let outcome = play(limits, Script::before_head().never(), announcing(NODE, "3")).await;
-    outcome.ended_by_the_caller_after(secs(3));
+    assert_ended_by_the_caller(&outcome, secs(3));
 }
 
 #[tokio::test(start_paused = true)]
@@ -166,6 +166,6 @@ async fn the_programs_limit_for_a_request_is_tightened_and_not_raised() {
 
         let outcome = play(layer, Script::sse().never(), request).await;
 
-        outcome.ended_by_the_caller_after(secs(expected));
+        assert_ended_by_the_caller(&outcome, secs(expected));
     }
 }

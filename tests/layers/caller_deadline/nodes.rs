@@ -3,10 +3,10 @@
 use http_body_util::BodyExt;
 use tokio::time::sleep;
 use tower::{Service, ServiceBuilder};
-use tower_agent::{NodeKind, Run, RunId, RunLayer, RunRegistry, Scope, Terminated};
+use tower_agent::{NodeKind, Run, RunId, RunLayer, RunRegistry, Scope};
 
 use super::*;
-use crate::support::{DONE, Outcome, Upstream, call_of, chat, request_of};
+use crate::support::{DONE, Upstream, call_of, chat, request_of};
 
 #[tokio::test(start_paused = true)]
 async fn it_ends_the_call_and_never_the_run() {
@@ -21,9 +21,9 @@ async fn it_ends_the_call_and_never_the_run() {
                 with(request, &[(name, value)]),
             )
             .await;
-            outcome.ended_by_the_caller_after(secs(5));
-            let end = outcome.answer.unwrap_err();
-            assert_eq!(Terminated::find(&*end).unwrap().kind, NodeKind::Call);
+            assert_ended_by_the_caller(&outcome, secs(5));
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
+            assert_eq!(outcome.terminated().kind, NodeKind::Call);
             assert_eq!(call.terminal_reason(), Some(TerminalReason::CallerDeadline));
             assert_eq!(run.terminal_reason(), None);
 
@@ -35,7 +35,7 @@ async fn it_ends_the_call_and_never_the_run() {
                 with(request, &[(name, value)]),
             )
             .await;
-            outcome.came_whole_after(secs(4));
+            assert_whole(&outcome, secs(4));
             assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
             assert_eq!(run.terminal_reason(), None);
             assert_eq!(
@@ -57,7 +57,7 @@ async fn a_run_that_stands_in_the_request_itself_goes_on() {
 
             let outcome = play(layer().scope(scope), Script::before_head().never(), request).await;
 
-            outcome.ended_by_the_caller_after(secs(5));
+            assert_ended_by_the_caller(&outcome, secs(5));
             assert_eq!(node.terminal_reason(), None);
             assert_eq!(node.in_flight(), 0);
         }
@@ -67,8 +67,8 @@ async fn a_run_that_stands_in_the_request_itself_goes_on() {
             .caller_deadline(true);
         let request = with(request_of(&run), &[(NODE, "300")]);
         let outcome = play(ceiling, Script::before_head().never(), request).await;
-        assert_eq!(outcome.reason(), Some(TerminalReason::HardCeiling));
-        assert_eq!(outcome.after, secs(20));
+        assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
+        assert_eq!(outcome.at, secs(20));
         assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
     }
 }
@@ -89,8 +89,8 @@ async fn two_calls_of_one_run_at_once_wait_each_for_themselves() {
         ),
     );
 
-    short.ended_by_the_caller_after(secs(5));
-    long.came_whole_after(secs(20));
+    assert_ended_by_the_caller(&short, secs(5));
+    assert_whole(&long, secs(20));
 }
 
 #[tokio::test(start_paused = true)]

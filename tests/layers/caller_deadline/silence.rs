@@ -1,7 +1,7 @@
 //! The silence after which a caller gives up.
 
 use tower::ServiceBuilder;
-use tower_agent::{StepTimeoutLayer, Terminated};
+use tower_agent::StepTimeoutLayer;
 
 use super::*;
 use crate::support::{DONE, PING, Upstream, chat, poll_body};
@@ -13,7 +13,7 @@ async fn a_silent_stream_ends_one_window_after_its_last_byte() {
 
     let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
 
-    outcome.ended_by_the_caller_after(Duration::from_millis(4000 + 3000 + 4999 + 5000));
+    assert_ended_by_the_caller(&outcome, Duration::from_millis(4000 + 3000 + 4999 + 5000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -23,7 +23,7 @@ async fn it_is_no_total() {
 
         let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
 
-        outcome.came_whole_after(secs(400));
+        assert_whole(&outcome, secs(400));
     }
 }
 
@@ -33,7 +33,7 @@ async fn an_answer_that_falls_silent_after_its_head_ends_too() {
 
     let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
 
-    outcome.ended_by_the_caller_after(secs(6));
+    assert_ended_by_the_caller(&outcome, secs(6));
 }
 
 #[tokio::test(start_paused = true)]
@@ -42,7 +42,7 @@ async fn keep_alives_of_the_upstream_are_bytes() {
 
     let outcome = play(layer(), script.never(), announcing(PYTHON, "5")).await;
 
-    outcome.ended_by_the_caller_after(secs(45));
+    assert_ended_by_the_caller(&outcome, secs(45));
 }
 
 #[tokio::test(start_paused = true)]
@@ -52,7 +52,7 @@ async fn the_same_number_under_both_names_is_one_read_timeout() {
 
     let outcome = play(layer(), script, with(request(), &headers)).await;
 
-    outcome.came_whole_after(secs(40));
+    assert_whole(&outcome, secs(40));
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +96,7 @@ async fn a_frame_or_the_end_in_the_very_instant_wins() {
 
     let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
 
-    outcome.came_whole_after(secs(10));
+    assert_whole(&outcome, secs(10));
 }
 
 #[tokio::test(start_paused = true)]
@@ -105,9 +105,9 @@ async fn an_error_in_the_very_instant_is_the_deadlines() {
 
     let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
 
-    outcome.ended_by_the_caller_after(secs(5));
-    let error = outcome.answer.unwrap().end.unwrap_err();
-    let end = Terminated::find(&*error).unwrap();
+    assert_ended_by_the_caller(&outcome, secs(5));
+    assert_eq!(outcome.status, 200);
+    let end = outcome.terminated();
     assert_eq!(std::error::Error::source(end).unwrap().to_string(), "reset");
 }
 
@@ -163,15 +163,11 @@ async fn ceiling_and_step_come_before_it() {
                 .layer(HardCeilingLayer::new(secs(ceiling)).caller_deadline(true))
                 .layer(StepTimeoutLayer::new(secs(step)))
                 .service(upstream);
-            let start = Instant::now();
 
-            let reason = match service.oneshot(with(request(), &[header])).await {
-                Ok(answer) => answer.into_body().read().await.reason(),
-                Err(error) => reason_of(&error),
-            };
+            let outcome = Outcome::of(service.oneshot(with(request(), &[header]))).await;
 
-            assert_eq!(reason.as_ref(), Some(&expected), "{header:?}");
-            assert_eq!(start.elapsed(), secs(5));
+            assert_eq!(outcome.terminated().reason, expected, "{header:?}");
+            assert_eq!(outcome.at, secs(5));
         }
     }
 }
@@ -180,11 +176,7 @@ async fn ceiling_and_step_come_before_it() {
 async fn the_message_says_whose_limit_it_was() {
     let message = async |script: Script, request| {
         let outcome = play(layer().timeout(Some(secs(90))), script, request).await;
-        let error = match outcome.answer {
-            Ok(read) => read.end.unwrap_err(),
-            Err(error) => error,
-        };
-        let end = Terminated::find(&*error).unwrap();
+        let end = outcome.terminated();
         (end.limit, end.message())
     };
 

@@ -9,7 +9,7 @@ use tower_agent::{
 
 use super::*;
 use crate::support::{
-    DONE, Outcome, PRELUDE, Upstream, attach, chat, failure, later, messages, no_delay, prompt,
+    DONE, PRELUDE, Upstream, attach, chat, failure, later, messages, no_delay, prompt,
 };
 
 #[tokio::test(start_paused = true)]

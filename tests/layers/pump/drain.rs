@@ -17,15 +17,15 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
-    ToolError,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RetryBudgetLayer, Run, RunLayer,
+    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, ToolError,
 };
 
 use super::turns;
 use crate::support::{
-    DONE, FINISH, Outcome, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, failure,
-    healthy, later, no_delay, poll_once, prompt, request, secs,
+    DONE, FINISH, Outcome, PRELUDE, Place, ReadExt, Script, Stack, StackService, Summaries, USAGE,
+    Upstream, chat, failure, healthy, later, no_delay, poll_once, prompt, request, secs,
+    with_header,
 };
 
 const LIMIT: Duration = secs(30);
@@ -167,17 +167,12 @@ async fn a_call_that_had_not_begun_begins_no_more() {
 }
 
 /// The layers of a server, with two candidates that are tried twice each.
-macro_rules! stack {
-    ($told:expr, $upstream:expr) => {
-        ServiceBuilder::new()
-            .layer($told.layer())
-            .layer(pump())
-            .layer(ClientDisconnectLayer::new())
-            .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(no_delay()))
-            .layer(RetryBudgetLayer::new(no_delay()))
-            .layer(StepTimeoutLayer::new(secs(10)))
-            .service($upstream.clone())
-    };
+/// Two candidates below a pump that drains.
+fn stack(summaries: &Summaries, upstream: &Upstream) -> StackService {
+    let runs = Stack::default().layer(Place::Run, summaries.layer());
+    let calls = runs.layer(Place::Pump, pump()).disconnect();
+    let attempts = calls.candidates(["a", "b"]).budget(no_delay());
+    attempts.attempt_step(10).build(upstream)
 }
 
 #[tokio::test(start_paused = true)]
@@ -196,7 +191,7 @@ async fn an_attempt_that_fails_while_it_drains_is_the_last() {
     for script in failures {
         let told = Summaries::default();
         let upstream = Upstream::scripts([script.clone(), healthy()]);
-        let mut call = stack!(told, upstream).call(prompt("a"));
+        let mut call = stack(&told, &upstream).call(prompt("a"));
         assert!(poll_once(&mut call).is_pending());
         turns().await;
         assert_eq!(upstream.calls(), 1);
@@ -218,7 +213,7 @@ async fn an_attempt_that_is_held_reads_on_past_its_commit() {
     let told = Summaries::default();
     let script = Script::sse().data(PRELUDE).wait(3.0);
     let upstream = Upstream::scripts([tail(script.repeat(3, 1.0, chat("a")))]);
-    let mut call = stack!(told, upstream).call(prompt("a"));
+    let mut call = stack(&told, &upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
 
@@ -281,7 +276,7 @@ async fn a_failure_that_nobody_waits_for_asks_no_hook() {
 async fn a_caller_who_leaves_in_a_backoff_leaves_nothing_to_learn() {
     let told = Summaries::default();
     let upstream = Upstream::scripts([failure(429).header("retry-after", "20"), healthy()]);
-    let mut call = stack!(told, upstream).call(prompt("a"));
+    let mut call = stack(&told, &upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
     sleep(secs(1)).await;
@@ -531,12 +526,7 @@ async fn the_run_of_an_id_outlives_a_drain() {
     let service = RunLayer::new(registry.clone())
         .on_end(told.hook())
         .layer(pump().layer(upstream));
-    let named = || {
-        let mut request = request();
-        let id = http::HeaderValue::from_static("r-1");
-        request.headers_mut().insert("x-run-id", id);
-        request
-    };
+    let named = || with_header(request(), "x-run-id", "r-1");
     drop(service.clone().oneshot(named()).await.unwrap());
     sleep(secs(1)).await;
 

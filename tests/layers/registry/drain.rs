@@ -1,4 +1,4 @@
-use http::{HeaderValue, Request};
+use http::Request;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason};
@@ -6,6 +6,7 @@ use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry
 use super::{id, us};
 use crate::support::{
     DONE, ReadExt, Script, Upstream, chat, failure, no_delay, prompt, reason_of, request, secs,
+    with_header,
 };
 
 const SHUTDOWN: Option<TerminalReason> = Some(TerminalReason::Shutdown);
@@ -14,11 +15,8 @@ fn layer(registry: &RunRegistry) -> RunLayer {
     RunLayer::new(registry.clone()).owner_by(|_| us())
 }
 
-fn named(id: &'static str) -> Request<()> {
-    let mut request = request();
-    let id = HeaderValue::from_static(id);
-    request.headers_mut().insert("x-run-id", id);
-    request
+fn named(id: &str) -> Request<()> {
+    with_header(request(), "x-run-id", id)
 }
 
 /// An answer that is done after ten seconds.

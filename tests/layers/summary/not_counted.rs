@@ -5,11 +5,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::Bytes;
 use futures_util::future::{Either, FutureExt};
 use http::{HeaderValue, Request, Response};
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, util::BoxCloneService};
+use http_body_util::BodyExt;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, NotCounted, ReplayBody,
     RetryBudgetLayer,
@@ -17,30 +16,16 @@ use tower_agent::{
 
 use super::counted;
 use crate::support::{
-    DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, chat, no_delay, prompt,
-    prompt_as, secs,
+    DONE, FINISH, Outcome, PRELUDE, ResponseBody, Script, StackService, Summaries, USAGE, Upstream,
+    chat, no_delay, prompt, prompt_as, secs,
 };
 
-type Answer = Response<UnsyncBoxBody<Bytes, BoxError>>;
-type Asked = BoxCloneService<Request<ReplayBody>, Answer, BoxError>;
-
-fn boxed<S, B>(service: S) -> Asked
-where
-    S: Service<Request<ReplayBody>, Response = Response<B>, Error = BoxError>
-        + Clone
-        + Send
-        + 'static,
-    S::Future: Send + 'static,
-    B: http_body::Body<Data = Bytes, Error = BoxError> + Send + 'static,
-{
-    let boxed = |answer: Response<B>| answer.map(BodyExt::boxed_unsync);
-    service.map_response(boxed).boxed_clone()
-}
+type Answer = Response<ResponseBody>;
 
 /// Answers what it has, if it has something; else it asks on.
 #[derive(Clone)]
 struct Cache {
-    inner: Asked,
+    inner: StackService,
     has: Option<Script>,
     marks: bool,
 }
@@ -48,11 +33,13 @@ struct Cache {
 impl Service<Request<ReplayBody>> for Cache {
     type Response = Answer;
     type Error = BoxError;
-    type Future =
-        Either<Ready<Result<Answer, BoxError>>, <Asked as Service<Request<ReplayBody>>>::Future>;
+    type Future = Either<
+        Ready<Result<Answer, BoxError>>,
+        <StackService as Service<Request<ReplayBody>>>::Future,
+    >;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx)
+        Service::<Request<ReplayBody>>::poll_ready(&mut self.inner, cx)
     }
 
     fn call(&mut self, request: Request<ReplayBody>) -> Self::Future {
@@ -78,8 +65,7 @@ async fn cost(cache: Cache) -> [Option<(u64, u64)>; 2] {
         .service(cache);
     for _ in 0..2 {
         let request = prompt("a").map(|_| ReplayBody::from("{\"model\":\"a\"}"));
-        let answer = service.clone().oneshot(request).await.unwrap();
-        answer.into_body().read().await.whole();
+        Outcome::of(service.clone().oneshot(request)).await.whole();
     }
     let tokens = told.all().into_iter().map(|call| {
         let usage = call.usage?;
@@ -88,13 +74,13 @@ async fn cost(cache: Cache) -> [Option<(u64, u64)>; 2] {
     tokens.collect::<Vec<_>>().try_into().unwrap()
 }
 
-fn full(inner: Asked, marks: bool) -> Cache {
+fn full(inner: StackService, marks: bool) -> Cache {
     let cached = Script::before_head().data(PRELUDE).data(chat("a"));
     let has = Some(cached.data(FINISH).data(USAGE).data(DONE));
     Cache { inner, has, marks }
 }
 
-fn empty(inner: Asked) -> Cache {
+fn empty(inner: StackService) -> Cache {
     let (has, marks) = (None, false);
     Cache { inner, has, marks }
 }
@@ -104,19 +90,19 @@ fn transport() -> Upstream {
 }
 
 /// Around the transport a layer that opens attempts.
-fn with_attempts() -> [Asked; 2] {
+fn with_attempts() -> [StackService; 2] {
     let fallback = ModelFallbackLayer::new(["a", "b"].map(Candidate::new));
     let repeats = RetryBudgetLayer::new(no_delay());
     [
-        boxed(fallback.layer(transport())),
-        boxed(repeats.layer(transport())),
+        StackService::new(fallback.layer(transport())),
+        StackService::new(repeats.layer(transport())),
     ]
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_of_a_layer_outside_counts_unless_it_is_marked() {
     let [fallback, repeats] = with_attempts();
-    for asked in [boxed(transport()), fallback, repeats] {
+    for asked in [StackService::new(transport()), fallback, repeats] {
         assert_eq!(cost(empty(asked.clone())).await, [Some((7, 2)); 2]);
         assert_eq!(cost(full(asked.clone(), false)).await, [Some((7, 2)); 2]);
         assert_eq!(cost(full(asked, true)).await, [None; 2]);
@@ -141,8 +127,8 @@ async fn an_answer_that_is_marked_costs_nothing_below_an_attempt_either() {
             .layer(RetryBudgetLayer::new(no_delay()))
             .service(marked);
 
-        let got = service.oneshot(prompt_as("a", streams)).await.unwrap();
-        got.into_body().read().await.whole();
+        let outcome = Outcome::of(service.oneshot(prompt_as("a", streams))).await;
+        outcome.whole();
 
         assert_eq!((told.one().attempts, told.tokens()), (1, None));
     }
