@@ -148,6 +148,7 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
 
     let outcome = Outcome::of(service.oneshot(request())).await;
 
+    assert_eq!(outcome.status, 200);
     let cut = outcome.error.unwrap();
     let mut chain = std::iter::successors(Some(&*cut as &dyn std::error::Error), |e| e.source());
     assert!(chain.any(|error| error.is::<tower_agent::sse::Truncated>()));
