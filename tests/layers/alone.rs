@@ -5,13 +5,15 @@ use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::Body;
 use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HealthGateLayer, LoopGuardLayer, ProgressLayer, ReplayBody,
     Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
 };
 
-use crate::support::{DONE, PRELUDE, ReadExt, Script, Upstream, chat, secs};
+use crate::support::{
+    DONE, PRELUDE, ReadExt, Script, Upstream, chat, healthy, reason_of, request, secs,
+};
 
 type Boxed = BoxCloneService<Request<ReplayBody>, Response<AnyBody>, BoxError>;
 type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -242,5 +244,45 @@ async fn size_end_and_trailers_are_the_inner_bodys() {
                 read.end.unwrap();
             }
         }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_one_turn_on_both_sides_of_the_layer_that_opens_it() {
+    let service = ServiceBuilder::new()
+        .layer(TurnCapLayer::new(1))
+        .layer(RunLayer::new(RunRegistry::new()))
+        .layer(TurnCapLayer::new(1))
+        .service(Upstream::script(healthy()));
+
+    let answer = service.oneshot(request()).await.unwrap();
+
+    let run = answer.extensions().get::<tower_agent::Run>().unwrap().run();
+    assert_eq!(run.turns(), 1);
+    answer.into_body().read().await.end.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_smaller_limit_of_loops_holds_though_it_stands_further_in() {
+    let action = r#",{"role":"assistant","tool_calls":[{"id":"c","type":"function",
+        "function":{"name":"poll","arguments":"{}"}}]},
+        {"role":"tool","tool_call_id":"c","content":"not yet"}"#;
+    let body = format!(
+        r#"{{"messages":[{{"role":"user","content":"go"}}{}]}}"#,
+        action.repeat(2),
+    );
+    for (outer, inner) in [(3, 2), (2, 3)] {
+        let upstream = Upstream::scripts([healthy()]);
+        let service = ServiceBuilder::new()
+            .layer(LoopGuardLayer::new().stop(outer))
+            .layer(LoopGuardLayer::new().stop(inner))
+            .service(upstream.clone());
+        let request = Request::post("/v1/chat/completions");
+        let request = request.body(ReplayBody::from(body.clone())).unwrap();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::LoopDetected));
+        assert_eq!(upstream.calls(), 0);
     }
 }

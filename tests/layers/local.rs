@@ -1,8 +1,10 @@
 //! Slow models that live, and dead ones, under the profile of local models.
 
 use tokio::time::{Instant, sleep, timeout};
-use tower::{Layer, ServiceExt};
-use tower_agent::{Limits, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    Limits, ProgressLayer, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated,
+};
 
 use crate::support::{
     DONE, PING, PRELUDE, Read, ReadExt, STOP, Script, Upstream, call_of, chat, content_block,
@@ -298,4 +300,22 @@ async fn scope_run_finds_the_run_dead_when_none_of_its_calls_shows_life() {
     assert_eq!(second.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(60 + 20));
+}
+
+#[tokio::test(start_paused = true)]
+async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
+    let script = Script::sse().data(PRELUDE).data(PING).never();
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::local())
+        .layer(ProgressLayer::new().keep_alive(Some(secs(6))))
+        .service(Upstream::script(script));
+    let start = Instant::now();
+
+    let answer = service.oneshot(request()).await.unwrap();
+    // A stream that is kept alive never ends of itself.
+    let read = timeout(secs(60), answer.into_body().read()).await.unwrap();
+
+    let reason = reason_of(&read.end.unwrap_err());
+    assert_eq!(reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(20));
 }

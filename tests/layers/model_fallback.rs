@@ -2,6 +2,7 @@
 
 mod cooldowns;
 mod effects;
+mod error_count;
 mod idle;
 mod judgement;
 mod last;
@@ -18,7 +19,7 @@ mod terminal;
 mod which;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header::AUTHORIZATION};
+use http::{HeaderValue, Request, Response, StatusCode, Uri, header::AUTHORIZATION};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
@@ -78,6 +79,12 @@ where
         drop(answer.into_body().read().await);
     }
     upstream.models().split_off(before)
+}
+
+/// A candidate at an upstream of its own.
+fn at(model: &str, url: &'static str) -> Candidate {
+    let url = Uri::from_static(url);
+    Candidate::new(model).base_url(url).unwrap()
 }
 
 /// A request on the account of this caller.

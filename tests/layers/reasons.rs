@@ -11,7 +11,7 @@ use tower_agent::{
     upstream::FailureClass,
 };
 
-use crate::support::{Script, Upstream, reason_of, request, secs};
+use crate::support::{DONE, FINISH, Script, Upstream, reason_of, request, secs};
 
 pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
     use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
@@ -284,8 +284,8 @@ async fn the_message_of_every_reason_says_what_how_long_the_last_step_and_what_t
 #[tokio::test(start_paused = true)]
 async fn the_last_step_is_known_without_a_step_window() {
     let run = Run::open();
-    let finish = crate::support::FINISH;
-    let script = Script::sse().data(finish).data(crate::support::DONE);
+    let finish = FINISH;
+    let script = Script::sse().data(finish).data(DONE);
     let ceiling = HardCeilingLayer::new(secs(100)).layer(Upstream::script(script));
     let answer = ceiling.oneshot(run.attach(request())).await.unwrap();
     crate::support::ReadExt::read(answer.into_body())

@@ -9,6 +9,7 @@ mod requests;
 mod silence;
 mod tasks;
 mod ties;
+mod tools;
 mod unready;
 mod waits;
 

@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, later, poll_body, reason_of,
-    request, request_of, secs,
+    DONE, PING, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, later, poll_body,
+    reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -665,7 +665,7 @@ async fn a_node_in_the_request_is_used_and_not_settled_by_layers_that_did_not_op
 #[tokio::test(start_paused = true)]
 async fn a_runs_window_that_a_ping_interrupts_in_the_instant_it_passes_beats_a_calls_ceiling() {
     let run = Run::open();
-    let upstream = Upstream::script(Script::sse().wait(10.0).data(crate::support::PING).never());
+    let upstream = Upstream::script(Script::sse().wait(10.0).data(PING).never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
         .layer(HardCeilingLayer::new(WINDOW))

@@ -1,15 +1,16 @@
 //! What is held too long, or is too much to be held, counts as committed.
 
 use tokio::time::Instant;
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer,
+    TerminalReason,
 };
 
 use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
     DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, no_delay,
-    prompt, secs,
+    poll_once, prompt, reason_of, secs,
 };
 
 const KIB: usize = 1024;
@@ -110,4 +111,43 @@ async fn a_failure_within_the_hold_is_another_try() {
         assert_eq!(answer.into_body().read().await.whole(), healthy_text());
         assert_eq!(upstream.calls(), 2);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn empty_frames_are_not_held() {
+    let silent = (0..100_000).fold(Script::sse(), |script, _| script.data(""));
+    let script = silent.data(PRELUDE).data(chat("a")).data(DONE);
+    for (upstream, service) in hold_stacks([script]) {
+        let answer = service.oneshot(prompt("m")).await.unwrap();
+
+        let read = answer.into_body().read().await;
+        assert_eq!(read.frames, 3);
+        assert_eq!(read.whole(), healthy_text());
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn frames_of_nothing_without_end_leave_others_a_turn() {
+    let upstream = Upstream::scripts([Script::sse().flood("")]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream);
+    let mut call = std::pin::pin!(service.oneshot(prompt("m")));
+
+    for _ in 0..3 {
+        // It would not come back.
+        assert!(poll_once(&mut call).is_pending());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
+    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(5)))
+        .layer(RetryBudgetLayer::new(no_delay()).hold(secs(5)))
+        .service(upstream);
+
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
 }

@@ -1,10 +1,12 @@
 //! The answers of failures: read a little, judged, and handed on whole.
 
 use http_body::Body;
+use http_body_util::{BodyExt, Empty};
+use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudgetLayer, Run, TerminalReason,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalReason,
     retry_budget::Retry,
     upstream::{Failure, FailureClass},
 };
@@ -185,4 +187,52 @@ async fn a_compressed_error_is_judged_by_its_head() {
     let failure = answer.extensions().get::<Failure>().unwrap();
     assert_eq!(failure.class, FailureClass::RateLimit);
     assert_eq!(failure.message, "");
+}
+
+/// A failure of 100 bytes of which 50 come.
+fn halved() -> Script {
+    let failed = Script::json().status(500).size(100);
+    failed.data([b'x'; 50]).fail("reset")
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_broke_while_it_was_held_has_no_length() {
+    let layer = ModelFallbackLayer::new([Candidate::new("a")]);
+    let service = layer.layer(Upstream::scripts([halved()]));
+
+    let body = service.oneshot(prompt("a")).await.unwrap();
+    let body = body.into_body();
+
+    assert_eq!(body.size_hint().exact(), None);
+    assert_eq!(body.size_hint().lower(), 50);
+    let read = body.read().await;
+    assert_eq!(read.text, "x".repeat(50));
+    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_broke_while_it_was_held_is_broken_on_the_wire() {
+    let service = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new([Candidate::new("a")]))
+        .service(Upstream::scripts([halved()]));
+    let server = hyper::service::service_fn(move |_| {
+        let service = service.clone();
+        async move { service.oneshot(prompt("a")).await }
+    });
+    let (near, far) = tokio::io::duplex(1024);
+    let server =
+        hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(far), server);
+    let server = tokio::spawn(server);
+    let (mut client, connection) = hyper::client::conn::http1::handshake(TokioIo::new(near))
+        .await
+        .unwrap();
+    let connection = tokio::spawn(connection);
+
+    let request = http::Request::post("/v1/chat/completions").body(Empty::<bytes::Bytes>::new());
+    let answer = client.send_request(request.unwrap()).await.unwrap();
+    // The head was sent before the error took the connection.
+    assert_eq!(answer.status(), 500);
+    answer.into_body().collect().await.unwrap_err();
+    server.await.unwrap().unwrap_err();
+    connection.abort();
 }

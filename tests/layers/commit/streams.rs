@@ -1,9 +1,12 @@
 //! Streams of events: held to the first content.
 
+use http::{HeaderValue, Response, header};
 use http_body::Body;
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
-use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+};
 
 use crate::commit::hold_stacks;
 use crate::support::{
@@ -250,4 +253,53 @@ async fn a_last_attempt_is_held_and_judged_as_the_first_is() {
     let text = answer.into_body().read().await.whole();
     assert_eq!(text, [PRELUDE, BUSY].concat());
     assert_eq!(upstream.calls(), 1);
+}
+
+/// As a layer does that compresses what it is given.
+fn compressed<B>(mut answer: Response<B>) -> Response<B> {
+    let gzip = HeaderValue::from_static("gzip");
+    answer.headers_mut().insert(header::CONTENT_ENCODING, gzip);
+    answer
+}
+
+/// As a layer does that makes something else of a stream.
+fn flattened<B>(mut answer: Response<B>) -> Response<B> {
+    let text = HeaderValue::from_static("text/plain");
+    answer.headers_mut().insert(header::CONTENT_TYPE, text);
+    answer
+}
+
+fn slow() -> Script {
+    let prelude = Script::sse().data(PRELUDE).wait(10.0);
+    prelude.data(chat("a")).wait(10.0).data(DONE)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .map_response(compressed)
+        .layer(StepTimeoutLayer::new(secs(60)))
+        .service(Upstream::scripts([slow()]));
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+
+    assert_eq!(start.elapsed(), secs(0));
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_was_made_a_text_on_the_way_is_held_to_its_end() {
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .map_response(flattened)
+        .layer(StepTimeoutLayer::new(secs(60)))
+        .service(Upstream::scripts([slow()]));
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+
+    assert_eq!(start.elapsed(), secs(20));
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
 }

@@ -11,8 +11,8 @@ use tower_agent::{
 
 use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, prompt_as, prompt_json, secs,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, prompt_as, prompt_json, run_on, secs,
 };
 
 const KIB: usize = 1024;
@@ -251,7 +251,7 @@ async fn the_answer_to_a_head_request_has_no_body_to_wait_for() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_reverse() {
-    let stream = [PRELUDE, &chat("a"), crate::support::DONE].concat();
+    let stream = [PRELUDE, &chat("a"), DONE].concat();
     for (script, asked, text) in [
         (Script::json().data(ANSWER), true, ANSWER),
         (healthy(), false, &*stream),
@@ -396,5 +396,23 @@ async fn bytes_that_are_held_are_progress_of_the_call() {
         assert_eq!(start.elapsed(), secs(54));
         assert_eq!(answer.into_body().read().await.whole(), "111111");
         assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_held_behind_all_that_was_announced_is_missed_by_nobody() {
+    let announced = Script::json().header("content-length", "2").size(2);
+    let announced = announced.data("{}");
+    for script in [announced.clone().data("").never(), announced.trailers()] {
+        for (_, service) in hold_stacks_for([script], Some(secs(1))) {
+            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let run = run_on(&answer);
+            let mut body = answer.into_body();
+
+            assert_eq!(body.token().await, "{}");
+            drop(body);
+
+            assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+        }
     }
 }

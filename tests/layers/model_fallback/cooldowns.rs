@@ -12,7 +12,7 @@ use std::time::Duration;
 use tower::Layer;
 use tower_agent::{Candidate, Cooldowns, ModelFallbackLayer, model_fallback::ModelFallback};
 
-use super::{asks, from, models, of_account};
+use super::{asks, at, from, models, of_account};
 use crate::support::{Upstream, healthy, secs};
 
 const INSTANT: Duration = Duration::from_nanos(1);

@@ -12,7 +12,8 @@ use tower_agent::{
 
 use super::{asks, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, failure, healthy, no_delay, prompt, run_on, secs, tries,
+    ERROR, ReadExt, Script, Upstream, UpstreamBody, failure, healthy, no_delay, prompt, run_on,
+    secs, tries,
 };
 
 type Finals = Arc<Mutex<Vec<bool>>>;
@@ -24,7 +25,7 @@ fn told(
     Finals,
     tower::util::BoxCloneService<
         Request<ReplayBody>,
-        http::Response<crate::support::UpstreamBody>,
+        http::Response<UpstreamBody>,
         tower_agent::BoxError,
     >,
 ) {

@@ -9,8 +9,8 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, prompt, reason_of,
-    secs,
+    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, prompt, prompt_json,
+    reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -214,4 +214,78 @@ async fn failures_of_calls_are_counted_on_their_run_if_a_budget_says_so() {
             .iter()
             .all(|reason| *reason == Some(server.clone()))
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_of_the_request_and_of_the_candidate_hold_together() {
+    let talking = Script::sse().repeat(10, 2.0, chat("a"));
+    let silent = Script::sse().data(chat("a")).never();
+    for (script, reason, at) in [
+        (talking, TerminalReason::HardCeiling, 5),
+        (silent, TerminalReason::StepTimeout, 3),
+    ] {
+        let limits = Limits {
+            step: Some(secs(3)),
+            ..Limits::default()
+        };
+        let service = ServiceBuilder::new()
+            .layer(ModelFallbackLayer::new(
+                [Candidate::new("a").limits(limits)],
+            ))
+            .layer(HardCeilingLayer::new(secs(600)))
+            .layer(StepTimeoutLayer::new(secs(600)))
+            .service(Upstream::scripts([script]));
+        let mut request = prompt("a");
+        request.extensions_mut().insert(Limits {
+            ceiling: Some(secs(5)),
+            ..Limits::default()
+        });
+        let start = Instant::now();
+
+        let answer = service.oneshot(request).await.unwrap();
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.reason(), Some(reason));
+        assert_eq!(start.elapsed(), secs(at));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_both_say_the_same_limit_the_requests_holds() {
+    let of = |seconds| Limits {
+        step: Some(secs(seconds)),
+        ..Limits::default()
+    };
+    for (of_request, of_candidate) in [(3, 8), (8, 3)] {
+        let candidate = Candidate::new("a").limits(of(of_candidate));
+        let service = ServiceBuilder::new()
+            .layer(ModelFallbackLayer::new([candidate]))
+            .layer(StepTimeoutLayer::new(secs(600)))
+            .service(Upstream::scripts([Script::before_head().never()]));
+        let mut request = prompt_json("a");
+        request.extensions_mut().insert(of(of_request));
+        let start = Instant::now();
+
+        let error = service.oneshot(request).await.unwrap_err();
+
+        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), secs(of_request));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_is_never_ready_has_its_share_of_the_time_and_no_more() {
+    let upstream = Upstream::scripts([failure(500)]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(9)))
+        .layer(models(["a", "b", "c"]))
+        .service(upstream.clone().busy(secs(6)));
+    let start = Instant::now();
+
+    let answer = service.oneshot(prompt("a")).await.unwrap();
+
+    // b is given up at half of the nine seconds; c finds the service ready.
+    assert_eq!(answer.headers()["x-served-model"], "c");
+    assert_eq!(start.elapsed(), secs(6));
+    assert!(upstream.requests()[1].body().contains(r#""c""#));
 }

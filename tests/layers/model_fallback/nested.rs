@@ -1,5 +1,6 @@
 //! Repeats of each candidate, inside.
 
+use http::StatusCode;
 use std::sync::{Arc, Mutex};
 
 use tokio::time::Instant;
@@ -12,8 +13,8 @@ use tower_agent::{
 
 use super::models;
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay,
-    prompt, prompt_as, reason_of, run_on, secs, tries,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, prompt_as, reason_of, run_on, secs, tries,
 };
 
 fn both(
@@ -187,10 +188,7 @@ async fn a_hook_that_refuses_another_candidate_hands_up_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_fallback_takes_the_commit_of_the_repeats() {
-    let broken = Script::sse()
-        .data(PRELUDE)
-        .data(crate::support::chat("a"))
-        .fail("reset");
+    let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
     let upstream = Upstream::scripts([failure(500), broken, healthy()]);
     let service = both(&no_delay(), &upstream);
     let run = Run::open();
@@ -199,7 +197,7 @@ async fn the_fallback_takes_the_commit_of_the_repeats() {
     let answer = service.oneshot(request).await.unwrap();
     let read = answer.into_body().read().await;
 
-    assert_eq!(read.text, [PRELUDE, &crate::support::chat("a")].concat());
+    assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
     assert_eq!(read.end.unwrap_err().to_string(), "reset");
     assert_eq!(upstream.models(), ["a", "a"]);
     let transport = TerminalReason::Failed(FailureClass::Transport);
@@ -251,8 +249,8 @@ async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_repeat_has_committed_is_not_cut_at_the_share() {
-    let slow = Script::sse().wait(9.0).data(crate::support::chat("a"));
-    let slow = slow.wait(15.0).data(crate::support::DONE);
+    let slow = Script::sse().wait(9.0).data(chat("a"));
+    let slow = slow.wait(15.0).data(DONE);
     let upstream = Upstream::scripts([failure(500), slow, healthy()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
@@ -263,9 +261,22 @@ async fn what_a_repeat_has_committed_is_not_cut_at_the_share() {
     assert_eq!(answer.headers()["x-served-model"], "a");
     let read = answer.into_body().read().await;
 
-    assert_eq!(
-        read.whole(),
-        crate::support::chat("a") + crate::support::DONE
-    );
+    assert_eq!(read.whole(), chat("a") + DONE);
     assert_eq!(start.elapsed(), secs(24));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_innermost_fallback_says_who_served() {
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(models(["a", "b"]))
+        .service(upstream.clone());
+
+    let answer = service.oneshot(prompt("a")).await.unwrap();
+
+    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(answer.status(), StatusCode::OK);
+    assert!(upstream.requests()[1].body().contains(r#""b""#));
+    answer.into_body().read().await;
 }

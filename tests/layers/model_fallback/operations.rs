@@ -8,9 +8,10 @@ use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, model_fallback::CoolingDown,
+    terminal_response::InvalidRequest,
 };
 
-use super::{asks, models, of_account};
+use super::{asks, at, models, of_account};
 use crate::support::{
     ERROR, ReadExt, Script, Upstream, failure, healthy, prompt, prompt_json, secs,
 };
@@ -43,8 +44,7 @@ fn asking(operation: &str, body: &'static str) -> Request<Full<Bytes>> {
 async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
     for (operation, body, served) in OPERATIONS {
         let upstream = Upstream::scripts([failure(500), Script::answer(200, served)]);
-        let elsewhere = Candidate::new("bb").base_url(Uri::from_static("http://two.test/api"));
-        let candidates = [Candidate::new("a"), elsewhere.unwrap()];
+        let candidates = [Candidate::new("a"), at("bb", "http://two.test/api")];
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
         let answer = service.oneshot(asking(operation, body)).await.unwrap();
@@ -194,4 +194,42 @@ async fn what_the_upstream_served_is_not_read_for_a_failure_that_it_quotes() {
     assert_eq!(serde_json::from_str::<Value>(&told).unwrap(), served);
     assert_eq!(upstream.calls(), 1);
     assert!(cooldowns.is_empty());
+}
+
+/// To a path at which no operation is known.
+fn unknown() -> Request<Full<Bytes>> {
+    let mut request = prompt_json("a");
+    *request.uri_mut() = Uri::from_static("/v1/threads");
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
+    let [near, far] = [Candidate::new("a"), at("b", "http://b.test/v1")];
+    for candidates in [[near.clone(), far.clone()], [far, near]] {
+        let upstream = Upstream::scripts([failure(500)]);
+        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+
+        let answer = service.oneshot(unknown()).await.unwrap();
+
+        assert_eq!(answer.status(), 500);
+        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(upstream.models(), ["a"]);
+        assert_eq!(upstream.requests()[0].uri, "/v1/threads");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refused() {
+    let upstream = Upstream::scripts([healthy()]);
+    let service = ModelFallbackLayer::new([at("b", "http://b.test/v1")]).layer(upstream.clone());
+
+    let error = service.oneshot(unknown()).await.unwrap_err();
+
+    let error = error.downcast::<InvalidRequest>().unwrap();
+    assert_eq!(
+        error.to_string(),
+        "no operation of a model is known at \"/v1/threads\""
+    );
+    assert_eq!(upstream.calls(), 0);
 }

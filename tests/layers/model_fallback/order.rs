@@ -8,9 +8,10 @@ use tower_agent::{
     terminal_response::InvalidRequest, upstream::FailureClass,
 };
 
-use super::models;
+use super::{at, models};
 use crate::support::{
-    ReadExt, Upstream, attach, failure, healthy, healthy_text, prompt, prompt_json, tries,
+    ReadExt, STOP, Script, Upstream, attach, content_block, failure, healthy, healthy_text, prompt,
+    prompt_json, tries,
 };
 
 #[tokio::test(start_paused = true)]
@@ -81,14 +82,9 @@ async fn without_candidates_requests_pass_as_they_are() {
 
 #[tokio::test(start_paused = true)]
 async fn candidates_at_places_of_their_own_are_asked_there() {
-    let place = |uri| Uri::from_static(uri);
     let candidates = [
-        Candidate::new("a")
-            .base_url(place("http://one.test/v1"))
-            .unwrap(),
-        Candidate::new("b")
-            .base_url(place("http://two.test/api/"))
-            .unwrap(),
+        at("a", "http://one.test/v1"),
+        at("b", "http://two.test/api/"),
     ];
     let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
@@ -270,4 +266,54 @@ async fn a_prompt_of_five_megabytes_falls_back_byte_for_byte() {
     // Compared at once: a failure need not print them.
     assert!(first.body().strip_prefix("{\"model\":\"a\"") == Some(&*rest));
     assert!(second.body().strip_prefix("{\"model\":\"bb\"") == Some(&*rest));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_model_at_two_upstreams_is_two_candidates() {
+    for urls in [
+        ["http://one.test/v1", "http://two.test/v1"],
+        ["http://one.test/v1", "http://one.test/backup/v1"],
+    ] {
+        let upstream = Upstream::scripts([failure(500), healthy()]);
+        let service = ModelFallbackLayer::new(urls.map(|url| at("m", url)));
+        let service = service.layer(upstream.clone());
+
+        let answer = service.oneshot(prompt("m")).await.unwrap();
+
+        assert_eq!(answer.status(), 200);
+        let asked: Vec<_> = upstream
+            .requests()
+            .iter()
+            .map(|it| it.uri.to_string())
+            .collect();
+        assert_eq!(asked, urls.map(|url| format!("{url}/chat/completions")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_model_in_two_dialects_is_two_candidates() {
+    let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];
+    let candidates = dialects.map(|dialect| Candidate::new("m").dialect(dialect));
+    let upstream = Upstream::scripts([Script::sse().data(content_block("a")).data(STOP)]);
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let mut request = prompt("m");
+    *request.uri_mut() = Uri::from_static("/v1/messages");
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), 200);
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_listed_twice_exactly_is_one_candidate() {
+    for candidate in [Candidate::new("m"), at("m", "http://one.test/v1")] {
+        let upstream = Upstream::scripts([failure(500)]);
+        let twice = [candidate.clone(), candidate];
+        let service = ModelFallbackLayer::new(twice).layer(upstream.clone());
+
+        service.oneshot(prompt("m")).await.unwrap();
+
+        assert_eq!(upstream.calls(), 1);
+    }
 }

@@ -1,7 +1,7 @@
 //! What one caller does must not harm another.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, StatusCode, Uri};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::Full;
 use tokio::time::advance;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
@@ -10,12 +10,11 @@ use tower_agent::{
     RetryBudgetLayer, Run, attempt::SideEffects, model_fallback::CoolingDown,
 };
 
-use super::models;
+use super::{at, models};
 use crate::support::{ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, secs};
 
 fn of_program() -> Candidate {
-    let elsewhere = Uri::from_static("http://one.test/v1");
-    let candidate = Candidate::new("a").base_url(elsewhere).unwrap();
+    let candidate = at("a", "http://one.test/v1");
     candidate.api_key("program").unwrap()
 }
 

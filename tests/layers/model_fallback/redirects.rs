@@ -1,30 +1,27 @@
 //! What a candidate's own upstream answers that is no answer of a model.
 
-use http::{Request, StatusCode, Uri};
+use http::{Request, StatusCode};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalReason, TerminalResponseLayer,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalResponseLayer,
     upstream::{FailureClass, Redirected},
 };
 
+use super::{at, failed};
 use crate::support::{
-    ReadExt, Script, Upstream, attach, healthy, healthy_text, no_delay, prompt, prompt_json, tries,
+    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
+    prompt_json, tries,
 };
 
 const STATUSES: [u16; 7] = [101, 103, 301, 304, 307, 308, 399];
 
 fn elsewhere(model: &str) -> Candidate {
-    let url = Uri::from_static("http://own.example/v1");
-    Candidate::new(model).base_url(url).unwrap()
+    at(model, "http://own.example/v1")
 }
 
 fn redirect(status: u16) -> Script {
     let script = Script::json().status(status);
     script.header("location", "http://other.example/")
-}
-
-fn redirected() -> TerminalReason {
-    TerminalReason::Failed(FailureClass::Redirect)
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,8 +40,8 @@ async fn alone_it_is_an_error_and_nobody_is_asked_again() {
         let found: &Redirected = error.downcast_ref().unwrap();
         assert_eq!(found.status, StatusCode::from_u16(status).unwrap());
         assert_eq!(upstream.calls(), 1);
-        assert_eq!(upstream.reasons(), [Some(redirected())]);
-        assert_eq!(call.terminal_reason(), Some(redirected()));
+        assert_eq!(upstream.reasons(), [failed(FailureClass::Redirect)]);
+        assert_eq!(call.terminal_reason(), failed(FailureClass::Redirect));
         assert_eq!(run.in_flight(), 0);
     }
 }
@@ -80,7 +77,7 @@ async fn the_next_candidate_is_asked_at_once() {
 /// It is in the list of what failed, with its status.
 #[tokio::test(start_paused = true)]
 async fn the_tries_tell_of_it() {
-    let upstream = Upstream::scripts([redirect(308), crate::support::failure(400)]);
+    let upstream = Upstream::scripts([redirect(308), failure(400)]);
     let layer = ModelFallbackLayer::new(["m", "n"].map(elsewhere));
     let answer = layer.layer(upstream).oneshot(prompt_json("m")).await;
     let told = tries(&answer.unwrap());

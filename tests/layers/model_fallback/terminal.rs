@@ -2,19 +2,19 @@
 
 use std::error::Error;
 
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
 use tokio::time::{Instant, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_agent::{
     BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget, Run, Scope,
-    StepTimeoutLayer, TerminalReason, Terminated,
+    StepTimeoutLayer, TerminalReason, Terminated, upstream::FailureClass,
 };
 
-use super::models;
+use super::{at, models};
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, prompt,
-    reason_of, secs,
+    Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, failure, healthy,
+    healthy_text, later, no_delay, prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -262,4 +262,81 @@ async fn a_run_that_is_over_before_the_call_asks_nobody() {
     assert_eq!(reason_of(&error), Some(TerminalReason::Shutdown));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_callers_run_id_reaches_nobody_who_is_not_trusted() {
+    let upstream = Upstream::scripts([failure(500)]);
+    let candidates = [Candidate::new("a"), at("b", "http://b.test/v1")];
+    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let mut request = prompt("a");
+    let id = HeaderValue::from_static("callers");
+    request.headers_mut().insert("x-run-id", id);
+
+    service.oneshot(request).await.unwrap();
+
+    assert_eq!(upstream.models(), ["a", "b"]);
+    assert_eq!(upstream.header("x-run-id"), [None, None]);
+}
+
+/// Fallbacks from `a` to `b`, with repeats of each.
+fn fallbacks(trusted: bool) -> Stack {
+    let candidates = ["a", "b"].map(|name| Candidate::new(name).trusted(trusted));
+    let fallback = ModelFallbackLayer::new(candidates);
+    Stack::default()
+        .layer(Place::Fallback, fallback)
+        .budget(no_delay())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_of_a_trusted_upstream_is_the_end_of_the_call() {
+    for (name, known) in [
+        ("turn_cap_reached", Some(TerminalReason::TurnCap)),
+        ("out_of_coffee", None),
+    ] {
+        let run = Run::open();
+        let (request, call) = attach(&run, prompt("a"));
+        let said = Script::terminated(name, &run.id().to_string()).status(422);
+        let upstream = Upstream::scripts([said, healthy()]);
+
+        let outcome = fallbacks(true).build(&upstream).ask(request).await;
+
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        let reason = outcome.reason.unwrap();
+        assert_eq!(reason.as_str(), name);
+        assert_eq!(known.is_none(), matches!(reason, TerminalReason::Custom(_)));
+        assert_eq!(known.unwrap_or(reason.clone()), reason);
+        assert_eq!(call.terminal_reason(), Some(reason));
+        assert_eq!(upstream.models(), ["a"]);
+        assert_eq!(run.terminal_reason(), None, "it has other calls");
+        assert_eq!(run.in_flight(), 0);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_word_of_others_ends_nothing() {
+    let run = Run::open();
+    let caller = TerminalReason::Failed(FailureClass::Caller);
+    for (name, status, asked, reason) in [
+        // Judged by its status where the name says nothing.
+        (
+            "out_of_coffee",
+            504,
+            ["a", "a"].as_slice(),
+            TerminalReason::Completed,
+        ),
+        ("out_of_coffee", 422, &["a"], caller.clone()),
+        // A limit would stop the same work again, but it is none of ours.
+        ("turn_cap_reached", 422, &["a"], caller),
+    ] {
+        let said = Script::terminated(name, &run.id().to_string()).status(status);
+        let upstream = Upstream::scripts([said, healthy()]);
+        let (request, call) = attach(&run, prompt("a"));
+
+        fallbacks(false).build(&upstream).ask(request).await.whole();
+
+        assert_eq!(upstream.models(), asked);
+        assert_eq!(call.terminal_reason(), Some(reason));
+        assert_eq!(run.terminal_reason(), None);
+    }
 }

@@ -1,6 +1,5 @@
 //! What failed decides who comes next.
 
-use http::Uri;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -8,7 +7,7 @@ use tower_agent::{
     upstream::FailureClass,
 };
 
-use super::models;
+use super::{at, models};
 use crate::support::{
     ERROR, PRELUDE, ReadExt, Script, Upstream, failure, healthy, healthy_text, prompt, prompt_as,
     secs,
@@ -56,8 +55,7 @@ async fn what_the_caller_did_wrong_goes_nowhere() {
         failure(422),
         Script::error_code(400, "content_filter"),
     ] {
-        let elsewhere = Uri::from_static("http://two.test/v1");
-        let other = Candidate::new("b").base_url(elsewhere).unwrap();
+        let other = at("b", "http://two.test/v1");
         let other = other.credential("other").context_window(1_000_000);
         let candidates = [Candidate::new("a").context_window(1_000), other];
         assert_eq!(asked(script.clone(), candidates).await, ["a"], "{script:?}");
@@ -98,14 +96,11 @@ async fn a_refused_or_empty_account_goes_to_another_account() {
 #[tokio::test(start_paused = true)]
 async fn a_region_that_is_not_served_goes_to_another_provider() {
     let script = || Script::error_code(403, "unsupported_country_region_territory");
-    let at = |name: &str, uri| {
-        let candidate = Candidate::new(name).api_key(name).unwrap();
-        candidate.base_url(Uri::from_static(uri)).unwrap()
-    };
-    let same = at("b", "http://one.test/v2");
-    let other = at("c", "http://two.test/v1");
+    let keyed = |name: &str, url| at(name, url).api_key(name).unwrap();
+    let same = keyed("b", "http://one.test/v2");
+    let other = keyed("c", "http://two.test/v1");
 
-    let candidates = [at("a", "http://one.test/v1"), same, other];
+    let candidates = [keyed("a", "http://one.test/v1"), same, other];
     assert_eq!(asked(script(), candidates).await, ["a", "c"]);
     assert_eq!(asked(script(), ["a", "b"].map(Candidate::new)).await, ["a"]);
 }

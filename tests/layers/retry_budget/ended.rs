@@ -21,7 +21,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, Script, Upstream, attach, failure, healthy, later, no_delay, prompt, reason_of, secs,
+    PRELUDE, Script, Upstream, attach, failure, healthy, later, no_delay, prompt, reason_of,
+    request, secs,
 };
 
 fn reasons() -> [TerminalReason; 5] {
@@ -241,7 +242,7 @@ async fn a_ceiling_of_the_run_that_is_set_in_the_backoff_ends_it() {
     let start = Instant::now();
 
     let waiting = waiting.oneshot(run.attach(prompt("m")));
-    let limits = limits.oneshot(run.attach(crate::support::request()));
+    let limits = limits.oneshot(run.attach(request()));
     let (waited, limited) = tokio::join!(waiting, limits);
 
     drop(limited.unwrap());
@@ -297,4 +298,41 @@ async fn a_run_that_is_over_before_the_call_starts_no_try() {
     assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.in_flight(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
+    let budget = no_delay().before_attempt(|next| {
+        next.run.run().end(TerminalReason::TurnCap);
+        false
+    });
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let run = Run::open();
+    let (request, call) = attach(&run, prompt("m"));
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_is_not_asked_for_a_run_that_is_over() {
+    let upstream = Upstream::script(failure(500)).busy(secs(3600));
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let run = Run::open();
+    let request = run.attach(prompt("m"));
+    let asked = upstream.clone();
+    let ended = later(5, move || {
+        run.end(TerminalReason::Aborted);
+        asked.readiness_polls()
+    });
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(upstream.readiness_polls(), ended.await.unwrap());
+    assert_eq!(upstream.calls(), 1);
 }

@@ -2,8 +2,8 @@
 
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
-    TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
+    Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run,
+    StepTimeoutLayer, TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
 };
 
 use crate::support::{
@@ -202,4 +202,25 @@ async fn nested_layers_repeat_a_silent_attempt_once() {
         .service(upstream.clone());
     service.oneshot(prompt("m")).await.unwrap_err();
     assert_eq!(upstream.models()[2..], ["m", "m", "n", "n"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_makes_no_attempt_pays_nothing_in() {
+    let budget = no_delay().shared(1.0, 0);
+    let upstream = Upstream::scripts([failure(500)]);
+    // Opened with the first attempt of the fallback, the limit has passed when
+    // the service is ready for the second.
+    let service = ServiceBuilder::new()
+        .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
+        .layer(HardCeilingLayer::new(secs(3)))
+        .layer(RetryBudgetLayer::new(
+            budget.clone().max_attempts_per_candidate(1),
+        ))
+        .service(upstream.clone().busy(secs(3)));
+
+    service.oneshot(prompt("a")).await.unwrap_err();
+
+    assert_eq!(upstream.calls(), 1);
+    assert!(budget.withdraw(Some("a")).is_some());
+    assert!(budget.withdraw(Some("b")).is_none());
 }

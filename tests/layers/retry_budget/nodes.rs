@@ -4,15 +4,16 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::Request;
 use http_body::Frame;
-use http_body_util::StreamBody;
+use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::time::timeout;
-use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
+use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_agent::{
-    BoxError, NodeKind, RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass,
+    BoxError, HardCeilingLayer, NodeKind, RetryBudgetLayer, Run, TerminalReason,
+    upstream::FailureClass,
 };
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, later,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, later,
     no_delay, prompt, prompt_json, reason_of, run_on, secs,
 };
 
@@ -22,10 +23,7 @@ fn failed() -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
-    for (script, text) in [
-        (healthy(), healthy_text()),
-        (failure(500), crate::support::ERROR.into()),
-    ] {
+    for (script, text) in [(healthy(), healthy_text()), (failure(500), ERROR.into())] {
         let upstream = Upstream::scripts([script]);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
@@ -307,4 +305,75 @@ async fn a_reason_of_the_run_is_an_error_of_the_run() {
     assert_eq!(reason_of(&error), Some(TerminalReason::Superseded));
     let ended = tower_agent::Terminated::find(&*error).unwrap();
     assert_eq!((ended.kind, &ended.run), (NodeKind::Run, &run.id()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_is_repeated_is_what_it_was_judged() {
+    let upstream = Upstream::scripts([Script::answer(200, ERROR), healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    let completed = Some(TerminalReason::Completed);
+    let judged = [failed(), completed];
+    assert_eq!(upstream.reasons(), judged);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
+    for run in [None, Some(Run::open())] {
+        let program = service_fn(|request: Request<Full<Bytes>>| async move {
+            let broken = Script::sse().data(chat("a")).fail("reset");
+            let [first, second] = [failure(500), broken]
+                .map(|script| RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([script])));
+            let failed = first.oneshot(request.clone()).await?;
+            assert_eq!(failed.status(), 500);
+            failed.into_body().read().await.whole();
+            second.oneshot(request).await
+        });
+        let service = HardCeilingLayer::new(secs(600)).layer(program);
+        let request = prompt("m");
+        let request = match &run {
+            Some(run) => run.attach(request),
+            None => request,
+        };
+
+        let answer = service.oneshot(request).await.unwrap();
+        let call = run_on(&answer);
+        answer.into_body().read().await.end.unwrap_err();
+
+        let transport = TerminalReason::Failed(FailureClass::Transport);
+        assert_eq!(call.terminal_reason(), Some(transport));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_comes_after_the_error_of_an_attempt() {
+    let upstream = Upstream::scripts([Script::sse().data(chat("a")).fail("reset")]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let run = upstream.requests()[0].run().run();
+    let mut body = answer.into_body();
+    body.frame().await.unwrap().unwrap();
+
+    body.frame().await.unwrap().unwrap_err();
+    run.end(TerminalReason::Shutdown);
+
+    assert!(body.frame().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_is_over_with_the_last_of_its_body_though_the_body_is_kept() {
+    let upstream = Upstream::scripts([healthy()]);
+    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let mut body = service.oneshot(prompt("m")).await.unwrap().into_body();
+
+    while let Some(frame) = body.frame().await {
+        frame.unwrap();
+    }
+
+    let run = upstream.requests()[0].run().run();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_eq!(run.in_flight(), 0);
 }

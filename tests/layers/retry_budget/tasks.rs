@@ -3,13 +3,14 @@
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::Request;
 use http_body_util::Full;
-use tokio::{task::JoinSet, time::Instant};
+use std::{sync::Arc, sync::atomic::AtomicUsize, sync::atomic::Ordering};
+use tokio::{task::JoinSet, task::yield_now, time::Instant};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason};
 
 use crate::support::{
-    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay, poll_once,
-    prompt, reason_of, secs,
+    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay,
+    poll_once, prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -89,7 +90,7 @@ async fn an_outage_makes_no_storm_however_many_calls_meet_it() {
 async fn a_panic_of_the_upstream_leaves_nothing_behind() {
     for script in [
         Script::before_head().panic(),
-        Script::sse().data(crate::support::PRELUDE).panic(),
+        Script::sse().data(PRELUDE).panic(),
         Script::json().status(500).panic(),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
@@ -104,4 +105,30 @@ async fn a_panic_of_the_upstream_leaves_nothing_behind() {
         assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
         assert_eq!(run.in_flight(), 0);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
+    let upstream = Upstream::scripts([failure(500)]);
+    let budget = no_delay().unshared().max_attempts_per_candidate(10_000);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(5)))
+        .layer(RetryBudgetLayer::new(budget))
+        .service(upstream.clone());
+    let turns = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&turns);
+    let other = tokio::spawn(async move {
+        for _ in 0..10 {
+            yield_now().await;
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        tokio::time::advance(secs(6)).await;
+    });
+
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(turns.load(Ordering::SeqCst), 10);
+    assert!(upstream.calls() < 10_000, "{}", upstream.calls());
+    other.await.unwrap();
 }

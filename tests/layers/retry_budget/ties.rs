@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
-    prompt, reason_of, request_of, secs,
+    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, reason_of, request_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -146,10 +146,7 @@ async fn a_step_window_of_the_instant_of_a_failure_wins() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_there_beats_the_ceiling_of_its_instant() {
     let late = Script::before_head().wait(10.0).head("text/event-stream");
-    let late = late
-        .data(PRELUDE)
-        .data(chat("a"))
-        .data(crate::support::DONE);
+    let late = late.data(PRELUDE).data(chat("a")).data(DONE);
     let upstream = Upstream::scripts([late.knows_its_end()]);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(10)))

@@ -2,16 +2,17 @@
 
 use bytes::Bytes;
 use http::Request;
-use http_body_util::Full;
-use tokio::time::Instant;
+use http_body_util::{Full, channel::Channel};
+use tokio::{time::Instant, time::timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_agent::{
-    BoxError, RetryBudgetLayer, Run, TerminalReason,
+    BoxError, HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason, TerminalResponseLayer,
     upstream::{FailureClass, TransportError},
 };
 
 use crate::support::{
-    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt, secs, tries,
+    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, poll_once, prompt,
+    reason_of, secs, tries,
 };
 
 fn gone() -> Option<BoxError> {
@@ -122,4 +123,59 @@ async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
 
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_was_not_ready_for_the_repeat_is_told_as_502() {
+    let gone = "the pool is gone".into();
+    let upstream = Upstream::scripts([failure(500)]).readiness([None, Some(gone)]);
+    let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+
+    let answer = service.oneshot(prompt("m")).await.unwrap();
+
+    assert_eq!(answer.status(), 502);
+    assert_eq!((upstream.calls(), upstream.readiness_polls()), (1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
+    let upstream = Upstream::scripts([failure(500), healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(5)))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone().busy(secs(5)));
+
+    let error = service.oneshot(prompt("m")).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_upload_holds_no_place_in_the_service() {
+    let upstream = Upstream::scripts([healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .layer(ConcurrencyLimitLayer::new(1))
+        .service(upstream.clone());
+    let (mut upload, body) = Channel::<bytes::Bytes>::new(1);
+    let slow = prompt("slow").map(|_| body);
+    let mut slow = Box::pin(service.clone().oneshot(slow));
+    assert!(poll_once(&mut slow).is_pending());
+
+    let other = timeout(secs(1), service.oneshot(prompt("m")));
+    let answer = other.await.unwrap().unwrap();
+
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    upload
+        .send_data(r#"{"model":"slow"}"#.into())
+        .await
+        .unwrap();
+    drop(upload);
+    let answer = slow.await.unwrap();
+    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(upstream.models(), ["m", "slow"]);
 }

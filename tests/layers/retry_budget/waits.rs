@@ -10,8 +10,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt,
-    reason_of, secs,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, no_delay,
+    prompt, reason_of, secs,
 };
 
 const PAST: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -159,8 +159,8 @@ async fn step_windows_stand_still_during_the_wait() {
         let late = Script::before_head()
             .wait(9.0)
             .head("text/event-stream")
-            .data(crate::support::chat("a"))
-            .data(crate::support::DONE);
+            .data(chat("a"))
+            .data(DONE);
         let upstream = Upstream::scripts([failure(429).header("retry-after", "45"), late]);
         let service = ServiceBuilder::new()
             .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
@@ -271,10 +271,7 @@ async fn an_upstream_that_is_overloaded_is_left_alone_for_longer() {
 async fn a_window_runs_again_after_the_wait() {
     let upstream = Upstream::scripts([
         failure(429).header("retry-after", "20"),
-        Script::sse()
-            .data(PRELUDE)
-            .data(crate::support::chat("a"))
-            .never(),
+        Script::sse().data(PRELUDE).data(chat("a")).never(),
     ]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
@@ -310,4 +307,28 @@ async fn a_caller_who_leaves_in_the_wait_takes_its_pause_along() {
     let reason = reason_of(&error.unwrap_err());
     assert_eq!(reason, Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(10));
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_of_one_run_that_fail_together_do_not_come_back_together() {
+    let mut apart = 0;
+    for _ in 0..8 {
+        let upstream = Upstream::scripts([failure(429), failure(429), healthy()]);
+        let service = RetryBudgetLayer::new(RetryBudget::new()).layer(upstream.clone());
+        let run = Run::open();
+        let start = Instant::now();
+
+        let calls = [(); 2].map(|()| service.clone().oneshot(run.attach(prompt("m"))));
+        let [one, other] = calls;
+        let (one, other) = tokio::join!(one, other);
+
+        for answer in [one.unwrap(), other.unwrap()] {
+            assert_eq!(answer.status(), 200);
+        }
+        let times = upstream.times(start);
+        assert_eq!(times.len(), 4);
+        apart += usize::from(times[2] != times[3]);
+    }
+    // Of waits of up to two seconds, in milliseconds, two may be the same.
+    assert!(apart >= 6, "{apart} of 8");
 }

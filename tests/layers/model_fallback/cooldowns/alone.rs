@@ -12,7 +12,7 @@ use tower_agent::{
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
 use crate::support::{
-    ReadExt, Script, Upstream, attach, failure, healthy, prompt, prompt_json, secs,
+    ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, prompt_json, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -191,7 +191,7 @@ async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
     ] {
         let upstream = Upstream::scripts([failure(500), healthy()]);
         let layer = models(["a"]).cooldowns(Cooldowns::new());
-        let budget = crate::support::no_delay().max_attempts_per_candidate(3);
+        let budget = no_delay().max_attempts_per_candidate(3);
         let repeats = RetryBudgetLayer::new(budget.max_retry_after(longest));
         let service = repeats.layer(layer.layer(upstream.clone()));
         let start = Instant::now();

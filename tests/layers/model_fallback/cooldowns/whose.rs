@@ -1,15 +1,9 @@
 //! What a failure is about: the model, the account, or the host.
 
-use http::Uri;
 use tower_agent::{Candidate, Cooldowns};
 
-use super::{asks, cooled, from, of_account};
+use super::{asks, at, cooled, from, of_account};
 use crate::support::{Script, failure, prompt};
-
-fn at(name: &str, uri: &'static str) -> Candidate {
-    let candidate = Candidate::new(name);
-    candidate.base_url(Uri::from_static(uri)).unwrap()
-}
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_or_a_missing_model_leaves_the_accounts_other_models() {

@@ -1,4 +1,4 @@
-//! The errors of a program's own work: its tools, and calls that it sends on.
+//! Errors of a run's tools, counted as those of its calls are.
 
 use std::future::pending;
 
@@ -6,15 +6,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
-use tower_agent::{
-    BoxError, HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
-    upstream::FailureClass,
-};
+use tower_agent::{BoxError, HardCeilingLayer, RetryBudget, Run, TerminalReason};
 
-use crate::support::{
-    ReadExt, Script, Upstream, attach, chat, failure, later, no_delay, prompt, reason_of, request,
-    run_on, secs,
-};
+use crate::support::{Outcome, attach, later, request, secs};
 
 #[tokio::test(start_paused = true)]
 async fn tools_of_a_run_of_one_call_are_limited() {
@@ -32,13 +26,9 @@ async fn tools_of_a_run_of_one_call_are_limited() {
     });
     let service = HardCeilingLayer::new(secs(600)).layer(agent);
 
-    let answer = service.oneshot(request()).await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    let reason = match answer {
-        Ok(answer) => answer.into_body().read().await.reason(),
-        Err(error) => reason_of(&error),
-    };
-    assert_eq!(reason, Some(TerminalReason::RetryBudget));
+    assert_eq!(outcome.terminated().reason, TerminalReason::RetryBudget);
 }
 
 /// A tool of `run` that is watched, or called, and never does anything.
@@ -79,33 +69,5 @@ async fn a_tool_that_is_cut_with_its_call_is_no_error_of_its_run() {
 
         assert!(ended.await.unwrap());
         assert_eq!(run.terminal_reason(), None);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
-    for run in [None, Some(Run::open())] {
-        let program = service_fn(|request: Request<Full<Bytes>>| async move {
-            let broken = Script::sse().data(chat("a")).fail("reset");
-            let [first, second] = [failure(500), broken]
-                .map(|script| RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([script])));
-            let failed = first.oneshot(request.clone()).await?;
-            assert_eq!(failed.status(), 500);
-            failed.into_body().read().await.whole();
-            second.oneshot(request).await
-        });
-        let service = HardCeilingLayer::new(secs(600)).layer(program);
-        let request = prompt("m");
-        let request = match &run {
-            Some(run) => run.attach(request),
-            None => request,
-        };
-
-        let answer = service.oneshot(request).await.unwrap();
-        let call = run_on(&answer);
-        answer.into_body().read().await.end.unwrap_err();
-
-        let transport = TerminalReason::Failed(FailureClass::Transport);
-        assert_eq!(call.terminal_reason(), Some(transport));
     }
 }
