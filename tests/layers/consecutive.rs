@@ -2,11 +2,10 @@
 
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
-    retry_budget::Count,
+    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, Run, TerminalReason, retry_budget::Count,
 };
 
-use crate::support::{ReadExt, Upstream, failure, healthy, no_delay, prompt, secs};
+use crate::support::{ReadExt, Stack, Upstream, failure, healthy, no_delay, prompt, secs};
 
 const IN_A_ROW: Option<TerminalReason> = Some(TerminalReason::ConsecutiveErrors);
 
@@ -83,12 +82,11 @@ async fn calls_count_once_and_those_that_complete_begin_anew() {
         let bad = [failure(500), failure(500)];
         let scripts = bad.clone().into_iter().chain([healthy()]).chain(bad);
         let upstream = Upstream::scripts(scripts);
-        let service = RetryBudgetLayer::new(budget(2).count(count)).layer(upstream.clone());
+        let stack = Stack::default().budget(budget(2).count(count));
         let run = Run::open();
         let call = async || {
             let request = run.attach(prompt("m"));
-            let answer = service.clone().oneshot(request).await.unwrap();
-            answer.into_body().read().await.whole();
+            stack.build(&upstream).ask(request).await.whole();
         };
         // Two tries each. The second call completes, and the row is over.
         call().await;

@@ -19,19 +19,18 @@ mod terminal;
 mod which;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, Uri, header::AUTHORIZATION};
+use http::{HeaderValue, Request, Response, Uri, header::AUTHORIZATION};
 use http_body::Body;
 use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer,
-    TerminalReason,
-    upstream::{Failure, FailureClass},
+    TerminalReason, upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
-    prompt, run_on, secs, tries,
+    ERROR, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, secs,
 };
 
 /// A layer with candidates of these names, at the upstream that there is.
@@ -107,17 +106,17 @@ fn failed(class: FailureClass) -> Option<TerminalReason> {
 #[tokio::test(start_paused = true)]
 async fn the_second_model_serves_when_the_first_fails() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.status(), StatusCode::OK);
-    assert_eq!(answer.headers()["x-served-model"], "b");
-    assert_eq!(answer.headers()["x-attempt"], "2");
-    assert!(answer.extensions().get::<Failure>().is_none());
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.status, 200);
+    assert_eq!(outcome.headers["x-served-model"], "b");
+    assert_eq!(outcome.headers["x-attempt"], "2");
+    assert!(outcome.failure.is_none());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.models(), ["a", "b"]);
     let completed = Some(TerminalReason::Completed);
     assert_eq!(
@@ -160,14 +159,14 @@ async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
         .header("retry-after", "7");
     let broken = Script::before_head().fail("reset");
     let upstream = Upstream::scripts([failure(500), broken, last]);
-    let service = models(["a", "b", "c"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b", "c"]);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
 
-    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(answer.headers()["x-request-id"], "r");
-    assert_eq!(answer.headers()["retry-after"], "7");
-    assert_eq!(answer.headers()["x-served-model"], "c");
+    assert_eq!(outcome.status, 503);
+    assert_eq!(outcome.headers["x-request-id"], "r");
+    assert_eq!(outcome.headers["retry-after"], "7");
+    assert_eq!(outcome.headers["x-served-model"], "c");
     let [server, transport] = [FailureClass::Server, FailureClass::Transport];
     let named = |name: &str, class| (Some(name.to_owned()), class);
     let told = [
@@ -175,9 +174,9 @@ async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
         named("b", transport),
         named("c", server),
     ];
-    assert_eq!(tries(&answer), told);
-    let run = run_on(&answer);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(outcome.tries, told);
+    let run = outcome.run();
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(run.terminal_reason(), failed(server));
     assert_eq!(run.in_flight(), 0);
 }
@@ -202,16 +201,15 @@ async fn when_all_broke_the_last_error_is_handed_up_itself() {
 async fn nothing_is_tried_after_the_commit() {
     let broken = Script::sse().data(chat("a")).fail("reset");
     let upstream = Upstream::scripts([broken, healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = service.oneshot(request).await.unwrap();
-    assert_eq!(answer.headers()["x-served-model"], "a");
-    let read = answer.into_body().read().await;
+    let outcome = stack.ask(request).await;
+    assert_eq!(outcome.headers["x-served-model"], "a");
 
-    assert_eq!(read.text, chat("a"));
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(outcome.text, chat("a"));
+    assert_eq!(outcome.error.unwrap().to_string(), "reset");
     assert_eq!(upstream.calls(), 1);
     assert_eq!(call.terminal_reason(), failed(FailureClass::Transport));
     assert_eq!(run.in_flight(), 0);
@@ -221,13 +219,13 @@ async fn nothing_is_tried_after_the_commit() {
 async fn an_upstreams_own_error_after_the_commit_passes_unchanged() {
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"overloaded_error\"}}\n\n";
     let upstream = Upstream::scripts([Script::sse().data(chat("a")).data(event), healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), chat("a") + event);
+    assert_eq!(outcome.whole(), chat("a") + event);
     assert_eq!(upstream.calls(), 1);
     assert_eq!(call.terminal_reason(), failed(FailureClass::Overloaded));
 }

@@ -15,14 +15,11 @@ mod waits;
 
 use http::StatusCode;
 use tower::{Layer, ServiceExt};
-use tower_agent::{
-    RetryBudgetLayer, Run, TerminalReason,
-    upstream::{Failure, FailureClass},
-};
+use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
 
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
-    run_on, tries,
+    ERROR, ReadExt, Script, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay,
+    prompt, run_on,
 };
 
 #[tokio::test(start_paused = true)]
@@ -75,20 +72,20 @@ async fn without_a_node_the_run_is_the_call() {
 #[tokio::test(start_paused = true)]
 async fn the_last_answer_is_handed_on_byte_for_byte() {
     let upstream = Upstream::scripts([failure(500), failure(503).header("x-request-id", "r")]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.ask(prompt("m")).await;
 
-    assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(answer.headers()["x-request-id"], "r");
-    let failure = answer.extensions().get::<Failure>().unwrap().clone();
+    assert_eq!(outcome.status, 503);
+    assert_eq!(outcome.headers["x-request-id"], "r");
+    let failure = outcome.failure.clone().unwrap();
     assert_eq!(failure.class, FailureClass::Server);
     assert_eq!(
-        tries(&answer),
+        outcome.tries,
         [(None, failure.class), (None, failure.class)]
     );
-    let run = run_on(&answer);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let run = outcome.run();
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(upstream.calls(), 2);
     assert_eq!(
         run.terminal_reason(),
@@ -122,11 +119,11 @@ async fn the_number_of_the_try_is_on_the_request_and_on_the_answer() {
     let scripts = [failure(500), failure(500), healthy()];
     let upstream = Upstream::scripts(scripts);
     let budget = no_delay().max_attempts_per_candidate(5);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.ask(prompt("m")).await;
 
-    assert_eq!(answer.headers()["x-attempt"], "3");
+    assert_eq!(outcome.headers["x-attempt"], "3");
     let sent = ["1", "2", "3"].map(|number| Some(number.to_owned()));
     assert_eq!(upstream.header("x-attempt"), sent);
 }
@@ -134,10 +131,10 @@ async fn the_number_of_the_try_is_on_the_request_and_on_the_answer() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_succeeds_carries_no_failure() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.ask(prompt("m")).await;
 
-    assert!(answer.extensions().get::<Failure>().is_none());
+    assert!(outcome.failure.is_none());
     assert_eq!(upstream.calls(), 2);
 }

@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, PING, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, later, poll_body,
-    reason_of, request, request_of, secs,
+    DONE, Outcome, PING, Place, ReadExt, Script, Stack, Upstream, UpstreamBody, call_of, chat,
+    later, poll_body, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -34,16 +34,10 @@ async fn of_equal_ceilings_on_run_and_call_the_runs_is_latched_in_either_order()
             .layer(HardCeilingLayer::new(WINDOW).scope(inner))
             .service(upstream);
 
-        let read = service
-            .oneshot(run.attach(request()))
-            .await
-            .unwrap()
-            .into_body()
-            .read()
-            .await;
+        let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
         assert_eq!(
-            origin(&read.end.unwrap_err()),
+            origin(&outcome.error.unwrap()),
             (NodeKind::Run, TerminalReason::HardCeiling)
         );
         assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
@@ -64,12 +58,12 @@ async fn of_equal_step_windows_on_run_and_call_the_runs_is_latched_in_either_ord
                 .layer(StepTimeoutLayer::new(WINDOW).scope(inner))
                 .service(upstream);
 
-            let error = match service.oneshot(run.attach(request())).await {
-                Ok(answer) => answer.into_body().read().await.end.unwrap_err(),
-                Err(error) => error,
-            };
+            let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
-            assert_eq!(origin(&error), (NodeKind::Run, TerminalReason::StepTimeout));
+            assert_eq!(
+                origin(&outcome.error.unwrap()),
+                (NodeKind::Run, TerminalReason::StepTimeout)
+            );
         }
     }
 }
@@ -87,16 +81,10 @@ async fn the_runs_caller_deadline_beats_the_calls_ceiling_of_the_same_instant() 
         .layer(HardCeilingLayer::new(WINDOW))
         .service(upstream);
 
-    let read = service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
     assert_eq!(
-        origin(&read.end.unwrap_err()),
+        origin(&outcome.error.unwrap()),
         (NodeKind::Run, TerminalReason::CallerDeadline)
     );
 }
@@ -146,21 +134,17 @@ async fn on_one_node_ceiling_step_and_deadline_come_in_that_order() {
 async fn an_inner_window_and_an_outer_ceiling_of_one_instant_are_the_outer_nodes_ceiling() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().never());
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(WINDOW).scope(Scope::Run))
-        .layer(StepTimeoutLayer::new(WINDOW))
-        .service(upstream);
+    let stack = Stack::default()
+        .layer(
+            Place::Ceiling,
+            HardCeilingLayer::new(WINDOW).scope(Scope::Run),
+        )
+        .layer(Place::Step, StepTimeoutLayer::new(WINDOW));
 
-    let read = service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = stack.build(&upstream).ask(run.attach(request())).await;
 
     assert_eq!(
-        origin(&read.end.unwrap_err()),
+        origin(&outcome.error.unwrap()),
         (NodeKind::Run, TerminalReason::HardCeiling)
     );
 }
@@ -198,16 +182,10 @@ async fn an_error_in_the_instant_in_which_both_windows_pass_is_the_outermosts() 
         .layer(StepTimeoutLayer::new(WINDOW))
         .service(upstream);
 
-    let read = service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
     assert_eq!(
-        origin(&read.end.unwrap_err()),
+        origin(&outcome.error.unwrap()),
         (NodeKind::Run, TerminalReason::StepTimeout)
     );
 }
@@ -220,15 +198,9 @@ async fn an_error_in_the_instant_of_an_outer_window_is_not_settled_as_a_failure_
         .layer(RunLayer::new(RunRegistry::new()))
         .service(upstream.clone());
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
     assert_eq!(
         upstream.run().run().terminal_reason(),
         Some(TerminalReason::StepTimeout)
@@ -583,15 +555,9 @@ async fn every_layer_twice_in_one_stack_measures_once() {
         .layer(StepTimeoutLayer::new(WINDOW * 2))
         .service(upstream.clone());
 
-    let read = service
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(request())).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
     assert!(upstream.run().terminated().unwrap().also.is_empty());
 }
 
@@ -671,16 +637,10 @@ async fn a_runs_window_that_a_ping_interrupts_in_the_instant_it_passes_beats_a_c
         .layer(HardCeilingLayer::new(WINDOW))
         .service(upstream);
 
-    let read = service
-        .oneshot(run.attach(request()))
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
 
     assert_eq!(
-        origin(&read.end.unwrap_err()),
+        origin(&outcome.error.unwrap()),
         (NodeKind::Run, TerminalReason::StepTimeout)
     );
 }

@@ -3,14 +3,13 @@
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer,
-    TerminalReason,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
 };
 
 use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, no_delay,
-    poll_once, prompt, reason_of, secs,
+    DONE, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, healthy,
+    healthy_text, no_delay, poll_once, prompt, secs,
 };
 
 const KIB: usize = 1024;
@@ -20,15 +19,14 @@ async fn two_hundred_and_fifty_six_events_are_a_commit() {
     for (events, calls) in [(255, 2), (256, 1)] {
         let script = Script::sse().repeat(events, 0.0, PRELUDE).fail("reset");
         for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
-            let read = answer.into_body().read().await;
+            let outcome = service.ask(prompt("m")).await;
 
             assert_eq!(upstream.calls(), calls);
             if calls == 1 {
-                assert_eq!(read.text, PRELUDE.repeat(256));
-                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+                assert_eq!(outcome.text, PRELUDE.repeat(256));
+                assert_eq!(outcome.error.unwrap().to_string(), "reset");
             } else {
-                assert_eq!(read.whole(), healthy_text());
+                assert_eq!(outcome.whole(), healthy_text());
             }
         }
     }
@@ -40,15 +38,14 @@ async fn two_hundred_and_fifty_six_kib_are_a_commit() {
     for (kib, calls) in [(256, 2), (257, 1)] {
         let script = Script::sse().repeat(kib, 0.0, &comment).fail("reset");
         for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
-            let read = answer.into_body().read().await;
+            let outcome = service.ask(prompt("m")).await;
 
             assert_eq!(upstream.calls(), calls, "{kib}");
             if calls == 1 {
-                assert_eq!(read.text.len(), kib * KIB);
-                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+                assert_eq!(outcome.text.len(), kib * KIB);
+                assert_eq!(outcome.error.unwrap().to_string(), "reset");
             } else {
-                assert_eq!(read.whole(), healthy_text());
+                assert_eq!(outcome.whole(), healthy_text());
             }
         }
     }
@@ -106,9 +103,9 @@ async fn a_hold_commits_nothing_of_which_there_is_no_head() {
 async fn a_failure_within_the_hold_is_another_try() {
     let script = Script::sse().data(PRELUDE).wait(4.0).fail("reset");
     for (upstream, service) in hold_stacks_for([script, healthy()], Some(secs(5))) {
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = service.ask(prompt("m")).await;
 
-        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+        assert_eq!(outcome.whole(), healthy_text());
         assert_eq!(upstream.calls(), 2);
     }
 }
@@ -118,11 +115,10 @@ async fn empty_frames_are_not_held() {
     let silent = (0..100_000).fold(Script::sse(), |script, _| script.data(""));
     let script = silent.data(PRELUDE).data(chat("a")).data(DONE);
     for (upstream, service) in hold_stacks([script]) {
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = service.ask(prompt("m")).await;
 
-        let read = answer.into_body().read().await;
-        assert_eq!(read.frames, 3);
-        assert_eq!(read.whole(), healthy_text());
+        assert_eq!(outcome.frames, 3);
+        assert_eq!(outcome.whole(), healthy_text());
         assert_eq!(upstream.calls(), 1);
     }
 }
@@ -142,12 +138,13 @@ async fn frames_of_nothing_without_end_leave_others_a_turn() {
 #[tokio::test(start_paused = true)]
 async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
     let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(5)))
-        .layer(RetryBudgetLayer::new(no_delay()).hold(secs(5)))
-        .service(upstream);
+    let stack = Stack::default().ceiling(5).layer(
+        Place::Retry,
+        RetryBudgetLayer::new(no_delay()).hold(secs(5)),
+    );
 
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
 }

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::Instant;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, Run, StepTimeoutLayer,
+    Candidate, ModelFallbackLayer, Run,
     TerminalReason::{Completed, StepTimeout},
     upstream::{Failure, FailureClass},
 };
 
-use crate::support::{ReadExt, Script, Upstream, attach, secs};
+use crate::support::{ReadExt, Script, Stack, Upstream, attach, secs};
 
 /// What a stream amounts to, as far as the first candidate is concerned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -303,20 +303,11 @@ async fn empty_deltas_are_silence_before_the_commit_and_after_it() {
                 let begun = [dialect.prelude, content].concat();
                 let silent = Script::sse().data(begun).repeat(100, 3.0, empty);
                 let upstream = Upstream::scripts([silent, Script::sse().data(dialect.healthy())]);
-                let service = ServiceBuilder::new()
-                    .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
-                    .layer(StepTimeoutLayer::new(secs(10)))
-                    .service(upstream.clone());
+                let stack = Stack::default().candidates(["a", "b"]).attempt_step(10);
                 let start = Instant::now();
                 let (request, _call) = attach(&Run::open(), dialect.asks());
 
-                let read = service
-                    .oneshot(request)
-                    .await
-                    .unwrap()
-                    .into_body()
-                    .read()
-                    .await;
+                let outcome = stack.build(&upstream).ask(request).await;
 
                 let told: Vec<_> = reasons.into_iter().flatten().collect();
                 let what = format!("{content:?} {empty}");
@@ -327,9 +318,9 @@ async fn empty_deltas_are_silence_before_the_commit_and_after_it() {
                     told.iter().cloned().map(Some).collect::<Vec<_>>()
                 );
                 if served.is_empty() {
-                    assert_eq!(read.reason(), Some(StepTimeout), "{what}");
+                    assert_eq!(outcome.terminated().reason, StepTimeout, "{what}");
                 } else {
-                    assert_eq!(read.whole(), served, "{what}");
+                    assert_eq!(outcome.whole(), served, "{what}");
                 }
             }
         }

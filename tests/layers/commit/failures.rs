@@ -54,9 +54,9 @@ async fn a_slow_error_is_given_a_second() {
     for (upstream, service) in hold_stacks([slow.clone(), healthy()]) {
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = service.ask(prompt("m")).await;
 
-        assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+        assert_eq!(outcome.whole(), healthy_text());
         assert_eq!(upstream.times(start), [secs(0), secs(1)]);
     }
     let (_, service) = once(slow);
@@ -130,9 +130,9 @@ async fn an_error_without_a_body_is_judged_by_its_status() {
         Script::json().status(500).knows_its_end(),
     ] {
         for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+            assert_eq!(outcome.whole(), healthy_text());
             assert_eq!(upstream.calls(), 2);
         }
     }

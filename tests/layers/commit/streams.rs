@@ -34,13 +34,11 @@ async fn nothing_of_a_failed_attempt_reaches_the_caller() {
         Script::sse().data(&BUSY[..20]).data(&BUSY[20..]),
     ] {
         for (upstream, service) in hold_stacks([failed.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(answer.headers()["x-attempt"], "2");
-            let read = answer.into_body().read().await;
-            assert_eq!(read.text, healthy_text());
-            assert!(read.trailers.is_none());
-            read.end.unwrap();
+            assert_eq!(outcome.headers["x-attempt"], "2");
+            assert_eq!(outcome.whole(), healthy_text());
+            assert!(outcome.trailers.is_none());
             assert_eq!(upstream.calls(), 2, "{failed:?}");
         }
     }
@@ -68,12 +66,10 @@ async fn the_bytes_of_the_answer_that_serves_are_those_of_the_upstream() {
         .data(&events[PRELUDE.len()..]);
     for script in [whole, by_byte.trailers(), slow.trailers()] {
         for (upstream, service) in hold_stacks([script.clone()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
-            let read = answer.into_body().read().await;
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(read.text, events);
-            assert_eq!(read.trailers.unwrap()["x-sum"], "42");
-            read.end.unwrap();
+            assert_eq!(outcome.whole(), events);
+            assert_eq!(outcome.trailers.unwrap()["x-sum"], "42");
             assert_eq!(upstream.calls(), 1);
         }
     }
@@ -114,9 +110,9 @@ async fn a_failure_right_behind_the_first_content_is_the_callers() {
         Script::sse().data(chat("a")).data(BUSY),
     ] {
         for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), chat("a") + BUSY);
+            assert_eq!(outcome.whole(), chat("a") + BUSY);
             assert_eq!(upstream.calls(), 1);
         }
     }
@@ -141,9 +137,9 @@ async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
                 let run = Run::open();
                 let (request, call) = attach(&run, prompt("m"));
 
-                let answer = service.oneshot(request).await.unwrap();
+                let outcome = service.ask(request).await;
 
-                assert_eq!(answer.into_body().read().await.whole(), events);
+                assert_eq!(outcome.whole(), events);
                 assert_eq!(upstream.calls(), 1, "{events}");
                 assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
                 assert_eq!(run.in_flight(), 0);
@@ -181,9 +177,9 @@ async fn an_anthropic_stream_is_held_to_its_first_content_too() {
             let mut request = prompt("m");
             *request.uri_mut() = http::Uri::from_static("/v1/messages");
 
-            let answer = service.oneshot(request).await.unwrap();
+            let outcome = service.ask(request).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), text);
+            assert_eq!(outcome.whole(), text);
             assert_eq!(upstream.calls(), 2);
         }
     }
@@ -197,11 +193,10 @@ async fn a_stream_that_is_cut_after_the_commit_is_the_callers() {
             let run = Run::open();
             let (request, call) = attach(&run, prompt("m"));
 
-            let answer = service.oneshot(request).await.unwrap();
-            let read = answer.into_body().read().await;
+            let outcome = service.ask(request).await;
 
-            assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
-            assert!(read.end.unwrap_err().is::<tower_agent::sse::Truncated>());
+            assert_eq!(outcome.text, [PRELUDE, &chat("a")].concat());
+            assert!(outcome.error.unwrap().is::<tower_agent::sse::Truncated>());
             assert_eq!(upstream.calls(), 1);
             let transport = TerminalReason::Failed(FailureClass::Transport);
             assert_eq!(call.terminal_reason(), Some(transport));
@@ -232,9 +227,9 @@ async fn events_that_are_split_anywhere_are_held_as_well() {
         let (head, tail) = events.as_bytes().split_at(at);
         let script = Script::sse().data(head).wait(1.0).data(tail);
         for (upstream, service) in hold_stacks([first.clone(), script.clone()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), events);
+            assert_eq!(outcome.whole(), events);
             assert_eq!(upstream.calls(), 2);
         }
     }

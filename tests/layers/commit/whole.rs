@@ -11,8 +11,8 @@ use tower_agent::{
 
 use crate::commit::{hold_stacks, hold_stacks_for};
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, prompt_as, prompt_json, run_on, secs,
+    DONE, ERROR, PRELUDE, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy,
+    healthy_text, no_delay, prompt, prompt_as, prompt_json, run_on, secs,
 };
 
 const KIB: usize = 1024;
@@ -45,11 +45,10 @@ async fn an_answer_is_held_to_its_end() {
 #[tokio::test(start_paused = true)]
 async fn trailers_of_a_held_answer_are_handed_on() {
     for (_, service) in hold_stacks([Script::json().data("{}").trailers()]) {
-        let answer = service.oneshot(prompt_json("m")).await.unwrap();
-        let read = answer.into_body().read().await;
+        let outcome = service.ask(prompt_json("m")).await;
 
-        assert_eq!(read.text, "{}");
-        assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+        assert_eq!(outcome.text, "{}");
+        assert_eq!(outcome.trailers.unwrap()["x-sum"], "42");
     }
 }
 
@@ -57,9 +56,9 @@ async fn trailers_of_a_held_answer_are_handed_on() {
 async fn an_answer_that_breaks_is_another_try() {
     let broken = Script::json().data(&ANSWER[..9]).wait(3.0).fail("reset");
     for (upstream, service) in hold_stacks([broken, Script::json().data(ANSWER)]) {
-        let answer = service.oneshot(prompt_json("m")).await.unwrap();
+        let outcome = service.ask(prompt_json("m")).await;
 
-        assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+        assert_eq!(outcome.whole(), ANSWER);
         assert_eq!(upstream.calls(), 2);
     }
 }
@@ -70,15 +69,14 @@ async fn two_hundred_and_fifty_six_kib_of_an_answer_are_a_commit() {
     for (frames, calls) in [(256, 2), (257, 1)] {
         let script = Script::json().repeat(frames, 0.0, &kib).fail("reset");
         for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
-            let answer = service.oneshot(prompt_json("m")).await.unwrap();
-            let read = answer.into_body().read().await;
+            let outcome = service.ask(prompt_json("m")).await;
 
             assert_eq!(upstream.calls(), calls);
             if calls == 1 {
-                assert_eq!(read.text.len(), frames * KIB);
-                assert_eq!(read.end.unwrap_err().to_string(), "reset");
+                assert_eq!(outcome.text.len(), frames * KIB);
+                assert_eq!(outcome.error.unwrap().to_string(), "reset");
             } else {
-                assert_eq!(read.whole(), healthy_text());
+                assert_eq!(outcome.whole(), healthy_text());
             }
         }
     }
@@ -148,9 +146,9 @@ async fn a_compressed_answer_is_committed_by_its_first_byte() {
             assert_eq!(upstream.calls(), 1);
         }
         for (upstream, service) in hold_stacks([gzip.fail("reset"), healthy()]) {
-            let answer = service.oneshot(prompt("m")).await.unwrap();
+            let outcome = service.ask(prompt("m")).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+            assert_eq!(outcome.whole(), healthy_text());
             assert_eq!(upstream.calls(), 2);
         }
     }
@@ -166,9 +164,9 @@ async fn an_error_under_a_good_status_is_a_failure() {
         Script::answer(200, message),
     ] {
         for (upstream, service) in hold_stacks([script.clone(), Script::json().data(ANSWER)]) {
-            let answer = service.oneshot(prompt_json("m")).await.unwrap();
+            let outcome = service.ask(prompt_json("m")).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+            assert_eq!(outcome.whole(), ANSWER);
             assert_eq!(upstream.calls(), 2, "{script:?}");
         }
     }
@@ -180,10 +178,10 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
         let run = Run::open();
         let (request, call) = attach(&run, prompt_json("m"));
 
-        let answer = service.oneshot(request).await.unwrap();
+        let outcome = service.ask(request).await;
 
-        assert_eq!(answer.status(), 200);
-        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.whole(), ERROR);
         assert_eq!(upstream.calls(), 2);
         let failed = TerminalReason::Failed(FailureClass::Server);
         assert_eq!(call.terminal_reason(), Some(failed));
@@ -194,14 +192,13 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_is_counted_on_the_run() {
     let upstream = Upstream::scripts([Script::answer(200, ERROR)]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
 
     for _ in 0..4 {
         assert_eq!(run.terminal_reason(), None);
         let request = run.attach(prompt_json("m"));
-        let answer = service.clone().oneshot(request).await.unwrap();
-        answer.into_body().read().await.whole();
+        stack.ask(request).await.whole();
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
@@ -216,10 +213,10 @@ async fn answers_without_a_body_and_redirects_are_handed_on_at_once() {
                 let run = Run::open();
                 let (request, call) = attach(&run, prompt_json("m"));
 
-                let answer = service.oneshot(request).await.unwrap();
+                let outcome = service.ask(request).await;
 
-                assert_eq!(answer.status().as_u16(), status);
-                assert_eq!(answer.into_body().read().await.whole(), "");
+                assert_eq!(outcome.status, status);
+                assert_eq!(outcome.whole(), "");
                 assert_eq!(upstream.calls(), 1);
                 assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
                 assert_eq!(run.in_flight(), 0);
@@ -257,9 +254,9 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
         (healthy(), false, &*stream),
     ] {
         for (upstream, service) in hold_stacks([script.clone()]) {
-            let answer = service.oneshot(prompt_as("m", asked)).await.unwrap();
+            let outcome = service.ask(prompt_as("m", asked)).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), text);
+            assert_eq!(outcome.whole(), text);
             assert_eq!(upstream.calls(), 1);
         }
     }
@@ -273,9 +270,9 @@ async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
         for (upstream, service) in
             hold_stacks([Script::json().data(half), Script::json().data(ANSWER)])
         {
-            let answer = service.oneshot(prompt_as("m", asked)).await.unwrap();
+            let outcome = service.ask(prompt_as("m", asked)).await;
 
-            assert_eq!(answer.into_body().read().await.whole(), ANSWER);
+            assert_eq!(outcome.whole(), ANSWER);
             assert_eq!(upstream.calls(), 2);
         }
         for (upstream, service) in hold_stacks([Script::json().data(half)]) {
@@ -369,16 +366,16 @@ async fn broken_json_behind_a_hold_does_not_end_cleanly() {
         Script::json().wait(30.0).data("{"),
     ] {
         for (_, service) in hold_stacks_for([script.clone()], Some(secs(5))) {
-            let answer = service.oneshot(prompt_json("m")).await.unwrap();
+            let outcome = service.ask(prompt_json("m")).await;
 
-            let error = answer.into_body().read().await.end.unwrap_err();
+            let error = outcome.error.unwrap();
             assert!(error.is::<IncompleteJson>(), "{error}");
         }
     }
     let script = Script::json().data("[1,").wait(30.0).data("2]\n");
     for (_, service) in hold_stacks_for([script], Some(secs(5))) {
-        let answer = service.oneshot(prompt_json("m")).await.unwrap();
-        assert_eq!(answer.into_body().read().await.whole(), "[1,2]\n");
+        let outcome = service.ask(prompt_json("m")).await;
+        assert_eq!(outcome.whole(), "[1,2]\n");
     }
 }
 

@@ -7,7 +7,7 @@ use tower_agent::{
 
 use super::failed;
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, no_delay, prompt,
+    PRELUDE, ReadExt, Script, Stack, Upstream, chat, failure, healthy, no_delay, prompt,
 };
 
 #[tokio::test(start_paused = true)]
@@ -59,10 +59,9 @@ async fn what_fails_after_its_first_content_is_counted_by_who_served_it() {
 async fn an_attempt_that_is_left_for_another_credential_is_what_it_was_judged() {
     let upstream = Upstream::scripts([Script::error_code(429, "insufficient_quota"), healthy()]);
     let candidates = ["a", "b"].map(|name| Candidate::new(name).credential(name));
-    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let stack = Stack::default().fallback(candidates).build(&upstream);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    answer.into_body().read().await.whole();
+    stack.ask(prompt("a")).await.whole();
 
     let completed = Some(TerminalReason::Completed);
     let judged = [failed(FailureClass::Quota), completed];

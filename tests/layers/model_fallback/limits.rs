@@ -4,13 +4,13 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, Limits, ModelFallbackLayer, RetryBudget, Run, Scope,
-    StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+    TerminalReason, upstream::FailureClass,
 };
 
 use super::models;
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, prompt, prompt_json,
-    reason_of, secs,
+    DONE, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, failure,
+    healthy, prompt, prompt_json, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -22,20 +22,20 @@ async fn each_candidate_gets_its_share_of_the_time_that_is_left() {
             Script::json().data("{").never(),
         ] {
             let upstream = Upstream::scripts([script]);
-            let service = ServiceBuilder::new()
-                .layer(HardCeilingLayer::new(secs(30)).scope(scope))
-                .layer(models(["a", "b", "c"]))
-                .service(upstream.clone());
+            let stack = Stack::default()
+                .layer(Place::Ceiling, HardCeilingLayer::new(secs(30)).scope(scope))
+                .candidates(["a", "b", "c"]);
             let run = Run::open();
             let (request, call) = attach(&run, prompt("a"));
             let start = Instant::now();
 
-            let error = service.oneshot(request).await.unwrap_err();
+            let outcome = stack.build(&upstream).ask(request).await;
 
-            assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
+            assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
             assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
             assert_eq!(upstream.times(start), [secs(0), secs(10), secs(20)]);
-            assert_eq!(start.elapsed(), secs(30));
+            assert_eq!(outcome.at, secs(30));
             assert_eq!(run.in_flight(), 0);
         }
     }
@@ -65,17 +65,13 @@ async fn a_share_is_a_limit_to_the_commit_and_no_further() {
         .repeat(18, 1.0, chat("b"))
         .data(DONE);
     let upstream = Upstream::scripts([slow, healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(30)))
-        .layer(models(["a", "b", "c"]))
-        .service(upstream.clone());
-    let start = Instant::now();
+    let stack = Stack::default().ceiling(30).candidates(["a", "b", "c"]);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    let text = answer.into_body().read().await.whole();
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
+    let text = outcome.whole();
 
     assert_eq!(text, chat("a") + &chat("b").repeat(18) + DONE);
-    assert_eq!(start.elapsed(), secs(27));
+    assert_eq!(outcome.at, secs(27));
     assert_eq!(upstream.calls(), 1);
 }
 
@@ -83,18 +79,13 @@ async fn a_share_is_a_limit_to_the_commit_and_no_further() {
 async fn the_ceiling_of_the_call_holds_on_after_the_commit() {
     let endless = Script::sse().data(chat("a")).never();
     let upstream = Upstream::scripts([endless, healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(30)))
-        .layer(models(["a", "b", "c"]))
-        .service(upstream.clone());
-    let start = Instant::now();
+    let stack = Stack::default().ceiling(30).candidates(["a", "b", "c"]);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
 
-    assert_eq!(read.text, chat("a"));
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
-    assert_eq!(start.elapsed(), secs(30));
+    assert_eq!(outcome.text, chat("a"));
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
+    assert_eq!(outcome.at, secs(30));
     assert_eq!(upstream.calls(), 1);
 }
 
@@ -106,13 +97,12 @@ async fn without_a_ceiling_nothing_is_shared() {
         .data(chat("a"))
         .data(DONE);
     let upstream = Upstream::scripts([slow, healthy()]);
-    let service = models(["a", "b", "c"]).layer(upstream.clone());
-    let start = Instant::now();
+    let stack = Stack::default().candidates(["a", "b", "c"]);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
 
-    assert_eq!(answer.headers()["x-served-model"], "a");
-    assert_eq!(start.elapsed(), secs(5_000));
+    assert_eq!(outcome.headers["x-served-model"], "a");
+    assert_eq!(outcome.at, secs(5_000));
 }
 
 #[tokio::test(start_paused = true)]
@@ -156,35 +146,33 @@ async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
     let candidates = [Candidate::new("a").limits(limits), Candidate::new("b")];
     let silent = Script::before_head().never();
     let upstream = Upstream::scripts([silent.clone(), silent]);
-    let service = ServiceBuilder::new()
-        .layer(ModelFallbackLayer::new(candidates))
-        .layer(HardCeilingLayer::new(secs(60)))
-        .layer(StepTimeoutLayer::new(secs(40)))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .fallback(candidates)
+        .attempt_ceiling(60)
+        .attempt_step(40);
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("a")).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(3)]);
-    assert_eq!(start.elapsed(), secs(43));
+    assert_eq!(outcome.at, secs(43));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_candidate_restarts_the_window_of_the_call() {
     let slow = Script::before_head().wait(9.0).fail("reset");
     let upstream = Upstream::scripts([slow.clone(), slow, Script::before_head().never()]);
-    let service = ServiceBuilder::new()
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(models(["a", "b", "c"]))
-        .service(upstream.clone());
+    let stack = Stack::default().step(10).candidates(["a", "b", "c"]);
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("a")).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.times(start), [secs(0), secs(9), secs(18)]);
-    assert_eq!(start.elapsed(), secs(28));
+    assert_eq!(outcome.at, secs(28));
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,25 +216,24 @@ async fn limits_of_the_request_and_of_the_candidate_hold_together() {
             step: Some(secs(3)),
             ..Limits::default()
         };
-        let service = ServiceBuilder::new()
-            .layer(ModelFallbackLayer::new(
-                [Candidate::new("a").limits(limits)],
-            ))
-            .layer(HardCeilingLayer::new(secs(600)))
-            .layer(StepTimeoutLayer::new(secs(600)))
-            .service(Upstream::scripts([script]));
+        let stack = Stack::default()
+            .layer(
+                Place::Fallback,
+                ModelFallbackLayer::new([Candidate::new("a").limits(limits)]),
+            )
+            .attempt_ceiling(600)
+            .attempt_step(600)
+            .build(&Upstream::scripts([script]));
         let mut request = prompt("a");
         request.extensions_mut().insert(Limits {
             ceiling: Some(secs(5)),
             ..Limits::default()
         });
-        let start = Instant::now();
 
-        let answer = service.oneshot(request).await.unwrap();
-        let read = answer.into_body().read().await;
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(read.reason(), Some(reason));
-        assert_eq!(start.elapsed(), secs(at));
+        assert_eq!(outcome.terminated().reason, reason);
+        assert_eq!(outcome.at, secs(at));
     }
 }
 
@@ -258,18 +245,18 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
     };
     for (of_request, of_candidate) in [(3, 8), (8, 3)] {
         let candidate = Candidate::new("a").limits(of(of_candidate));
-        let service = ServiceBuilder::new()
-            .layer(ModelFallbackLayer::new([candidate]))
-            .layer(StepTimeoutLayer::new(secs(600)))
-            .service(Upstream::scripts([Script::before_head().never()]));
+        let stack = Stack::default()
+            .layer(Place::Fallback, ModelFallbackLayer::new([candidate]))
+            .attempt_step(600)
+            .build(&Upstream::scripts([Script::before_head().never()]));
         let mut request = prompt_json("a");
         request.extensions_mut().insert(of(of_request));
-        let start = Instant::now();
 
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
-        assert_eq!(start.elapsed(), secs(of_request));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.at, secs(of_request));
     }
 }
 

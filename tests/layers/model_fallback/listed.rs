@@ -11,7 +11,7 @@ use tower_agent::{
 };
 
 use super::{asks, models};
-use crate::support::{ERROR, ReadExt, Upstream, attach, failure, healthy, prompt};
+use crate::support::{ERROR, ReadExt, Stack, Upstream, attach, failure, healthy, prompt};
 
 fn listing<const N: usize>(model: &str, names: [&str; N]) -> Request<Full<Bytes>> {
     let mut request = prompt(model);
@@ -53,11 +53,11 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
     assert_eq!(order("unknown", []).await, ["a"]);
 
     let upstream = Upstream::scripts([failure(500).header("x-request-id", "r")]);
-    let service = models(["a", "b"]).layer(upstream.clone());
-    let answer = service.oneshot(listing("a", [])).await.unwrap();
-    assert_eq!(answer.status(), 500);
-    assert_eq!(answer.headers()["x-request-id"], "r");
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
+    let outcome = stack.ask(listing("a", [])).await;
+    assert_eq!(outcome.status, 500);
+    assert_eq!(outcome.headers["x-request-id"], "r");
+    assert_eq!(outcome.whole(), ERROR);
 }
 
 #[tokio::test(start_paused = true)]

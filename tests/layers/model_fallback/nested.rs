@@ -6,15 +6,15 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
     retry_budget::{Count, NextAttempt},
     upstream::FailureClass,
 };
 
 use super::models;
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, prompt_as, reason_of, run_on, secs, tries,
+    DONE, ERROR, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, failure,
+    healthy, healthy_text, no_delay, prompt, prompt_as, reason_of, run_on, secs, tries,
 };
 
 fn both(
@@ -109,16 +109,16 @@ async fn an_empty_bucket_forbids_no_other_candidate() {
 async fn a_silent_call_that_does_not_stream_moves_straight_on() {
     for (stream, times) in [(false, [0, 10, 0]), (true, [0, 10, 20])] {
         let upstream = Upstream::scripts([Script::before_head().never()]);
-        let service = ServiceBuilder::new()
-            .layer(models(["a", "b"]))
-            .layer(RetryBudgetLayer::new(no_delay()))
-            .layer(StepTimeoutLayer::new(secs(10)))
-            .service(upstream.clone());
+        let stack = Stack::default()
+            .layer(Place::Fallback, models(["a", "b"]))
+            .budget(no_delay())
+            .attempt_step(10);
         let start = Instant::now();
 
-        let error = service.oneshot(prompt_as("a", stream)).await.unwrap_err();
+        let outcome = stack.build(&upstream).ask(prompt_as("a", stream)).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         let asked = if stream {
             vec!["a", "a", "b", "b"]
         } else {

@@ -13,7 +13,7 @@ use tower_agent::{
 
 use super::{asks, at, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, failure, healthy, prompt, prompt_json, secs,
+    ERROR, ReadExt, Script, Stack, Upstream, failure, healthy, prompt, prompt_json, secs,
 };
 
 const OPERATIONS: [(&str, &str, &str); 3] = [
@@ -208,12 +208,12 @@ async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
     let [near, far] = [Candidate::new("a"), at("b", "http://b.test/v1")];
     for candidates in [[near.clone(), far.clone()], [far, near]] {
         let upstream = Upstream::scripts([failure(500)]);
-        let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+        let stack = Stack::default().fallback(candidates).build(&upstream);
 
-        let answer = service.oneshot(unknown()).await.unwrap();
+        let outcome = stack.ask(unknown()).await;
 
-        assert_eq!(answer.status(), 500);
-        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(outcome.status, 500);
+        assert_eq!(outcome.whole(), ERROR);
         assert_eq!(upstream.models(), ["a"]);
         assert_eq!(upstream.requests()[0].uri, "/v1/threads");
     }

@@ -10,8 +10,8 @@ use tower_agent::{
 
 use super::{at, models};
 use crate::support::{
-    ReadExt, STOP, Script, Upstream, attach, content_block, failure, healthy, healthy_text, prompt,
-    prompt_json, tries,
+    ReadExt, STOP, Script, Stack, Upstream, attach, content_block, failure, healthy, healthy_text,
+    prompt, prompt_json, tries,
 };
 
 #[tokio::test(start_paused = true)]
@@ -53,12 +53,12 @@ async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
         Candidate::new("gpt-2").name("small"),
     ];
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let stack = Stack::default().fallback(candidates).build(&upstream);
 
-    let answer = service.oneshot(prompt("small")).await.unwrap();
+    let outcome = stack.ask(prompt("small")).await;
 
     assert_eq!(upstream.models(), ["gpt-2", "gpt-1"]);
-    assert_eq!(answer.headers()["x-served-model"], "gpt-1");
+    assert_eq!(outcome.headers["x-served-model"], "gpt-1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -190,15 +190,15 @@ async fn a_form_goes_to_the_first_candidate_alone() {
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nb\r\n--b--\r\n";
     for (script, status) in [(failure(500), 500), (healthy(), 200)] {
         let upstream = Upstream::scripts([script, healthy()]);
-        let service = models(["a", "b"]).layer(upstream.clone());
+        let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
         let request = Request::post("/v1/images/edits")
             .header("content-type", "multipart/form-data; boundary=b")
             .body(Full::from(form))
             .unwrap();
 
-        let answer = service.oneshot(request).await.unwrap();
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(answer.status(), status);
+        assert_eq!(outcome.status, status);
         assert_eq!(upstream.calls(), 1);
         assert_eq!(upstream.requests()[0].body(), form);
     }
@@ -207,21 +207,21 @@ async fn a_form_goes_to_the_first_candidate_alone() {
 #[tokio::test(start_paused = true)]
 async fn embeddings_and_requests_without_a_model_fall_back_too() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let mut request = prompt_json("a");
     *request.uri_mut() = Uri::from_static("/v1/embeddings");
-    service.oneshot(request).await.unwrap();
+    stack.oneshot(request).await.unwrap();
     assert_eq!(upstream.models(), ["a", "b"]);
 
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let request = Request::builder()
         .method(Method::GET)
         .uri("/v1/models")
         .body(Full::default())
         .unwrap();
-    let answer = service.oneshot(request).await.unwrap();
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    let outcome = stack.ask(request).await;
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.calls(), 2);
 }
 
@@ -295,13 +295,13 @@ async fn one_model_in_two_dialects_is_two_candidates() {
     let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];
     let candidates = dialects.map(|dialect| Candidate::new("m").dialect(dialect));
     let upstream = Upstream::scripts([Script::sse().data(content_block("a")).data(STOP)]);
-    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let stack = Stack::default().fallback(candidates).build(&upstream);
     let mut request = prompt("m");
     *request.uri_mut() = Uri::from_static("/v1/messages");
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.status(), 200);
+    assert_eq!(outcome.status, 200);
     assert_eq!(upstream.calls(), 1);
 }
 

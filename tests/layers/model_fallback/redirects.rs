@@ -3,14 +3,14 @@
 use http::{Request, StatusCode};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalResponseLayer,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run,
     upstream::{FailureClass, Redirected},
 };
 
 use super::{at, failed};
 use crate::support::{
-    ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
-    prompt_json, tries,
+    Place, ReadExt, Script, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay,
+    prompt, prompt_json, tries,
 };
 
 const STATUSES: [u16; 7] = [101, 103, 301, 304, 307, 308, 399];
@@ -117,17 +117,16 @@ async fn an_answer_of_the_programs_own_service_is_handed_on() {
 #[tokio::test(start_paused = true)]
 async fn the_caller_is_told_its_status_and_not_where_it_points() {
     let upstream = Upstream::scripts([redirect(308)]);
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(ModelFallbackLayer::new([elsewhere("m")]))
-        .service(upstream);
+    let stack = Stack::default()
+        .terminal()
+        .layer(Place::Fallback, ModelFallbackLayer::new([elsewhere("m")]));
     let request: Request<_> = prompt_json("m");
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.build(&upstream).ask(request).await;
 
-    assert_eq!(answer.status(), 502);
-    assert!(!answer.headers().contains_key("location"));
-    assert!(!answer.headers().contains_key("x-should-retry"));
-    let text = answer.into_body().read().await.whole();
+    assert_eq!(outcome.status, 502);
+    assert!(outcome.header("location").is_none());
+    assert!(outcome.header("x-should-retry").is_none());
+    let text = outcome.whole();
     assert!(text.contains("308") && !text.contains("example"), "{text}");
 }

@@ -4,13 +4,13 @@ use http::Request;
 use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, RunLayer,
-    RunRegistry, TerminalReason,
+    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, RunRegistry,
+    TerminalReason,
 };
 
 use super::{asks, models, of_account};
 use crate::support::{
-    LogCapture, ReadExt, Script, Upstream, failure, healthy, later, no_delay, prompt,
+    LogCapture, Place, Script, Stack, Upstream, failure, healthy, later, no_delay, prompt,
 };
 
 /// From whom, to whom, and why.
@@ -35,14 +35,14 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
         Candidate::new("gpt-3"),
     ];
     let upstream = Upstream::scripts([failure(500), failure(429), healthy()]);
-    let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
+    let stack = Stack::default().fallback(candidates).build(&upstream);
     let heard = LogCapture::start();
     let run = Run::open();
 
     let request = run.attach(prompt("large"));
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.headers()["x-served-model"], "gpt-3");
+    assert_eq!(outcome.headers["x-served-model"], "gpt-3");
     let events = heard.events("model_fallback");
     let [first, second] = &events[..] else {
         panic!("{events:?}")
@@ -58,7 +58,7 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
         assert_eq!(event["gen_ai.original.model"], "large");
         assert_eq!(event["gen_ai.request.model"], model);
     }
-    answer.into_body().read().await.whole();
+    outcome.whole();
     assert_eq!(heard.events("model_fallback").len(), 2);
     assert!(denials(&heard).is_empty());
 }
@@ -202,10 +202,10 @@ async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
 #[tokio::test(start_paused = true)]
 async fn a_session_that_stays_takes_no_step() {
     let upstream = Upstream::scripts([healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(models(["a", "b"]).sticky(true))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .run(&RunRegistry::new())
+        .layer(Place::Fallback, models(["a", "b"]).sticky(true))
+        .build(&upstream);
     let of_session = || {
         let mut request: Request<Full<_>> = prompt("a");
         let session = http::HeaderValue::from_static("s");
@@ -215,10 +215,10 @@ async fn a_session_that_stays_takes_no_step() {
     upstream.play("a", failure(500));
     let heard = LogCapture::start();
 
-    asks(&service, &upstream, of_session()).await;
-    let answer = service.oneshot(of_session()).await.unwrap();
+    asks(&stack, &upstream, of_session()).await;
+    let outcome = stack.ask(of_session()).await;
 
-    assert_eq!(answer.headers()["x-served-model"], "b");
+    assert_eq!(outcome.headers["x-served-model"], "b");
     assert_eq!(upstream.models(), ["a", "b", "b"]);
     assert_eq!(steps(&heard), [["a", "b", "server"]]);
 }

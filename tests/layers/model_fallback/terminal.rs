@@ -31,7 +31,7 @@ async fn a_run_that_ends_during_an_attempt_asks_no_other() {
             Script::json().status(429).data("{").never(),
         ] {
             let upstream = Upstream::scripts([script, healthy()]);
-            let service = models(["a", "b"]).layer(upstream.clone());
+            let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
             let run = Run::open();
             let ended = later(0, {
                 let (run, reason) = (run.clone(), reason.clone());
@@ -39,10 +39,11 @@ async fn a_run_that_ends_during_an_attempt_asks_no_other() {
             });
 
             let request = run.attach(prompt("a"));
-            let error = service.oneshot(request).await.unwrap_err();
+            let outcome = stack.ask(request).await;
 
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
             assert!(ended.await.unwrap());
-            assert_eq!(reason_of(&error), Some(reason.clone()));
+            assert_eq!(outcome.reason, Some(reason.clone()));
             assert_eq!(upstream.models(), ["a"]);
             assert_eq!(upstream.dropped().reason, Some(reason.clone()));
             assert_eq!(run.in_flight(), 0);
@@ -78,12 +79,13 @@ async fn a_run_that_ends_between_two_candidates_asks_no_other() {
     let ends = run.clone();
     let budget = RetryBudget::new().before_attempt(move |_| ends.end(TerminalReason::TurnCap));
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
+    let stack = Stack::default().layer(Place::Fallback, models(["a", "b"]).budget(budget));
     let (request, call) = attach(&run, prompt("a"));
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::TurnCap));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
     assert_eq!(upstream.models(), ["a"]);
     assert_eq!(run.in_flight(), 0);
@@ -173,17 +175,17 @@ async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
 async fn step_windows_that_coincide_ask_one_of_two_candidates() {
     for scope in [Scope::Found, Scope::Run] {
         let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
-        let service = ServiceBuilder::new()
-            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(models(["a", "b"]))
-            .layer(StepTimeoutLayer::new(secs(10)))
-            .service(upstream.clone());
+        let stack = Stack::default()
+            .layer(Place::Step, StepTimeoutLayer::new(secs(10)).scope(scope))
+            .candidates(["a", "b"])
+            .attempt_step(10);
         let run = Run::open();
 
         let request = run.attach(prompt("a"));
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.build(&upstream).ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         assert_eq!(upstream.models(), ["a"]);
         assert_eq!(run.in_flight(), 0);
     }
@@ -241,25 +243,26 @@ async fn the_end_of_a_run_that_is_not_ours_moves_on() {
         other.terminated().unwrap().into()
     });
     let upstream = Upstream::scripts([foreign, healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.models(), ["a", "b"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_asks_nobody() {
     let upstream = Upstream::scripts([healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let run = Run::open();
     let request = run.attach(prompt("a"));
     run.end(TerminalReason::Shutdown);
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Shutdown));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Shutdown));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.in_flight(), 0);
 }

@@ -1,7 +1,7 @@
 //! What failed decides who comes next.
 
 use tokio::time::Instant;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, ModelFallbackLayer, StepTimeoutLayer, TerminalReason,
     upstream::FailureClass,
@@ -9,8 +9,8 @@ use tower_agent::{
 
 use super::{at, models};
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Upstream, failure, healthy, healthy_text, prompt, prompt_as,
-    secs,
+    ERROR, PRELUDE, Place, Script, Stack, Upstream, failure, healthy, healthy_text, prompt,
+    prompt_as, secs,
 };
 
 /// Whom a call that first fails like this asks.
@@ -152,12 +152,12 @@ async fn matters_of_taste_move_on_if_the_program_says_so() {
 async fn nobody_waits_for_a_rate_limit_of_another() {
     let limited = failure(429).header("retry-after", "3600");
     let upstream = Upstream::scripts([limited, healthy()]);
-    let service = models(["a", "b"]).layer(upstream.clone());
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
+    let outcome = stack.ask(prompt("a")).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.times(start), [secs(0), secs(0)]);
 }
 
@@ -166,16 +166,15 @@ async fn an_attempts_own_silence_or_ceiling_moves_on() {
     for stream in [true, false] {
         for (step, ceiling) in [(Some(secs(10)), None), (None, Some(secs(10)))] {
             let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
-            let service = ServiceBuilder::new()
-                .layer(models(["a", "b"]))
-                .layer(HardCeilingLayer::optional(ceiling))
-                .layer(StepTimeoutLayer::optional(step))
-                .service(upstream.clone());
+            let stack = Stack::default()
+                .candidates(["a", "b"])
+                .layer(Place::AttemptCeiling, HardCeilingLayer::optional(ceiling))
+                .layer(Place::AttemptStep, StepTimeoutLayer::optional(step));
             let start = Instant::now();
 
-            let answer = service.oneshot(prompt_as("a", stream)).await.unwrap();
+            let outcome = stack.build(&upstream).ask(prompt_as("a", stream)).await;
 
-            assert_eq!(answer.headers()["x-served-model"], "b");
+            assert_eq!(outcome.headers["x-served-model"], "b");
             assert_eq!(upstream.times(start), [secs(0), secs(10)]);
             let reason = match step {
                 Some(_) => TerminalReason::StepTimeout,

@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, no_delay,
-    prompt, prompt_json, reason_of, run_on, secs,
+    ERROR, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy, healthy_text,
+    no_delay, prompt, prompt_json, reason_of, secs,
 };
 
 type Service = Retry<Upstream>;
@@ -396,17 +396,14 @@ async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for
 async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run() {
     let upstream = Upstream::scripts([Script::answer(200, ERROR)]);
     let budget = no_delay().per_error_key(None).per_run(1);
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .layer(RetryBudgetLayer::new(budget))
-        .service(upstream.clone());
+    let stack = Stack::default().run(&RunRegistry::new()).budget(budget);
 
     for ended in [None, Some(TerminalReason::RunErrors)] {
         let mut request = prompt_json("m");
         let id = HeaderValue::from_static("r-1");
         request.headers_mut().insert("x-run-id", id);
-        let answer = service.clone().oneshot(request).await.unwrap();
-        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        let outcome = stack.build(&upstream).ask(request).await;
+        assert_eq!(outcome.whole(), ERROR);
 
         let call = upstream.requests().pop().unwrap().run().parent().unwrap();
         assert_eq!(call.kind(), NodeKind::Call);
@@ -421,11 +418,11 @@ async fn every_attempt_of_a_run_of_one_call_counts() {
     let upstream = Upstream::scripts([failure(500)]);
     let budget = no_delay().count(Count::Every).per_error_key(1);
     let budget = budget.max_attempts_per_candidate(5);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let run = run_on(&answer);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    let outcome = stack.ask(prompt("m")).await;
+    let run = outcome.run();
+    assert_eq!(outcome.whole(), ERROR);
 
     assert_eq!(upstream.calls(), 2);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));

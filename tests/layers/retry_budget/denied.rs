@@ -5,14 +5,13 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
-    retry_budget::NextAttempt,
-    upstream::{Failure, FailureClass},
+    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, TerminalReason,
+    retry_budget::NextAttempt, upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, reason_of, secs,
-    tries,
+    ERROR, Outcome, ReadExt, Script, Stack, Upstream, attach, failure, healthy, no_delay, prompt,
+    secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -53,18 +52,18 @@ async fn what_would_fail_again_is_sent_once() {
         ),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
-        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+        let stack = Stack::default().budget(no_delay()).build(&upstream);
         let run = Run::open();
         let (request, call) = attach(&run, prompt("m"));
 
-        let answer = service.oneshot(request).await.unwrap();
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(answer.status().as_u16(), status);
-        assert_eq!(answer.headers()["x-attempt"], "1");
-        assert_eq!(tries(&answer), [(None, class)]);
-        let failure = answer.extensions().get::<Failure>().unwrap();
+        assert_eq!(outcome.status, status);
+        assert_eq!(outcome.headers["x-attempt"], "1");
+        assert_eq!(outcome.tries, [(None, class)]);
+        let failure = outcome.failure.as_ref().unwrap();
         assert_eq!((failure.class, &*failure.message), (class, "no"));
-        answer.into_body().read().await.whole();
+        outcome.whole();
         assert_eq!(upstream.calls(), 1, "{class}");
         assert_eq!(call.terminal_reason(), Some(TerminalReason::Failed(class)));
         assert_eq!(run.in_flight(), 0);
@@ -86,11 +85,11 @@ async fn what_may_pass_is_tried_again() {
         Script::before_head().fail("reset"),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
-        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+        let stack = Stack::default().budget(no_delay()).build(&upstream);
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = stack.ask(prompt("m")).await;
 
-        assert_eq!(answer.status(), 200);
+        assert_eq!(outcome.status, 200);
         assert_eq!(upstream.calls(), 2);
     }
 }
@@ -125,29 +124,25 @@ async fn a_wait_for_which_the_time_does_not_last_is_not_begun() {
 #[tokio::test(start_paused = true)]
 async fn the_least_time_of_an_attempt_is_a_setting() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(no_delay().min_attempt(secs(11))))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .ceiling(10)
+        .budget(no_delay().min_attempt(secs(11)));
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(answer.status(), 500);
+    assert_eq!(outcome.status, 500);
     assert_eq!(upstream.calls(), 1);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_step_window_is_no_time_that_is_left() {
     let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
+    let stack = Stack::default().step(10).budget(no_delay());
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(answer.status(), 200);
+    assert_eq!(outcome.status, 200);
     assert_eq!(upstream.times(start), [secs(0), secs(30)]);
 }
 
@@ -156,27 +151,27 @@ async fn a_candidate_gets_as_many_attempts_as_are_set() {
     for most in [1, 2, 5] {
         let upstream = Upstream::scripts([failure(500)]);
         let budget = no_delay().max_attempts_per_candidate(most);
-        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        let stack = Stack::default().budget(budget).build(&upstream);
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = stack.ask(prompt("m")).await;
 
-        assert_eq!(answer.status(), 500);
+        assert_eq!(outcome.status, 500);
         assert_eq!(upstream.calls(), most as usize);
-        assert_eq!(tries(&answer).len(), most as usize);
+        assert_eq!(outcome.tries.len(), most as usize);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_bucket_hands_up_the_answer() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = RetryBudgetLayer::new(no_delay().shared(0.0, 0)).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay().shared(0.0, 0));
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.build(&upstream).ask(request).await;
 
-    assert_eq!(answer.status(), 500);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(outcome.status, 500);
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(upstream.calls(), 1);
     let failed = TerminalReason::Failed(FailureClass::Server);
     assert_eq!(call.terminal_reason(), Some(failed));
@@ -235,13 +230,13 @@ async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
                 next.attempt < 3
             });
     let upstream = Upstream::scripts([failure(500), failure(429), healthy()]);
-    let service = RetryBudgetLayer::new(budget.shared(1.0, 0)).layer(upstream.clone());
+    let stack = Stack::default().budget(budget.shared(1.0, 0));
     let run = Run::open();
 
-    let answer = service.oneshot(run.attach(prompt("m"))).await.unwrap();
+    let outcome = stack.build(&upstream).ask(run.attach(prompt("m"))).await;
 
-    assert_eq!(answer.status(), 429);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(outcome.status, 429);
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(upstream.calls(), 2);
     let seen = seen.lock().unwrap();
     let said: Vec<_> = seen
@@ -292,20 +287,17 @@ async fn a_refusing_hook_leaves_the_bucket_as_it_was() {
 #[tokio::test(start_paused = true)]
 async fn the_last_attempts_own_ceiling_is_the_calls_reason() {
     let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .layer(HardCeilingLayer::new(secs(10)))
-        .service(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).attempt_ceiling(10);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
-    let start = Instant::now();
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(upstream.calls(), 1);
-    assert_eq!(start.elapsed(), secs(10));
+    assert_eq!(outcome.at, secs(10));
     assert_eq!(run.in_flight(), 0);
 }

@@ -21,8 +21,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    PRELUDE, Script, Upstream, attach, failure, healthy, later, no_delay, prompt, reason_of,
-    request, secs,
+    Outcome, PRELUDE, Script, Stack, Upstream, attach, failure, healthy, later, no_delay, prompt,
+    reason_of, request, secs,
 };
 
 fn reasons() -> [TerminalReason; 5] {
@@ -44,7 +44,7 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
             Script::json().status(500).data("{").never(),
         ] {
             let upstream = Upstream::scripts([script, healthy()]);
-            let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+            let stack = Stack::default().budget(no_delay()).build(&upstream);
             let run = Run::open();
             let ended = later(0, {
                 let (run, reason) = (run.clone(), reason.clone());
@@ -53,11 +53,12 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
             let start = Instant::now();
 
             let request = run.attach(prompt("m"));
-            let error = service.oneshot(request).await.unwrap_err();
+            let outcome = stack.ask(request).await;
 
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
             assert!(ended.await.unwrap());
             assert_eq!(start.elapsed(), Duration::ZERO);
-            assert_eq!(reason_of(&error), Some(reason.clone()));
+            assert_eq!(outcome.reason, Some(reason.clone()));
             assert_eq!(upstream.calls(), 1);
             assert_eq!(upstream.dropped().reason, Some(reason.clone()));
             assert_eq!(run.in_flight(), 0);
@@ -69,7 +70,7 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
 async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
     for reason in reasons() {
         let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
-        let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+        let stack = Stack::default().budget(no_delay()).build(&upstream);
         let run = Run::open();
         let ended = later(10, {
             let (run, reason) = (run.clone(), reason.clone());
@@ -78,11 +79,12 @@ async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
         let start = Instant::now();
 
         let request = run.attach(prompt("m"));
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.ask(request).await;
 
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
         assert!(ended.await.unwrap());
         assert_eq!(start.elapsed(), secs(10));
-        assert_eq!(reason_of(&error), Some(reason));
+        assert_eq!(outcome.reason, Some(reason));
         assert_eq!(upstream.calls(), 1);
         assert_eq!(run.in_flight(), 0);
     }
@@ -96,16 +98,17 @@ async fn what_broke_before_the_backoff_is_the_source_of_the_end() {
     let budget = no_delay()
         .delays(secs(60), secs(60))
         .jitter(Jitter::Decorrelated);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
     let run = Run::open();
     let ended = later(0, {
         let run = run.clone();
         move || run.end(TerminalReason::Aborted)
     });
-    let error = service.oneshot(run.attach(prompt("m"))).await.unwrap_err();
+    let outcome = stack.ask(run.attach(prompt("m"))).await;
 
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
     assert!(ended.await.unwrap());
-    let ended = Terminated::find(&*error).unwrap();
+    let ended = outcome.terminated();
     assert_eq!(ended.reason, TerminalReason::Aborted);
     let source = ended.source().unwrap();
     assert_eq!(source.to_string(), "reset by peer");
@@ -287,14 +290,15 @@ async fn each_clock_of_the_call_ends_it_during_the_try() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_starts_no_try() {
     let upstream = Upstream::scripts([healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
     run.end(TerminalReason::TurnCap);
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::TurnCap));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.in_flight(), 0);
@@ -307,13 +311,14 @@ async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
         false
     });
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::TurnCap));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::TurnCap));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::TurnCap));
     assert_eq!(upstream.calls(), 1);
 }
@@ -321,7 +326,7 @@ async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
 #[tokio::test(start_paused = true)]
 async fn a_service_is_not_asked_for_a_run_that_is_over() {
     let upstream = Upstream::script(failure(500)).busy(secs(3600));
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
     let request = run.attach(prompt("m"));
     let asked = upstream.clone();
@@ -330,9 +335,10 @@ async fn a_service_is_not_asked_for_a_run_that_is_over() {
         asked.readiness_polls()
     });
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(upstream.readiness_polls(), ended.await.unwrap());
     assert_eq!(upstream.calls(), 1);
 }

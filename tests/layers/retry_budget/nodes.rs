@@ -13,8 +13,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text, later,
-    no_delay, prompt, prompt_json, reason_of, run_on, secs,
+    ERROR, PRELUDE, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy, healthy_text,
+    later, no_delay, prompt, prompt_json, reason_of, run_on, secs,
 };
 
 fn failed() -> Option<TerminalReason> {
@@ -268,20 +268,14 @@ async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
 async fn a_stream_that_breaks_after_the_commit_fails_the_call() {
     let broken = Script::sse().data(PRELUDE).data(chat("a")).fail("reset");
     let upstream = Upstream::scripts([broken, healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let read = service
-        .oneshot(request)
-        .await
-        .unwrap()
-        .into_body()
-        .read()
-        .await;
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(outcome.text, [PRELUDE, &chat("a")].concat());
+    assert_eq!(outcome.error.unwrap().to_string(), "reset");
     let transport = TerminalReason::Failed(FailureClass::Transport);
     assert_eq!(call.terminal_reason(), Some(transport));
     assert_eq!(upstream.calls(), 1);
@@ -310,10 +304,9 @@ async fn a_reason_of_the_run_is_an_error_of_the_run() {
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_is_repeated_is_what_it_was_judged() {
     let upstream = Upstream::scripts([Script::answer(200, ERROR), healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    answer.into_body().read().await.whole();
+    stack.ask(prompt("m")).await.whole();
 
     let completed = Some(TerminalReason::Completed);
     let judged = [failed(), completed];

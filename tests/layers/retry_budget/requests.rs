@@ -1,5 +1,6 @@
 //! The request: read once, kept until the commit, sent as it came.
 
+use crate::support::Upload;
 use std::{
     io,
     pin::pin,
@@ -13,23 +14,24 @@ use bytes::Bytes;
 use futures_util::stream;
 use http::Request;
 use http_body::{Body, Frame};
-use http_body_util::{Full, LengthLimitError, StreamBody};
+use http_body_util::{BodyExt, Full, LengthLimitError, StreamBody};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, HardCeilingLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    BoxError, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
     client_disconnect::RequestCut, upstream::FailureClass,
 };
 
 use crate::support::{
-    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt, reason_of, secs,
+    Outcome, ReadExt, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
+    reason_of, secs,
 };
 
 /// A chat request in these frames, `gap` seconds before each.
 fn frames<const N: usize>(
     gap: u64,
     frames: [Result<&'static str, io::Error>; N],
-) -> Request<impl Body<Data = Bytes, Error = io::Error>> {
+) -> Request<Upload> {
     let frames = stream::unfold(frames.into_iter(), move |mut frames| async move {
         let frame = frames.next()?;
         if gap > 0 {
@@ -38,21 +40,22 @@ fn frames<const N: usize>(
         Some((frame.map(|text| Frame::data(Bytes::from(text))), frames))
     });
     let request = Request::post("/v1/chat/completions");
-    request.body(StreamBody::new(frames)).unwrap()
+    let body = StreamBody::new(frames).map_err(Into::into);
+    request.body(body.boxed_unsync()).unwrap()
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_request_in_several_frames_is_sent_whole_each_time() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
-    let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+    let stack = Stack::default().budget(no_delay()).build(&upstream);
 
     let request = frames(
         1,
         [Ok("{\"model\""), Ok(":\"m\","), Ok(""), Ok("\"n\":1.0}")],
     );
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = stack.ask(request).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.bodies(), [r#"{"model":"m","n":1.0}"#; 2]);
 }
 
@@ -167,18 +170,15 @@ async fn a_slow_upload_is_no_silence_of_the_upstream() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_counts_towards_the_ceiling() {
     let upstream = Upstream::scripts([healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(45)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
+    let stack = Stack::default().ceiling(45).budget(no_delay());
     let run = Run::open();
-    let start = Instant::now();
 
     let request = run.attach(frames(30, [Ok("{"), Ok("}")]));
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(request).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-    assert_eq!(start.elapsed(), secs(45));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.at, secs(45));
     assert_eq!(upstream.calls(), 0);
     assert_eq!(run.in_flight(), 0);
 }

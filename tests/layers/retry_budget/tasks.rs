@@ -9,8 +9,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason};
 
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, later, no_delay,
-    poll_once, prompt, reason_of, secs,
+    Outcome, PRELUDE, ReadExt, Script, Stack, Upstream, attach, failure, healthy, healthy_text,
+    later, no_delay, poll_once, prompt, reason_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -111,10 +111,7 @@ async fn a_panic_of_the_upstream_leaves_nothing_behind() {
 async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
     let upstream = Upstream::scripts([failure(500)]);
     let budget = no_delay().unshared().max_attempts_per_candidate(10_000);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(5)))
-        .layer(RetryBudgetLayer::new(budget))
-        .service(upstream.clone());
+    let stack = Stack::default().ceiling(5).budget(budget).build(&upstream);
     let turns = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&turns);
     let other = tokio::spawn(async move {
@@ -125,9 +122,10 @@ async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
         tokio::time::advance(secs(6)).await;
     });
 
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = stack.ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
     assert_eq!(turns.load(Ordering::SeqCst), 10);
     assert!(upstream.calls() < 10_000, "{}", upstream.calls());
     other.await.unwrap();

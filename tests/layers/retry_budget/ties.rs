@@ -9,8 +9,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, reason_of, request_of, secs,
+    DONE, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, failure,
+    healthy, healthy_text, no_delay, prompt, reason_of, request_of, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -76,15 +76,15 @@ async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_ea
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_call_beats_the_window_of_the_attempt_in_the_same_instant() {
     let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .ceiling(10)
+        .budget(no_delay())
+        .attempt_step(10);
 
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
     assert_eq!(upstream.calls(), 1);
 }
 
@@ -99,20 +99,19 @@ async fn a_ceiling_of_the_instant_of_a_failure_wins() {
     ] {
         for scope in [Scope::Found, Scope::Run] {
             let upstream = Upstream::scripts([script.clone(), healthy()]);
-            let service = ServiceBuilder::new()
-                .layer(HardCeilingLayer::new(secs(10)).scope(scope))
-                .layer(RetryBudgetLayer::new(no_delay()))
-                .service(upstream.clone());
+            let stack = Stack::default()
+                .layer(Place::Ceiling, HardCeilingLayer::new(secs(10)).scope(scope))
+                .budget(no_delay());
             let run = Run::open();
             let (request, call) = attach(&run, prompt("m"));
-            let start = Instant::now();
 
-            let error = service.oneshot(request).await.unwrap_err();
+            let outcome = stack.build(&upstream).ask(request).await;
 
-            assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
+            assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
             assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
             assert_eq!(upstream.calls(), 1);
-            assert_eq!(start.elapsed(), secs(10));
+            assert_eq!(outcome.at, secs(10));
             assert_eq!(run.in_flight(), 0);
         }
     }
@@ -126,16 +125,16 @@ async fn a_step_window_of_the_instant_of_a_failure_wins() {
     ] {
         for scope in [Scope::Found, Scope::Run] {
             let upstream = Upstream::scripts([script.clone(), healthy()]);
-            let service = ServiceBuilder::new()
-                .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-                .layer(RetryBudgetLayer::new(no_delay()))
-                .service(upstream.clone());
+            let stack = Stack::default()
+                .layer(Place::Step, StepTimeoutLayer::new(secs(10)).scope(scope))
+                .budget(no_delay());
             let run = Run::open();
             let (request, call) = attach(&run, prompt("m"));
 
-            let error = service.oneshot(request).await.unwrap_err();
+            let outcome = stack.build(&upstream).ask(request).await;
 
-            assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+            assert_eq!(outcome.status, Outcome::NO_ANSWER);
+            assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
             assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
             assert_eq!(upstream.calls(), 1);
             assert_eq!(run.in_flight(), 0);
@@ -148,14 +147,11 @@ async fn an_answer_that_is_there_beats_the_ceiling_of_its_instant() {
     let late = Script::before_head().wait(10.0).head("text/event-stream");
     let late = late.data(PRELUDE).data(chat("a")).data(DONE);
     let upstream = Upstream::scripts([late.knows_its_end()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
+    let stack = Stack::default().ceiling(10).budget(no_delay());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
 }
 
 #[tokio::test(start_paused = true)]
@@ -232,14 +228,13 @@ async fn an_answer_that_has_ended_stays_so_when_the_run_ends() {
 async fn an_attempts_window_during_the_answer_of_a_failure_is_no_more_than_that() {
     let stalled = Script::json().status(500).data("{").never();
     let upstream = Upstream::scripts([stalled, healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .layer(StepTimeoutLayer::new(secs(1) / 2))
-        .service(upstream.clone());
+    let stack = Stack::default()
+        .budget(no_delay())
+        .layer(Place::AttemptStep, StepTimeoutLayer::new(secs(1) / 2));
     let start = Instant::now();
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.times(start), [secs(0), secs(1) / 2]);
 }

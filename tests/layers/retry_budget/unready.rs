@@ -6,13 +6,13 @@ use http_body_util::{Full, channel::Channel};
 use tokio::{time::Instant, time::timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_agent::{
-    BoxError, HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason, TerminalResponseLayer,
+    BoxError, HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason,
     upstream::{FailureClass, TransportError},
 };
 
 use crate::support::{
-    ReadExt, Upstream, attach, failure, healthy, healthy_text, no_delay, poll_once, prompt,
-    reason_of, secs, tries,
+    ReadExt, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay, poll_once, prompt,
+    reason_of, secs,
 };
 
 fn gone() -> Option<BoxError> {
@@ -24,12 +24,12 @@ async fn a_service_that_is_not_ready_is_a_failed_attempt() {
     let scripts = [failure(500), healthy()];
     let upstream = Upstream::scripts(scripts).readiness([None, gone()]);
     let budget = no_delay().max_attempts_per_candidate(3);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
     let run = Run::open();
 
-    let answer = service.oneshot(run.attach(prompt("m"))).await.unwrap();
+    let outcome = stack.ask(run.attach(prompt("m"))).await;
 
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(upstream.calls(), 2);
     assert_eq!(run.in_flight(), 0);
 }
@@ -61,13 +61,13 @@ async fn it_is_told_as_a_failure_of_the_transport() {
     let scripts = [failure(500), failure(500)];
     let upstream = Upstream::scripts(scripts).readiness([None, gone()]);
     let budget = no_delay().max_attempts_per_candidate(3);
-    let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+    let stack = Stack::default().budget(budget).build(&upstream);
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.ask(prompt("m")).await;
 
     let [server, transport] = [FailureClass::Server, FailureClass::Transport];
     let told = [server, transport, server].map(|class| (None, class));
-    assert_eq!(tries(&answer), told);
+    assert_eq!(outcome.tries, told);
 }
 
 #[tokio::test(start_paused = true)]
@@ -129,14 +129,11 @@ async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
 async fn a_service_that_was_not_ready_for_the_repeat_is_told_as_502() {
     let gone = "the pool is gone".into();
     let upstream = Upstream::scripts([failure(500)]).readiness([None, Some(gone)]);
-    let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
+    let stack = Stack::default().terminal().budget(no_delay());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(answer.status(), 502);
+    assert_eq!(outcome.status, 502);
     assert_eq!((upstream.calls(), upstream.readiness_polls()), (1, 2));
 }
 

@@ -5,13 +5,13 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
+    RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
     retry_budget::Jitter,
 };
 
 use crate::support::{
-    DONE, ERROR, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, no_delay,
-    prompt, reason_of, secs,
+    DONE, ERROR, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, failure,
+    healthy, no_delay, prompt, reason_of, secs,
 };
 
 const PAST: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
@@ -34,12 +34,12 @@ async fn what_the_upstream_asks_for_is_waited_exactly() {
         // A backoff of its own would be seen.
         let budget = RetryBudget::new().delays(secs(100), secs(100));
         let upstream = Upstream::scripts([script, healthy()]);
-        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
+        let stack = Stack::default().budget(budget).build(&upstream);
         let start = Instant::now();
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = stack.ask(prompt("m")).await;
 
-        assert_eq!(answer.status(), 200);
+        assert_eq!(outcome.status, 200);
         let wait = Duration::from_millis(millis);
         assert_eq!(upstream.times(start), [secs(0), wait]);
     }
@@ -57,16 +57,15 @@ async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
         let limited = failure(429).header("retry-after", asked);
         let upstream = Upstream::scripts([limited, healthy()]);
         let budget = no_delay().max_retry_after(secs(most));
-        let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
-        let start = Instant::now();
+        let stack = Stack::default().budget(budget).build(&upstream);
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = stack.ask(prompt("m")).await;
 
-        assert_eq!(answer.status(), 429);
-        assert_eq!(answer.headers()["retry-after"], asked);
-        assert_eq!(answer.into_body().read().await.whole(), ERROR);
+        assert_eq!(outcome.status, 429);
+        assert_eq!(outcome.headers["retry-after"], asked);
+        assert_eq!(outcome.whole(), ERROR);
         assert_eq!(upstream.calls(), 1, "{asked}");
-        assert_eq!(start.elapsed(), secs(0));
+        assert_eq!(outcome.at, secs(0));
     }
 }
 
@@ -140,16 +139,14 @@ async fn a_decorrelated_backoff_is_never_below_its_base() {
 async fn ceilings_run_on_during_the_wait() {
     let never = Script::before_head().never();
     let upstream = Upstream::scripts([failure(429).header("retry-after", "20"), never]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(30)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
+    let stack = Stack::default().ceiling(30).budget(no_delay());
     let start = Instant::now();
 
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
-    assert_eq!(start.elapsed(), secs(30));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(outcome.at, secs(30));
     assert_eq!(upstream.times(start), [secs(0), secs(20)]);
 }
 
@@ -184,17 +181,16 @@ async fn the_wait_gives_no_window_more_than_the_wait() {
     for scope in [Scope::Found, Scope::Run] {
         let never = Script::before_head().never();
         let upstream = Upstream::scripts([failure(429).header("retry-after", "45"), never]);
-        let service = ServiceBuilder::new()
-            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(RetryBudgetLayer::new(no_delay()))
-            .service(upstream.clone());
-        let start = Instant::now();
+        let stack = Stack::default()
+            .layer(Place::Step, StepTimeoutLayer::new(secs(10)).scope(scope))
+            .budget(no_delay());
 
         let request = Run::open().attach(prompt("m"));
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.build(&upstream).ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
-        assert_eq!(start.elapsed(), secs(55));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.at, secs(55));
     }
 }
 
@@ -204,21 +200,19 @@ async fn a_failed_try_restarts_the_windows_of_call_and_run() {
         let slow = Script::before_head().wait(9.0).fail("reset");
         let never = Script::before_head().never();
         let upstream = Upstream::scripts([slow.clone(), slow, never]);
-        let service = ServiceBuilder::new()
-            .layer(StepTimeoutLayer::new(secs(10)).scope(scope))
-            .layer(RetryBudgetLayer::new(
-                no_delay().max_attempts_per_candidate(3),
-            ))
-            .service(upstream.clone());
+        let stack = Stack::default()
+            .layer(Place::Step, StepTimeoutLayer::new(secs(10)).scope(scope))
+            .retry(3);
         let run = Run::open();
         let start = Instant::now();
 
         let request = run.attach(prompt("m"));
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.build(&upstream).ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         assert_eq!(upstream.times(start), [secs(0), secs(9), secs(18)]);
-        assert_eq!(start.elapsed(), secs(28));
+        assert_eq!(outcome.at, secs(28));
         assert_eq!(run.in_flight(), 0);
     }
 }
@@ -273,17 +267,12 @@ async fn a_window_runs_again_after_the_wait() {
         failure(429).header("retry-after", "20"),
         Script::sse().data(PRELUDE).data(chat("a")).never(),
     ]);
-    let service = ServiceBuilder::new()
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .layer(RetryBudgetLayer::new(no_delay()))
-        .service(upstream.clone());
-    let start = Instant::now();
+    let stack = Stack::default().step(10).budget(no_delay());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = stack.build(&upstream).ask(prompt("m")).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(start.elapsed(), secs(30));
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(30));
 }
 
 #[tokio::test(start_paused = true)]

@@ -4,15 +4,16 @@ use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
 use tokio::time::{Instant, advance};
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, Cooldowns, RetryBudgetLayer, Run, RunLayer, RunRegistry,
-    TerminalReason, TerminalResponseLayer, model_fallback::CoolingDown, upstream::FailureClass,
+    Candidate, CandidateDialect, Cooldowns, RetryBudgetLayer, Run, RunRegistry, TerminalReason,
+    model_fallback::CoolingDown, upstream::FailureClass,
 };
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
 use crate::support::{
-    ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, prompt_json, secs,
+    Place, ReadExt, Script, Stack, Upstream, attach, failure, healthy, no_delay, prompt,
+    prompt_json, secs,
 };
 
 #[tokio::test(start_paused = true)]
@@ -144,17 +145,17 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
     for uri in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
         let upstream = Upstream::scripts([healthy()]);
         upstream.play("a", failure(500));
-        let service = ServiceBuilder::new()
-            .layer(TerminalResponseLayer::new())
-            .layer(RunLayer::new(RunRegistry::new()))
-            .layer(models(["a"]).cooldowns(unprobed()))
-            .service(upstream.clone());
-        let first = service.clone().oneshot(asked_at(uri)).await.unwrap();
+        let stack = Stack::default()
+            .terminal()
+            .run(&RunRegistry::new())
+            .layer(Place::Fallback, models(["a"]).cooldowns(unprobed()))
+            .build(&upstream);
+        let first = stack.clone().oneshot(asked_at(uri)).await.unwrap();
         assert_eq!(first.status(), StatusCode::INTERNAL_SERVER_ERROR);
         // Seconds are told, never too few.
         advance(secs(10) + INSTANT).await;
 
-        let answer = service.clone().oneshot(asked_at(uri)).await.unwrap();
+        let answer = stack.clone().oneshot(asked_at(uri)).await.unwrap();
 
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         let headers = answer.headers().clone();
@@ -177,9 +178,9 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
 
         advance(secs(20) - INSTANT).await;
         upstream.play("a", Script::answer(200, "{}"));
-        let answer = service.oneshot(asked_at(uri)).await.unwrap();
-        assert_eq!(answer.status(), StatusCode::OK);
-        answer.into_body().read().await.whole();
+        let outcome = stack.ask(asked_at(uri)).await;
+        assert_eq!(outcome.status, 200);
+        outcome.whole();
     }
 }
 
