@@ -1,35 +1,19 @@
 //! Each layer that guards a run alone and twice, wherever its node comes from,
 //! and in both orders around the layer that opens it.
 
-use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use http_body::Body;
-use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneService};
+use http_body_util::BodyExt;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HealthGateLayer, LoopGuardLayer, ProgressLayer, ReplayBody,
     Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
 };
 
 use crate::support::{
-    DONE, PRELUDE, ReadExt, Script, Upstream, chat, healthy, reason_of, request, secs,
+    DONE, PRELUDE, ReadExt, Script, StackService, Upstream, chat, healthy, healthy_text, reason_of,
+    request, secs,
 };
-
-type Boxed = BoxCloneService<Request<ReplayBody>, Response<AnyBody>, BoxError>;
-type AnyBody = UnsyncBoxBody<Bytes, BoxError>;
-
-fn boxed<S, B>(service: S) -> Boxed
-where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone + Send + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send + 'static,
-    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    let service = service.map_response(|answer: Response<B>| {
-        answer.map(|body| body.map_err(Into::into).boxed_unsync())
-    });
-    BoxCloneService::new(service.map_err(Into::into))
-}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Guard {
@@ -49,25 +33,25 @@ const GUARDS: [Guard; 5] = [
 ];
 
 impl Guard {
-    fn around(self, inner: Boxed) -> Boxed {
+    fn around(self, inner: StackService) -> StackService {
         match self {
-            Self::TurnCap => boxed(TurnCapLayer::new(10).layer(inner)),
-            Self::Loops => boxed(LoopGuardLayer::new().layer(inner)),
-            Self::Progress => boxed(ProgressLayer::new().comments(true).layer(inner)),
+            Self::TurnCap => StackService::new(TurnCapLayer::new(10).layer(inner)),
+            Self::Loops => StackService::new(LoopGuardLayer::new().layer(inner)),
+            Self::Progress => StackService::new(ProgressLayer::new().comments(true).layer(inner)),
             Self::Gate => {
                 let probe = service_fn(|()| std::future::ready(Ok::<_, BoxError>(true)));
                 let gate = HealthGateLayer::new(probe).watch_silence(secs(1));
-                boxed(gate.layer(inner))
+                StackService::new(gate.layer(inner))
             }
-            Self::Local => boxed(StepTimeoutLayer::local().layer(inner)),
+            Self::Local => StackService::new(StepTimeoutLayer::local().layer(inner)),
         }
     }
 
     /// Alone, then twice.
-    fn stacks(self, script: &Script) -> [(Boxed, Upstream); 2] {
+    fn stacks(self, script: &Script) -> [(StackService, Upstream); 2] {
         let upstream = || {
             let upstream = Upstream::script(script.clone());
-            (boxed(upstream.clone()), upstream)
+            (StackService::new(upstream.clone()), upstream)
         };
         let (inner, probe) = upstream();
         let alone = (self.around(inner), probe);
@@ -76,7 +60,7 @@ impl Guard {
     }
 }
 
-fn ask() -> Request<ReplayBody> {
+fn streamed() -> Request<ReplayBody> {
     let body = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"go"}]}"#;
     let request = Request::post("/v1/chat/completions");
     request.body(ReplayBody::from(body)).unwrap()
@@ -87,21 +71,17 @@ fn stream() -> Script {
     slow.data(chat("a")).data(DONE)
 }
 
-fn whole() -> String {
-    [PRELUDE, &chat("a"), DONE].concat()
-}
-
 #[tokio::test(start_paused = true)]
 async fn without_a_node_each_call_is_a_run() {
     for guard in GUARDS {
         for (service, probe) in guard.stacks(&stream()) {
             for _ in 0..2 {
-                let answer = service.clone().oneshot(ask()).await.unwrap();
+                let answer = service.clone().oneshot(streamed()).await.unwrap();
                 let run = answer.extensions().get::<Run>().cloned();
                 // It only looks on, and opens nothing.
                 assert_eq!(run.is_none(), guard == Guard::Progress, "{guard:?}");
                 let read = answer.into_body().read().await;
-                assert_eq!(read.whole(), whole(), "{guard:?}");
+                assert_eq!(read.whole(), healthy_text(), "{guard:?}");
                 if let Some(run) = run {
                     let end = run.terminal_reason();
                     assert_eq!(end, Some(TerminalReason::Completed), "{guard:?}");
@@ -119,15 +99,15 @@ async fn a_run_in_the_request_outlives_its_calls_bare_or_attached() {
         for (service, probe) in guard.stacks(&stream()) {
             for attached in [false, true] {
                 let run = Run::open();
-                let mut request = ask();
+                let mut request = streamed();
                 if attached {
                     request = run.attach(request);
                 } else {
                     request.extensions_mut().insert(run.clone());
                 }
 
-                let answer = service.clone().oneshot(request).await.unwrap();
-                assert_eq!(answer.into_body().read().await.whole(), whole());
+                let outcome = service.ask(request).await;
+                assert_eq!(outcome.whole(), healthy_text());
 
                 let node = probe.run();
                 assert_eq!(node.run().id(), run.id(), "{guard:?}");
@@ -151,17 +131,17 @@ async fn on_both_sides_of_the_layer_that_opens_the_run() {
             let runs = RunLayer::new(registry.clone());
             let upstream = Upstream::script(stream());
             let service = if outside {
-                guard.around(boxed(runs.layer(upstream.clone())))
+                guard.around(StackService::new(runs.layer(upstream.clone())))
             } else {
-                boxed(runs.layer(guard.around(boxed(upstream.clone()))))
+                StackService::new(runs.layer(guard.around(StackService::new(upstream.clone()))))
             };
             for calls in 1..=2 {
-                let mut request = ask();
+                let mut request = streamed();
                 let id = "r".parse().unwrap();
                 request.headers_mut().insert("x-run-id", id);
 
-                let answer = service.clone().oneshot(request).await.unwrap();
-                assert_eq!(answer.into_body().read().await.whole(), whole());
+                let outcome = service.ask(request).await;
+                assert_eq!(outcome.whole(), healthy_text());
 
                 assert_eq!(upstream.calls(), calls, "{guard:?}, {outside}");
                 let [run] = &registry.list()[..] else {
@@ -184,8 +164,8 @@ async fn on_both_sides_of_the_layer_that_opens_the_run() {
 async fn a_caller_who_leaves_takes_all_along() {
     for guard in GUARDS {
         for (service, probe) in guard.stacks(&Script::sse().data(PRELUDE).never()) {
-            let service = boxed(ClientDisconnectLayer::new().layer(service));
-            let answer = service.oneshot(ask()).await.unwrap();
+            let service = StackService::new(ClientDisconnectLayer::new().layer(service));
+            let answer = service.oneshot(streamed()).await.unwrap();
             let mut body = answer.into_body();
             body.frame().await.unwrap().unwrap();
             assert!(!probe.is_dropped());
@@ -207,7 +187,7 @@ async fn an_answer_without_a_body_is_complete_as_it_comes() {
     for (method, script) in [(Method::HEAD, of(200)), (Method::POST, of(204))] {
         for guard in GUARDS {
             for (service, probe) in guard.stacks(&script) {
-                let mut request = ask();
+                let mut request = streamed();
                 *request.method_mut() = method.clone();
 
                 let answer = service.oneshot(request).await.unwrap();
@@ -229,7 +209,7 @@ async fn size_end_and_trailers_are_the_inner_bodys() {
     for guard in GUARDS {
         let script = Script::json().size(2).knows_its_end().data("{}");
         for (service, _) in guard.stacks(&script) {
-            let mut body = service.oneshot(ask()).await.unwrap().into_body();
+            let mut body = service.oneshot(streamed()).await.unwrap().into_body();
             assert_eq!(body.size_hint().exact(), Some(2), "{guard:?}");
             assert!(!body.is_end_stream(), "{guard:?}");
             body.frame().await.unwrap().unwrap();
@@ -238,10 +218,9 @@ async fn size_end_and_trailers_are_the_inner_bodys() {
         }
         for script in [Script::json().data("{}"), stream()] {
             for (service, _) in guard.stacks(&script.clone().trailers()) {
-                let answer = service.oneshot(ask()).await.unwrap();
-                let read = answer.into_body().read().await;
-                assert!(read.trailers.is_some(), "{guard:?}");
-                read.end.unwrap();
+                let outcome = service.ask(streamed()).await;
+                assert!(outcome.trailers.is_some(), "{guard:?}");
+                outcome.whole();
             }
         }
     }

@@ -2,13 +2,11 @@
 
 use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    Limits, ProgressLayer, Run, Scope, StepTimeoutLayer, TerminalReason, Terminated,
-};
+use tower_agent::{Limits, ProgressLayer, Run, Scope, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
-    DONE, PING, PRELUDE, Read, ReadExt, STOP, Script, Upstream, call_of, chat, content_block,
-    messages, reason_of, request, request_of, secs,
+    DONE, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, call_of, chat,
+    content_block, messages, reason_of, request, request_of, secs,
 };
 
 const PING_EVENT: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -18,28 +16,16 @@ fn local() -> StepTimeoutLayer {
     StepTimeoutLayer::local()
 }
 
-/// Plays a script under a layer: what was read, how long it took, what befell
-/// the upstream.
+/// Plays a script under a layer, within an hour.
 async fn play(
     layer: StepTimeoutLayer,
     script: Script,
     request: http::Request<()>,
-) -> (Read, std::time::Duration, Upstream) {
-    let start = Instant::now();
+) -> (Outcome, Upstream) {
     let upstream = Upstream::script(script);
-    let reading = async {
-        match layer.layer(upstream.clone()).oneshot(request).await {
-            Ok(answer) => answer.into_body().read().await,
-            Err(error) => Read {
-                text: String::new(),
-                frames: 0,
-                trailers: None,
-                end: Err(error),
-            },
-        }
-    };
-    let read = timeout(secs(3600), reading).await.unwrap();
-    (read, start.elapsed(), upstream)
+    let stack = Stack::default().layer(Place::Step, layer).build(&upstream);
+    let outcome = timeout(secs(3600), stack.ask(request)).await.unwrap();
+    (outcome, upstream)
 }
 
 /// Answers of slow models that are well, each with the seconds it takes.
@@ -94,11 +80,11 @@ fn slow() -> Vec<(&'static str, Script, u64)> {
 #[tokio::test(start_paused = true)]
 async fn a_slow_model_completes_unary_or_streaming_with_pings_or_without() {
     for (name, script, seconds) in slow() {
-        let (read, took, probe) = play(local(), script, request()).await;
+        let (outcome, upstream) = play(local(), script, request()).await;
 
-        read.end.unwrap_or_else(|error| panic!("{name}: {error}"));
-        assert_eq!(took, secs(seconds), "{name}");
-        let reason = probe.run().terminal_reason();
+        assert!(outcome.error.is_none(), "{name}: {:?}", outcome.error);
+        assert_eq!(outcome.at, secs(seconds), "{name}");
+        let reason = upstream.run().terminal_reason();
         assert_eq!(reason, Some(TerminalReason::Completed), "{name}");
     }
 }
@@ -108,10 +94,11 @@ async fn a_clock_of_thirty_seconds_would_have_killed_them() {
     let clock = StepTimeoutLayer::new(secs(30));
     for (name, script, _) in slow() {
         let quick = name.starts_with("28 s") || name == "whitespace";
-        let (read, ..) = play(clock, script, request()).await;
+        let (outcome, _) = play(clock, script, request()).await;
 
         let killed = Some(TerminalReason::StepTimeout);
-        assert_eq!(read.reason() == killed, !quick, "{name}: {:?}", read.end);
+        let reason = outcome.error.as_ref().and_then(reason_of);
+        assert_eq!(reason == killed, !quick, "{name}: {outcome:?}");
     }
 }
 
@@ -160,13 +147,13 @@ async fn the_same_model_dead_is_found_twice_the_interval_after_its_last_heartbea
         ),
     ];
     for (name, script, last) in cases {
-        let (read, took, probe) = play(local(), script, request()).await;
+        let (outcome, upstream) = play(local(), script, request()).await;
 
-        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout), "{name}");
-        assert_eq!(took, secs(last + 20), "{name}");
-        assert_eq!(probe.dropped().reason, Some(TerminalReason::StepTimeout));
-        let error = read.end.unwrap_err();
-        let message = Terminated::find(&*error).unwrap().message();
+        let end = outcome.terminated();
+        assert_eq!(end.reason, TerminalReason::StepTimeout, "{name}");
+        assert_eq!(outcome.at, secs(last + 20), "{name}");
+        assert_eq!(upstream.dropped().reason, Some(TerminalReason::StepTimeout));
+        let message = end.message();
         assert!(
             message.contains("its heartbeats stopped, for 20s nothing came (step_timeout)"),
             "{message}"
@@ -181,10 +168,10 @@ async fn bytes_restart_the_clock_that_a_heartbeat_started() {
     let script = Script::sse().data(PING).wait(19.0).data(half);
     let script = script.wait(19.0).data(rest).wait(19.0).data("\n").never();
 
-    let (read, took, _) = play(local(), script, request()).await;
+    let (outcome, _) = play(local(), script, request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(took, secs(57 + 20));
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(57 + 20));
 }
 
 #[tokio::test(start_paused = true)]
@@ -194,14 +181,14 @@ async fn the_ping_with_which_an_anthropic_stream_begins_promises_nothing() {
     let pinging = begun().wait(10.0).data(PING_EVENT).never();
     let later = begun().data(content_block("a")).data(PING_EVENT).never();
 
-    let (read, ..) = play(local(), whole, messages()).await;
-    read.whole();
-    let (read, took, _) = play(local(), pinging, messages()).await;
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(took, secs(30), "a second one does");
-    let (read, took, _) = play(local(), later, messages()).await;
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(took, secs(20), "and one after the first content");
+    let (outcome, _) = play(local(), whole, messages()).await;
+    outcome.whole();
+    let (outcome, _) = play(local(), pinging, messages()).await;
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(30), "a second one does");
+    let (outcome, _) = play(local(), later, messages()).await;
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(20), "and one after the first content");
 }
 
 #[tokio::test(start_paused = true)]
@@ -209,10 +196,10 @@ async fn the_interval_is_a_setting() {
     let script = || Script::sse().data(PING).wait(50.0).data(PING).never();
     let layer = local().heartbeat(secs(30));
 
-    let (read, took, _) = play(layer, script(), request()).await;
+    let (outcome, _) = play(layer, script(), request()).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(took, secs(50 + 60));
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(50 + 60));
 }
 
 #[test]
@@ -226,10 +213,10 @@ async fn neither_a_first_window_nor_what_resets_one_makes_a_local_layer_have_one
     let layer = local().first(secs(30)).heartbeat(secs(10));
     let script = Script::before_head().wait(60.0).head("application/json");
 
-    let (read, took, _) = play(layer, script.data("{}"), request()).await;
+    let (outcome, _) = play(layer, script.data("{}"), request()).await;
 
-    read.whole();
-    assert_eq!(took, secs(60));
+    outcome.whole();
+    assert_eq!(outcome.at, secs(60));
 }
 
 #[tokio::test(start_paused = true)]
@@ -240,10 +227,10 @@ async fn the_programs_window_for_a_request_replaces_the_profile() {
         ..Limits::default()
     });
 
-    let (read, took, _) = play(local(), Script::before_head().never(), request).await;
+    let (outcome, _) = play(local(), Script::before_head().never(), request).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(took, secs(30));
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, secs(30));
 }
 
 #[tokio::test(start_paused = true)]
@@ -291,13 +278,13 @@ async fn scope_run_finds_the_run_dead_when_none_of_its_calls_shows_life() {
     let start = Instant::now();
     let silent = Script::sse().data(PING).never();
     let living = Script::sse().repeat(4, 15.0, PING).never();
-    let ((first, ..), (second, ..)) = tokio::join!(
+    let ((first, _), (second, _)) = tokio::join!(
         play(layer, silent, call_of(&run).0),
         play(layer, living, call_of(&run).0),
     );
 
-    assert_eq!(first.reason(), Some(TerminalReason::StepTimeout));
-    assert_eq!(second.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(first.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(second.terminated().reason, TerminalReason::StepTimeout);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(60 + 20));
 }

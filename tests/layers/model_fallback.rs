@@ -19,18 +19,17 @@ mod terminal;
 mod which;
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, Uri, header::AUTHORIZATION};
+use http::{Request, Response, Uri};
 use http_body::Body;
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
+use http_body_util::Full;
+use tower::{Layer, Service, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer,
-    TerminalReason, upstream::FailureClass,
+    BoxError, Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, secs,
+    ERROR, Outcome, Place, Script, Stack, StackService, Upstream, attach, chat, failure, healthy,
+    healthy_text, prompt, with_header,
 };
 
 /// A layer with candidates of these names, at the upstream that there is.
@@ -38,45 +37,26 @@ fn models<const N: usize>(names: [&str; N]) -> ModelFallbackLayer {
     ModelFallbackLayer::new(names.map(Candidate::new))
 }
 
-type Boxed =
-    BoxCloneService<Request<Full<Bytes>>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
-
-fn boxed<S, B>(service: S) -> Boxed
-where
-    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError>,
-    S: Clone + Send + 'static,
-    S::Future: Send,
-    B: Body<Data = Bytes, Error = BoxError> + Send + 'static,
-{
-    let boxed = |answer: Response<B>| answer.map(BodyExt::boxed_unsync);
-    service.map_response(boxed).boxed_clone()
-}
-
 /// The layer alone, and with repeats of each candidate inside. An attempt may be
 /// silent for ten seconds. They must not differ.
-fn both(layer: &ModelFallbackLayer) -> [(Boxed, Upstream); 2] {
-    let upstreams = [(); 2].map(|()| Upstream::scripts([healthy()]));
-    let [one, two] = upstreams.clone();
-    let step = StepTimeoutLayer::new(secs(10));
-    let repeats = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
-    let alone = layer.layer(step.layer(one));
-    let nested = layer.layer(repeats.layer(step.layer(two)));
-    let [one, two] = upstreams;
-    [(boxed(alone), one), (boxed(nested), two)]
+fn both(layer: &ModelFallbackLayer) -> [(StackService, Upstream); 2] {
+    let alone = Stack::default()
+        .layer(Place::Fallback, layer.clone())
+        .attempt_step(10);
+    [alone.clone(), alone.retry(1)].map(|stack| {
+        let upstream = Upstream::script(healthy());
+        (stack.build(&upstream), upstream)
+    })
 }
 
-/// Whom one call asks, whose answer is read to its end if there is one.
+/// The models that one call asks, in order. Its answer is read to the end.
 async fn asks<S, B>(service: &S, upstream: &Upstream, request: Request<Full<Bytes>>) -> Vec<String>
 where
     S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = BoxError> + Clone,
-    B: Body<Data = Bytes> + Unpin + Send,
-    B::Error: Into<BoxError> + Send,
+    B: Body<Data = Bytes, Error: Into<BoxError> + Send> + Unpin + Send,
 {
     let before = upstream.calls();
-    if let Ok(answer) = service.clone().oneshot(request).await {
-        // How it ends, other tests ask.
-        drop(answer.into_body().read().await);
-    }
+    drop(Outcome::of(service.clone().oneshot(request)).await);
     upstream.models().split_off(before)
 }
 
@@ -87,11 +67,8 @@ fn at(model: &str, url: &'static str) -> Candidate {
 }
 
 /// A request on the account of this caller.
-fn from(caller: &'static str, model: &str) -> Request<Full<Bytes>> {
-    let mut request = prompt(model);
-    let account = HeaderValue::from_static(caller);
-    request.headers_mut().insert(AUTHORIZATION, account);
-    request
+fn from(caller: &str, model: &str) -> Request<Full<Bytes>> {
+    with_header(prompt(model), "authorization", caller)
 }
 
 /// A candidate that calls on an account of its own.

@@ -17,7 +17,7 @@ use tower_agent::{
     StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
 };
 
-use crate::support::{ReadExt, Script, Upstream, no_delay, secs};
+use crate::support::{Outcome, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
 const ORDER: [&str; 15] = [
@@ -162,9 +162,8 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
         })))
         .service(upstream.clone());
     let ask = async |text: &str, run: &str| {
-        let answer = service.clone().oneshot(says(text, run)).await.unwrap();
-        let status = answer.status().as_u16();
-        (status, answer.into_body().read().await.whole())
+        let outcome = Outcome::of(service.clone().oneshot(says(text, run))).await;
+        (outcome.status, outcome.whole().to_owned())
     };
     let run = |id: &str| -> Run { registry.find(&id.parse().unwrap())[0].clone() };
     assert_eq!(ask("go", "other").await.0, 200);

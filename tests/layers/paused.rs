@@ -10,13 +10,15 @@ use tower_agent::{
     BoxError, HardCeilingLayer, Run, Scope, StepTimeoutLayer, TerminalReason, ToolError,
 };
 
-use crate::support::{PING, ReadExt, Script, Upstream, call_of, reason_of, request_of, secs};
+use crate::support::{
+    Outcome, PING, ReadExt, Script, Upstream, call_of, reason_of, request_of, secs,
+};
 
 const WINDOW: Duration = secs(10);
 
-/// What stands still for so many seconds before the upstream is asked, and whether
-/// it says so.
-async fn call(seconds: u64, pauses: bool, ceiling: u64) -> (Result<String, BoxError>, Duration) {
+/// A call in which a layer waits so many seconds before it asks the upstream, with a
+/// pause or without one.
+async fn call(seconds: u64, pauses: bool, ceiling: u64) -> Outcome {
     let upstream = Upstream::script(
         Script::before_head()
             .wait(9.0)
@@ -37,39 +39,28 @@ async fn call(seconds: u64, pauses: bool, ceiling: u64) -> (Result<String, BoxEr
         .layer(HardCeilingLayer::new(secs(ceiling)))
         .layer(StepTimeoutLayer::new(WINDOW))
         .service(held);
-    let start = Instant::now();
-    let answer = stack.oneshot(call_of(&Run::open()).0).await;
-    let read = match answer {
-        Ok(answer) => {
-            let read = answer.into_body().read().await;
-            read.end.map(|()| read.text)
-        }
-        Err(error) => Err(error),
-    };
-    (read, start.elapsed())
+    Outcome::of(stack.oneshot(call_of(&Run::open()).0)).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_queue_or_a_backend_that_restarts_is_not_the_models_silence() {
     for (seconds, ceiling) in [(45, 600), (500, 600)] {
-        let (read, took) = call(seconds, true, ceiling).await;
-        assert_eq!(read.unwrap(), "{}");
-        assert_eq!(took, secs(seconds + 9), "resumed, and within its window");
+        let outcome = call(seconds, true, ceiling).await;
+        assert_eq!(outcome.whole(), "{}");
+        assert_eq!(outcome.at, secs(seconds + 9), "within its window");
     }
 
-    let (read, took) = call(45, false, 600).await;
-    let reason = reason_of(&read.unwrap_err());
-    assert_eq!(reason, Some(TerminalReason::StepTimeout));
-    assert_eq!(took, WINDOW, "unless it says so");
+    let outcome = call(45, false, 600).await;
+    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+    assert_eq!(outcome.at, WINDOW, "unless it pauses");
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_goes_on_while_a_queue_is_waited_in() {
-    let (read, took) = call(45, true, 40).await;
+    let outcome = call(45, true, 40).await;
 
-    let reason = reason_of(&read.unwrap_err());
-    assert_eq!(reason, Some(TerminalReason::HardCeiling));
-    assert_eq!(took, secs(40));
+    assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
+    assert_eq!(outcome.at, secs(40));
 }
 
 #[tokio::test(start_paused = true)]

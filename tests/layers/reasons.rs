@@ -4,14 +4,13 @@ use std::{error::Error, io, sync::Arc};
 
 use http::StatusCode;
 use tokio::time::advance;
-use tower::{Layer, ServiceExt};
 use tower_agent::{
-    BoxError, HardCeilingLayer, Run, Step, StepKind, StepTimeoutLayer, TerminalReason, Terminated,
+    BoxError, HardCeilingLayer, Run, Step, StepKind, TerminalReason, Terminated,
     run::{CustomReason, ReasonClass},
     upstream::FailureClass,
 };
 
-use crate::support::{DONE, FINISH, Script, Upstream, reason_of, request, secs};
+use crate::support::{DONE, FINISH, Place, Script, Stack, Upstream, reason_of, request, secs};
 
 pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
     use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
@@ -132,22 +131,18 @@ fn a_reason_is_found_through_wrapping_errors() {
     assert_eq!(reason_of(&other), None);
 }
 
-async fn ended_by<S>(service: S) -> String
-where
-    S: tower::Service<http::Request<()>, Error = BoxError>,
-{
-    let ended = service.oneshot(request()).await.map(drop);
-    Terminated::find(&*ended.unwrap_err()).unwrap().message()
-}
-
 #[tokio::test(start_paused = true)]
 async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try() {
-    let upstream = || Upstream::script(Script::before_head().never());
+    let silent = Upstream::script(Script::before_head().never());
+    let ended_by = async |stack: Stack| {
+        let outcome = stack.build(&silent).ask(request()).await;
+        outcome.terminated().message()
+    };
     let timeout = HardCeilingLayer::optional(None).timeout(Some(secs(45)));
 
-    let step = ended_by(StepTimeoutLayer::new(secs(90)).layer(upstream())).await;
-    let ceiling = ended_by(HardCeilingLayer::new(secs(190)).layer(upstream())).await;
-    let timeout = ended_by(timeout.layer(upstream())).await;
+    let step = ended_by(Stack::default().step(90)).await;
+    let ceiling = ended_by(Stack::default().ceiling(190)).await;
+    let timeout = ended_by(Stack::default().layer(Place::Ceiling, timeout)).await;
 
     assert_eq!(
         step,
@@ -286,11 +281,9 @@ async fn the_last_step_is_known_without_a_step_window() {
     let run = Run::open();
     let finish = FINISH;
     let script = Script::sse().data(finish).data(DONE);
-    let ceiling = HardCeilingLayer::new(secs(100)).layer(Upstream::script(script));
-    let answer = ceiling.oneshot(run.attach(request())).await.unwrap();
-    crate::support::ReadExt::read(answer.into_body())
-        .await
-        .whole();
+    let stack = Stack::default().ceiling(100);
+    let served = stack.build(&Upstream::script(script));
+    served.ask(run.attach(request())).await.whole();
     advance(secs(5)).await;
     run.end(TerminalReason::TurnCap);
 
@@ -299,9 +292,8 @@ async fn the_last_step_is_known_without_a_step_window() {
 
     let run = Run::open();
     let hangs = Upstream::script(Script::before_head().never());
-    let ceiling = HardCeilingLayer::new(secs(100)).layer(hangs);
-    let error = ceiling.oneshot(run.attach(request())).await.unwrap_err();
-    let step = Terminated::find(&*error).unwrap().last_step.clone();
+    let outcome = stack.build(&hangs).ask(run.attach(request())).await;
+    let step = outcome.terminated().last_step.clone();
     assert_eq!(step.unwrap().to_string(), "llm_call");
 }
 

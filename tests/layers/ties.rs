@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Outcome, PING, Place, ReadExt, Script, Stack, Upstream, UpstreamBody, call_of, chat,
-    later, poll_body, reason_of, request, request_of, secs,
+    DONE, Outcome, PING, Place, ReadExt, Script, Stack, StackService, Upstream, UpstreamBody,
+    call_of, chat, later, poll_body, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -396,40 +396,18 @@ async fn a_tool_of_another_run_is_dropped_when_that_run_ends() {
     assert_eq!(start.elapsed(), secs(3));
 }
 
-type Boxed = tower::util::BoxCloneSyncService<
-    Request<()>,
-    Response<http_body_util::combinators::UnsyncBoxBody<bytes::Bytes, BoxError>>,
-    BoxError,
->;
-
-fn boxed<S, B>(service: S) -> Boxed
-where
-    S: Service<Request<()>, Response = Response<B>> + Clone + Send + Sync + 'static,
-    S::Error: Into<BoxError>,
-    S::Future: Send + 'static,
-    B: http_body::Body<Data = bytes::Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    use http_body_util::BodyExt;
-    Boxed::new(
-        service
-            .map_response(|answer| answer.map(|body| body.map_err(Into::into).boxed_unsync()))
-            .map_err(Into::into),
-    )
-}
-
 /// All layers but the outermost, in this order; `None` leaves it out.
-fn stack(order: &[usize], registry: &RunRegistry, upstream: Boxed) -> Boxed {
-    order
-        .iter()
-        .rev()
-        .fold(upstream, |inner, layer| match layer {
-            0 => boxed(StepTimeoutLayer::new(WINDOW).layer(inner)),
-            1 => boxed(HardCeilingLayer::new(WINDOW * 6).layer(inner)),
-            2 => boxed(ClientDisconnectLayer::new().layer(inner)),
-            3 => boxed(PumpLayer::new(4).layer(inner)),
-            _ => boxed(RunLayer::new(registry.clone()).layer(inner)),
-        })
+fn stack(order: &[usize], registry: &RunRegistry, upstream: &Upstream) -> StackService {
+    order.iter().rev().fold(
+        StackService::new(upstream.clone()),
+        |inner, layer| match layer {
+            0 => StackService::new(StepTimeoutLayer::new(WINDOW).layer(inner)),
+            1 => StackService::new(HardCeilingLayer::new(WINDOW * 6).layer(inner)),
+            2 => StackService::new(ClientDisconnectLayer::new().layer(inner)),
+            3 => StackService::new(PumpLayer::new(4).layer(inner)),
+            _ => StackService::new(RunLayer::new(registry.clone()).layer(inner)),
+        },
+    )
 }
 
 const ORDERS: [[usize; 5]; 6] = [
@@ -452,11 +430,7 @@ async fn all_layers_in_any_order_hand_an_answer_on() {
             };
             let registry = RunRegistry::new();
             let upstream = Upstream::script(Script::sse().repeat(4, 7.0, chat("a")).data(DONE));
-            let service = TerminalResponseLayer::new().layer(stack(
-                &order,
-                &registry,
-                boxed(upstream.clone()),
-            ));
+            let service = TerminalResponseLayer::new().layer(stack(&order, &registry, &upstream));
 
             let answer = service.oneshot(request()).await.unwrap();
             let text = answer.into_body().read().await.whole();
@@ -484,11 +458,7 @@ async fn all_layers_in_any_order_end_a_silent_stream_with_the_error_event() {
             let registry = RunRegistry::new();
             let upstream =
                 Upstream::script(Script::sse().data(chat("a")).data("data: {\"cho").never());
-            let service = TerminalResponseLayer::new().layer(stack(
-                &order,
-                &registry,
-                boxed(upstream.clone()),
-            ));
+            let service = TerminalResponseLayer::new().layer(stack(&order, &registry, &upstream));
             let start = Instant::now();
 
             let answer = service.oneshot(request()).await.unwrap();
@@ -521,8 +491,7 @@ async fn all_layers_in_any_order_see_a_dropped_body() {
     for order in ORDERS {
         let registry = RunRegistry::new();
         let upstream = Upstream::script(Script::sse().data(chat("a")).never());
-        let service =
-            TerminalResponseLayer::new().layer(stack(&order, &registry, boxed(upstream.clone())));
+        let service = TerminalResponseLayer::new().layer(stack(&order, &registry, &upstream));
         let mut body = service.oneshot(request()).await.unwrap().into_body();
         body.token().await;
 

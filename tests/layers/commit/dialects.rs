@@ -4,14 +4,13 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::Instant;
-use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, Run,
+    Candidate, Run,
     TerminalReason::{Completed, StepTimeout},
-    upstream::{Failure, FailureClass},
+    upstream::FailureClass,
 };
 
-use crate::support::{ReadExt, Script, Stack, Upstream, attach, secs};
+use crate::support::{Outcome, Script, Stack, Upstream, attach, secs};
 
 /// What a stream amounts to, as far as the first candidate is concerned.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -182,23 +181,18 @@ impl Dialect {
         Request::post(self.path).body(Full::from(body)).unwrap()
     }
 
-    /// What the caller gets of a stream, who was asked, and the judgement.
-    async fn play(&self, script: Script) -> (String, Vec<String>, Option<FailureClass>) {
+    /// What the caller gets of a stream, and the models that were asked.
+    async fn play(&self, script: Script) -> (Outcome, Vec<String>) {
         let healthy = Script::sse().data(self.healthy());
         let upstream = Upstream::scripts([script, healthy]);
-        let service = ModelFallbackLayer::new([
+        let stack = Stack::default().fallback([
             Candidate::new("a").context_window(8),
             Candidate::new("b").context_window(64),
         ]);
-        let (request, call) = attach(&Run::open(), self.asks());
-        let answer = service.layer(upstream.clone()).oneshot(request);
-        let answer = answer.await.unwrap();
-        let judged = answer.extensions().get::<Failure>().map(|it| it.class);
-        let tried = answer.extensions().get::<tower_agent::attempt::Tries>();
-        assert_eq!(judged.is_some(), tried.is_some());
-        let text = answer.into_body().read().await.whole();
-        drop(call);
-        (text, upstream.models(), judged)
+        let (request, _call) = attach(&Run::open(), self.asks());
+        let outcome = stack.build(&upstream).ask(request).await;
+        assert_eq!(outcome.failure.is_some(), !outcome.tries.is_empty());
+        (outcome, upstream.models())
     }
 }
 
@@ -208,7 +202,8 @@ async fn what_comes_instead_of_content_is_judged_at_any_chunking() {
         for (instead, then) in dialect.instead {
             let text = [dialect.prelude, instead].concat();
             for script in cuts(&text) {
-                let (got, asked, judged) = dialect.play(script).await;
+                let (outcome, asked) = dialect.play(script).await;
+                let (got, judged) = (outcome.whole(), outcome.failure.as_ref().map(|it| it.class));
                 let what = format!("{} {instead}", dialect.path);
                 match then {
                     Served => {
@@ -241,12 +236,10 @@ async fn the_class_of_what_comes_instead_of_content_is_told() {
                 // The same from both, so that the last is handed on, or breaks.
                 let upstream = Upstream::scripts([script]);
                 let candidates = [Candidate::new("a").context_window(8)];
-                let service = ModelFallbackLayer::new(candidates).layer(upstream);
+                let stack = Stack::default().fallback(candidates).build(&upstream);
                 let (request, call) = attach(&Run::open(), dialect.asks());
 
-                if let Ok(answer) = service.oneshot(request).await {
-                    answer.into_body().read().await;
-                }
+                stack.ask(request).await;
 
                 let reason = tower_agent::TerminalReason::Failed(*class);
                 assert_eq!(call.terminal_reason(), Some(reason), "{instead}");
@@ -261,7 +254,8 @@ async fn after_the_first_content_whatever_comes_is_the_callers() {
         for (instead, _) in dialect.instead.iter().filter(|(text, _)| !text.is_empty()) {
             let text = [dialect.prelude, dialect.content, instead].concat();
             for script in cuts(&text) {
-                let (got, asked, judged) = dialect.play(script).await;
+                let (outcome, asked) = dialect.play(script).await;
+                let (got, judged) = (outcome.whole(), outcome.failure.as_ref().map(|it| it.class));
                 assert_eq!(got, text, "{} {instead}", dialect.path);
                 assert_eq!((asked.len(), judged), (1, None));
             }
@@ -274,7 +268,8 @@ async fn an_answer_that_quotes_an_error_is_healthy() {
     for dialect in DIALECTS {
         let text = [dialect.prelude, dialect.quote, dialect.end].concat();
         for script in cuts(&text) {
-            let (got, asked, judged) = dialect.play(script).await;
+            let (outcome, asked) = dialect.play(script).await;
+            let (got, judged) = (outcome.whole(), outcome.failure.as_ref().map(|it| it.class));
             assert_eq!(got, text);
             assert_eq!((asked.len(), judged), (1, None));
         }

@@ -5,24 +5,21 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, TerminalReason,
-    retry_budget::Retry,
-    upstream::{Failure, FailureClass},
-};
+use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass};
 
 use crate::commit::hold_stacks;
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, healthy, healthy_text, no_delay, prompt, secs,
+    ERROR, ReadExt, Script, Stack, StackService, Upstream, attach, healthy, healthy_text, prompt,
+    secs,
 };
 
 const KIB: usize = 1024;
 
-/// Once, so that what fails is handed on.
-fn once(script: Script) -> (Upstream, Retry<Upstream>) {
-    let upstream = Upstream::scripts([script]);
-    let layer = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
-    (upstream.clone(), layer.layer(upstream))
+/// One attempt alone, so that a failure is handed on.
+fn once(script: Script) -> (Upstream, StackService) {
+    let upstream = Upstream::script(script);
+    let stack = Stack::default().retry(1).build(&upstream);
+    (upstream, stack)
 }
 
 #[tokio::test(start_paused = true)]
@@ -90,10 +87,10 @@ async fn what_came_of_a_slow_error_tells_what_it_is() {
         let slow = Script::json().status(429).data(head).wait(20.0).data(tail);
         let (upstream, service) = once(slow);
 
-        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let outcome = service.ask(prompt("m")).await;
 
-        assert_eq!(answer.extensions().get::<Failure>().unwrap().class, class);
-        assert_eq!(answer.into_body().read().await.whole(), overflow);
+        assert_eq!(outcome.failure.as_ref().unwrap().class, class);
+        assert_eq!(outcome.whole(), overflow);
         assert_eq!(upstream.calls(), 1);
     }
 }
@@ -105,14 +102,13 @@ async fn an_error_that_breaks_is_judged_and_breaks_for_the_caller_too() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = service.ask(request).await;
 
-    assert_eq!(answer.status(), 400);
-    let failure = answer.extensions().get::<Failure>().unwrap();
+    assert_eq!(outcome.status, 400);
+    let failure = outcome.failure.as_ref().unwrap();
     assert_eq!(failure.class, FailureClass::Caller);
-    let read = answer.into_body().read().await;
-    assert_eq!(read.text, "{");
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(outcome.text, "{");
+    assert_eq!(outcome.error.unwrap().to_string(), "reset");
     assert_eq!(upstream.calls(), 1);
     let reason = call.terminal_reason();
     assert!(
@@ -153,11 +149,10 @@ async fn an_error_whose_length_is_known_keeps_it() {
 async fn trailers_of_an_error_are_handed_on() {
     let (_, service) = once(Script::json().status(500).data(ERROR).trailers());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = service.ask(prompt("m")).await;
 
-    assert_eq!(read.text, ERROR);
-    assert_eq!(read.trailers.unwrap()["x-sum"], "42");
+    assert_eq!(outcome.text, ERROR);
+    assert_eq!(outcome.trailers.unwrap()["x-sum"], "42");
 }
 
 #[tokio::test(start_paused = true)]
@@ -168,11 +163,11 @@ async fn an_error_in_many_frames_is_handed_on_whole() {
     });
     let (_, service) = once(script.knows_its_end());
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = service.ask(prompt("m")).await;
 
-    let failure = answer.extensions().get::<Failure>().unwrap();
+    let failure = outcome.failure.as_ref().unwrap();
     assert_eq!(failure.message, "no");
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(outcome.whole(), ERROR);
 }
 
 #[tokio::test(start_paused = true)]
@@ -182,9 +177,9 @@ async fn a_compressed_error_is_judged_by_its_head() {
         .header("content-encoding", "gzip");
     let (_, service) = once(script.data("....insufficient_quota...."));
 
-    let answer = service.oneshot(prompt("m")).await.unwrap();
+    let outcome = service.ask(prompt("m")).await;
 
-    let failure = answer.extensions().get::<Failure>().unwrap();
+    let failure = outcome.failure.as_ref().unwrap();
     assert_eq!(failure.class, FailureClass::RateLimit);
     assert_eq!(failure.message, "");
 }

@@ -21,12 +21,16 @@ fn minutes(minutes: u64) -> Duration {
     secs(60 * minutes)
 }
 
-/// Cooldowns whose windows are exact: nobody looks before their end.
+/// Cooldowns with exact windows: no call probes before their end.
 fn unprobed() -> Cooldowns {
     Cooldowns::new().probe(secs(30), Duration::ZERO)
 }
 
-/// Candidates around an upstream that serves, unless a model is told otherwise.
+fn two_accounts() -> [Candidate; 2] {
+    [of_account("a", "one"), of_account("b", "two")]
+}
+
+/// Candidates around an upstream that serves, unless it plays another script for a model.
 fn cooled<const N: usize>(
     cooldowns: &Cooldowns,
     candidates: [Candidate; N],

@@ -9,14 +9,14 @@ use tower_agent::{
     upstream::FailureClass,
 };
 
-use super::{Boxed, asks, boxed, models};
+use super::{asks, models};
 use crate::support::{
-    ERROR, LogCapture, ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, tries,
+    ERROR, LogCapture, Script, StackService, Upstream, attach, failure, healthy, no_delay, prompt,
 };
 
-/// Fallback alone, repeats alone, and both; with one who says of each attempt
-/// that fails what it did.
-fn services(upstream: &Upstream, marks: bool) -> [Boxed; 3] {
+/// Fallback alone, repeats alone, and both. With `marks`, each attempt marks its side
+/// effects.
+fn services(upstream: &Upstream, marks: bool) -> [StackService; 3] {
     let inner = upstream.clone();
     let marking = service_fn(move |request: Request<ReplayBody>| {
         let run = request.extensions().get::<Run>().unwrap().clone();
@@ -30,14 +30,10 @@ fn services(upstream: &Upstream, marks: bool) -> [Boxed; 3] {
         }
     });
     let repeats = RetryBudgetLayer::new(no_delay());
-    let both = ServiceBuilder::new()
-        .layer(models(["a", "b"]))
-        .layer(repeats.clone())
-        .service(marking.clone());
     [
-        boxed(models(["a", "b"]).layer(marking.clone())),
-        boxed(repeats.layer(marking)),
-        boxed(both),
+        StackService::new(models(["a", "b"]).layer(marking.clone())),
+        StackService::new(repeats.layer(marking.clone())),
+        StackService::new(models(["a", "b"]).layer(repeats.layer(marking))),
     ]
 }
 
@@ -60,12 +56,12 @@ async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
             };
             let (request, call) = attach(&run, request);
 
-            let answer = service.oneshot(request).await.unwrap();
+            let outcome = service.ask(request).await;
 
-            assert_eq!(answer.status(), 503);
-            assert_eq!(answer.headers()["x-request-id"], "r");
-            assert_eq!(tries(&answer).len(), 1);
-            assert_eq!(answer.into_body().read().await.whole(), ERROR);
+            assert_eq!(outcome.status, 503);
+            assert_eq!(outcome.headers["x-request-id"], "r");
+            assert_eq!(outcome.tries.len(), 1);
+            assert_eq!(outcome.whole(), ERROR);
             assert_eq!(upstream.models(), ["a"], "{which} {marks}");
             let stopped = heard.events("chain_stopped");
             let [stopped] = &stopped[..] else {
@@ -102,10 +98,10 @@ async fn what_serves_is_served() {
         let upstream = Upstream::scripts([healthy()]);
         let service = services(&upstream, true)[which].clone();
 
-        let answer = service.oneshot(marked(prompt("a"))).await.unwrap();
+        let outcome = service.ask(marked(prompt("a"))).await;
 
-        assert_eq!(answer.status(), 200);
-        answer.into_body().read().await.whole();
+        assert_eq!(outcome.status, 200);
+        outcome.whole();
     }
 }
 

@@ -4,16 +4,16 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::Instant;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
     IdleBreaker, RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
     TerminalReason, TerminalResponseLayer,
 };
 
-use super::{Boxed, asks, boxed, models};
+use super::{asks, models};
 use crate::support::{
-    DONE, LogCapture, PRELUDE, ReadExt, Script, Upstream, attach, chat, failure, healthy, no_delay,
-    prompt, prompt_as, prompt_json, reason_of, secs,
+    DONE, LogCapture, Outcome, PRELUDE, Place, ReadExt, Script, Stack, StackService, Upstream,
+    attach, chat, failure, healthy, no_delay, prompt, prompt_as, prompt_json, reason_of, secs,
 };
 
 fn breaker(then: IdleBreaker) -> RetryBudget {
@@ -23,15 +23,12 @@ fn breaker(then: IdleBreaker) -> RetryBudget {
 
 /// Repeats alone, fallback alone, and both with one budget: an attempt may be
 /// silent for ten seconds.
-fn services(budget: &RetryBudget, upstream: &Upstream) -> [Boxed; 3] {
-    let silent = StepTimeoutLayer::new(secs(10)).layer(upstream.clone());
-    let repeats = RetryBudgetLayer::new(budget.clone());
-    let fallback = models(["a", "b"]).budget(budget.clone());
-    [
-        boxed(repeats.layer(silent.clone())),
-        boxed(fallback.layer(silent.clone())),
-        boxed(fallback.layer(repeats.layer(silent))),
-    ]
+fn services(budget: &RetryBudget, upstream: &Upstream) -> [StackService; 3] {
+    let silent = Stack::default().attempt_step(10);
+    let repeats = silent.clone().budget(budget.clone());
+    let fallback = silent.layer(Place::Fallback, models(["a", "b"]).budget(budget.clone()));
+    let nested = fallback.clone().budget(budget.clone());
+    [repeats, fallback, nested].map(|stack| stack.build(upstream))
 }
 
 fn call(run: &Run, stream: bool) -> Request<Full<Bytes>> {
@@ -255,10 +252,11 @@ async fn where_nobody_else_is_left_the_silence_is_handed_up() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let error = service.oneshot(request).await.unwrap_err();
+    let outcome = service.ask(request).await;
 
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
     let silent = Some(TerminalReason::StepTimeout);
-    assert_eq!(reason_of(&error), silent);
+    assert_eq!(outcome.reason, silent);
     assert_eq!(call.terminal_reason(), silent);
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(upstream.calls(), 1);

@@ -2,20 +2,17 @@
 
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
-use http::Request;
-use http_body_util::Full;
 use tokio::time::advance;
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceExt};
 use tower_agent::{
     Cooldowns, ModelFallbackLayer, RetryBudgetLayer, TerminalReason,
     upstream::{FailureClass, Judgement},
 };
 
-use super::{Boxed, asks, boxed, failed, models, of_account};
+use super::{asks, failed, models, of_account};
 use crate::support::{
-    PRELUDE, ReadExt, Script, Upstream, chat, failure, healthy, no_delay, prompt, run_on, secs,
-    tries,
+    PRELUDE, Place, ReadExt, Script, Stack, StackService, Upstream, chat, failure, healthy,
+    no_delay, prompt, run_on, secs, tries,
 };
 
 const DAY: u64 = 24 * 3600;
@@ -28,29 +25,20 @@ fn ruled(word: &'static str, class: FailureClass) -> Judgement {
     })
 }
 
-/// Candidates of two accounts, left alone after failures; and with repeats.
-fn layers(judgement: &Judgement) -> (ModelFallbackLayer, RetryBudgetLayer) {
+/// Repeats alone, fallback alone, and both; the candidates are of two accounts.
+fn services(judgement: &Judgement, upstream: &Upstream) -> [StackService; 3] {
     let candidates = [of_account("a", "one"), of_account("b", "two")];
-    let fallback = ModelFallbackLayer::new(candidates)
-        .cooldowns(Cooldowns::new())
-        .judgement(judgement.clone());
+    // Each stack has cooldowns of its own, and so learns nothing from the other.
+    let fallback = || {
+        ModelFallbackLayer::new(candidates.clone())
+            .cooldowns(Cooldowns::new())
+            .judgement(judgement.clone())
+    };
     let repeats = RetryBudgetLayer::new(no_delay()).judgement(judgement.clone());
-    (fallback, repeats)
-}
-
-fn services(judgement: &Judgement, upstream: &Upstream) -> [Boxed; 3] {
-    let (fallback, repeats) = layers(judgement);
-    // A handle for each, which must not learn from the others.
-    let other = layers(judgement).0;
-    let nested = ServiceBuilder::new()
-        .layer(other)
-        .layer(repeats.clone())
-        .service(upstream.clone());
-    [
-        boxed(repeats.layer(upstream.clone())),
-        boxed(fallback.layer(upstream.clone())),
-        boxed(nested),
-    ]
+    let repeats = Stack::default().layer(Place::Retry, repeats);
+    let alone = Stack::default().layer(Place::Fallback, fallback());
+    let nested = repeats.clone().layer(Place::Fallback, fallback());
+    [repeats, alone, nested].map(|stack| stack.build(upstream))
 }
 
 /// Answers that say "odd": an error, an error under a good status, a good
@@ -63,10 +51,6 @@ fn odd() -> [Script; 4] {
         Script::answer(200, r#"{"choices":[],"note":"odd"}"#),
         Script::sse().data(PRELUDE).data(event),
     ]
-}
-
-fn request() -> Request<Full<Bytes>> {
-    prompt("a")
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,7 +66,7 @@ async fn whether_the_same_one_is_asked_again() {
             let upstream = Upstream::scripts([script.clone(), healthy()]);
             let [service, ..] = services(&ruled("odd", class), &upstream);
 
-            let answer = service.oneshot(request()).await.unwrap();
+            let answer = service.oneshot(prompt("a")).await.unwrap();
 
             let expected = if repeats { 2 } else { 1 };
             assert_eq!(upstream.calls(), expected, "{class} {script:?}");
@@ -111,10 +95,10 @@ async fn which_other_one_is_asked() {
             let mut expected = vec!["a"];
             expected.extend(moves.then_some("b"));
 
-            let asked = asks(&alone, &upstream, request()).await;
+            let asked = asks(&alone, &upstream, prompt("a")).await;
             assert_eq!(asked, expected, "{class} {script:?}");
 
-            let asked = asks(&both, &upstream, request()).await;
+            let asked = asks(&both, &upstream, prompt("a")).await;
             let expected = vec!["a"; nested - 1].into_iter().chain(expected);
             assert_eq!(asked, expected.collect::<Vec<_>>(), "{class} {script:?}");
         }
@@ -136,7 +120,7 @@ async fn for_how_long_it_is_left_alone() {
                 let upstream = Upstream::scripts([healthy()]);
                 let service = services(&ruled("odd", class), &upstream)[which].clone();
                 upstream.play("a", script.clone());
-                let ask = || asks(&service, &upstream, request());
+                let ask = || asks(&service, &upstream, prompt("a"));
                 ask().await;
                 upstream.play("a", healthy());
                 if seconds > 0 {
@@ -165,7 +149,7 @@ async fn what_we_would_leave_alone_is_not_if_the_rule_says_so() {
             upstream.play("a", script.clone());
 
             for _ in 0..2 {
-                assert_eq!(asks(&service, &upstream, request()).await, ["a", "b"]);
+                assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a", "b"]);
             }
         }
     }
@@ -183,7 +167,7 @@ async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
             let upstream = Upstream::scripts([healthy()]);
             let service = services(&ruled("odd", class), &upstream)[which].clone();
             upstream.play("a", Script::sse().data(chat("a")).data(event));
-            let ask = || asks(&service, &upstream, request());
+            let ask = || asks(&service, &upstream, prompt("a"));
 
             assert_eq!(ask().await, ["a"]);
 
@@ -216,7 +200,7 @@ async fn a_rule_sees_the_status_the_headers_and_the_error() {
     let [service, ..] = services(&judgement, &upstream);
 
     for _ in 0..2 {
-        asks(&service, &upstream, request()).await;
+        asks(&service, &upstream, prompt("a")).await;
     }
 
     let seen = seen.lock().unwrap();
@@ -238,7 +222,7 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
         let upstream = Upstream::scripts([Script::answer(500, body)]);
         let [_, service, _] = services(&judgement, &upstream);
 
-        let answer = service.oneshot(request()).await.unwrap();
+        let answer = service.oneshot(prompt("a")).await.unwrap();
 
         assert_eq!(upstream.calls(), calls, "{body}");
         assert!(tries(&answer).iter().all(|(_, told)| *told == class));
@@ -254,7 +238,7 @@ async fn a_rules_class_asks_for_a_wait_as_any_other() {
     let [_, service, _] = services(&ruled("odd", FailureClass::RateLimit), &upstream);
     let limited = Script::answer(400, r#"{"error":{"message":"odd","type":"x"}}"#);
     upstream.play("a", limited.header("retry-after", "100000"));
-    let ask = || asks(&service, &upstream, request());
+    let ask = || asks(&service, &upstream, prompt("a"));
 
     assert_eq!(ask().await, ["a", "b"]);
     upstream.play("a", healthy());

@@ -19,11 +19,12 @@ fn listing<const N: usize>(model: &str, names: [&str; N]) -> Request<Full<Bytes>
     request
 }
 
-/// Whom a call asks of whom all fail.
+/// The models that one call with this list asks, if all of them fail.
 async fn order<const N: usize>(model: &str, names: [&str; N]) -> Vec<String> {
-    let upstream = Upstream::scripts([failure(500)]);
-    let service = models(["a", "b", "c", "d"]).layer(upstream.clone());
-    asks(&service, &upstream, listing(model, names)).await
+    let upstream = Upstream::script(failure(500));
+    let stack = Stack::default().candidates(["a", "b", "c", "d"]);
+    stack.build(&upstream).ask(listing(model, names)).await;
+    upstream.models()
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,25 +6,20 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    RetryBudget, RetryBudgetLayer, Run, TerminalReason,
     retry_budget::{Count, NextAttempt},
     upstream::FailureClass,
 };
 
 use super::models;
 use crate::support::{
-    DONE, ERROR, Outcome, PRELUDE, Place, ReadExt, Script, Stack, Upstream, attach, chat, failure,
-    healthy, healthy_text, no_delay, prompt, prompt_as, reason_of, run_on, secs, tries,
+    DONE, ERROR, Outcome, PRELUDE, Place, ReadExt, Script, Stack, StackService, Upstream, attach,
+    chat, failure, healthy, healthy_text, no_delay, prompt, prompt_as, secs, tries,
 };
 
-fn both(
-    budget: &RetryBudget,
-    upstream: &Upstream,
-) -> tower_agent::model_fallback::ModelFallback<tower_agent::retry_budget::Retry<Upstream>> {
-    ServiceBuilder::new()
-        .layer(models(["a", "b"]).budget(budget.clone()))
-        .layer(RetryBudgetLayer::new(budget.clone()))
-        .service(upstream.clone())
+fn both(budget: &RetryBudget, upstream: &Upstream) -> StackService {
+    let stack = Stack::default().candidates(["a", "b"]);
+    stack.budget(budget.clone()).build(upstream)
 }
 
 #[tokio::test(start_paused = true)]
@@ -33,16 +28,16 @@ async fn two_attempts_of_two_candidates_are_four_calls_that_are_numbered_on() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = both(&no_delay(), &upstream).oneshot(request).await.unwrap();
+    let outcome = both(&no_delay(), &upstream).ask(request).await;
 
     assert_eq!(upstream.models(), ["a", "a", "b", "b"]);
     let numbers = ["1", "2", "3", "4"].map(|number| Some(number.to_owned()));
     assert_eq!(upstream.header("x-attempt"), numbers);
-    assert_eq!(answer.headers()["x-attempt"], "4");
+    assert_eq!(outcome.headers["x-attempt"], "4");
     let server = FailureClass::Server;
     let told = ["a", "a", "b", "b"].map(|name| (Some(name.to_owned()), server));
-    assert_eq!(tries(&answer), told);
-    assert_eq!(answer.into_body().read().await.whole(), ERROR);
+    assert_eq!(outcome.tries, told);
+    assert_eq!(outcome.whole(), ERROR);
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Failed(server)));
     assert_eq!(run.in_flight(), 0);
 }
@@ -52,13 +47,12 @@ async fn the_repeat_of_the_second_candidate_may_serve() {
     let scripts = [failure(500), failure(500), failure(500), healthy()];
     let upstream = Upstream::scripts(scripts);
 
-    let answer = both(&no_delay(), &upstream).oneshot(prompt("a")).await;
+    let outcome = both(&no_delay(), &upstream).ask(prompt("a")).await;
 
-    let answer = answer.unwrap();
-    assert_eq!(answer.headers()["x-served-model"], "b");
-    assert_eq!(answer.headers()["x-attempt"], "4");
-    let run = run_on(&answer);
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.headers["x-served-model"], "b");
+    assert_eq!(outcome.headers["x-attempt"], "4");
+    let run = outcome.run();
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
 }
@@ -69,9 +63,9 @@ async fn a_rate_limit_that_lasts_too_long_is_left_for_the_next_candidate() {
     let upstream = Upstream::scripts([limited, healthy()]);
     let start = Instant::now();
 
-    let answer = both(&no_delay(), &upstream).oneshot(prompt("a")).await;
+    let outcome = both(&no_delay(), &upstream).ask(prompt("a")).await;
 
-    assert_eq!(answer.unwrap().status(), 200);
+    assert_eq!(outcome.status, 200);
     assert_eq!(upstream.models(), ["a", "b"]);
     assert_eq!(upstream.times(start), [secs(0), secs(0)]);
 }
@@ -99,9 +93,9 @@ async fn an_empty_bucket_forbids_no_other_candidate() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
     let budget = no_delay().shared(0.0, 0);
 
-    let answer = both(&budget, &upstream).oneshot(prompt("a")).await;
+    let outcome = both(&budget, &upstream).ask(prompt("a")).await;
 
-    assert_eq!(answer.unwrap().status(), 200);
+    assert_eq!(outcome.status, 200);
     assert_eq!(upstream.models(), ["a", "b"]);
 }
 
@@ -139,8 +133,8 @@ async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = both(&budget, &upstream).oneshot(request).await.unwrap();
-    answer.into_body().read().await.whole();
+    let outcome = both(&budget, &upstream).ask(request).await;
+    outcome.whole();
 
     assert_eq!(upstream.models(), ["a", "a", "a", "a", "b", "b", "b", "b"]);
     assert_eq!(run.terminal_reason(), None);
@@ -180,9 +174,9 @@ async fn a_hook_that_refuses_another_candidate_hands_up_the_answer() {
     let budget = no_delay().before_attempt(|next| next.candidate == Some("a"));
     let upstream = Upstream::scripts([failure(500), failure(503), healthy()]);
 
-    let answer = both(&budget, &upstream).oneshot(prompt("a")).await;
+    let outcome = both(&budget, &upstream).ask(prompt("a")).await;
 
-    assert_eq!(answer.unwrap().status(), 503);
+    assert_eq!(outcome.status, 503);
     assert_eq!(upstream.models(), ["a", "a"]);
 }
 
@@ -194,11 +188,10 @@ async fn the_fallback_takes_the_commit_of_the_repeats() {
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
-    let answer = service.oneshot(request).await.unwrap();
-    let read = answer.into_body().read().await;
+    let outcome = service.ask(request).await;
 
-    assert_eq!(read.text, [PRELUDE, &chat("a")].concat());
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
+    assert_eq!(outcome.text, [PRELUDE, &chat("a")].concat());
+    assert_eq!(outcome.error.unwrap().to_string(), "reset");
     assert_eq!(upstream.models(), ["a", "a"]);
     let transport = TerminalReason::Failed(FailureClass::Transport);
     assert_eq!(call.terminal_reason(), Some(transport));
@@ -229,19 +222,19 @@ async fn repeats_of_a_candidate_stay_within_its_share_of_the_time() {
         ([never.clone(), never], ["a", "b"], [0, 15]),
     ] {
         let upstream = Upstream::scripts(scripts);
-        let service = ServiceBuilder::new()
-            .layer(HardCeilingLayer::new(secs(30)))
-            .service(both(&no_delay(), &upstream));
+        let stack = Stack::default().ceiling(30).candidates(["a", "b"]);
+        let stack = stack.budget(no_delay()).build(&upstream);
         let run = Run::open();
         let (request, call) = attach(&run, prompt("a"));
         let start = Instant::now();
 
-        let error = service.oneshot(request).await.unwrap_err();
+        let outcome = stack.ask(request).await;
 
-        assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+        assert_eq!(outcome.status, Outcome::NO_ANSWER);
+        assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
         assert_eq!(upstream.models(), asked);
         assert_eq!(upstream.times(start), times.map(secs));
-        assert_eq!(start.elapsed(), secs(30));
+        assert_eq!(outcome.at, secs(30));
         assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
         assert_eq!(run.in_flight(), 0);
     }
@@ -252,17 +245,14 @@ async fn what_a_repeat_has_committed_is_not_cut_at_the_share() {
     let slow = Script::sse().wait(9.0).data(chat("a"));
     let slow = slow.wait(15.0).data(DONE);
     let upstream = Upstream::scripts([failure(500), slow, healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(HardCeilingLayer::new(secs(30)))
-        .service(both(&no_delay(), &upstream));
-    let start = Instant::now();
+    let stack = Stack::default().ceiling(30).candidates(["a", "b"]);
+    let stack = stack.budget(no_delay()).build(&upstream);
 
-    let answer = service.oneshot(prompt("a")).await.unwrap();
-    assert_eq!(answer.headers()["x-served-model"], "a");
-    let read = answer.into_body().read().await;
+    let outcome = stack.ask(prompt("a")).await;
+    assert_eq!(outcome.headers["x-served-model"], "a");
 
-    assert_eq!(read.whole(), chat("a") + DONE);
-    assert_eq!(start.elapsed(), secs(24));
+    assert_eq!(outcome.whole(), chat("a") + DONE);
+    assert_eq!(outcome.at, secs(24));
 }
 
 #[tokio::test(start_paused = true)]

@@ -109,17 +109,13 @@ async fn candidates_at_places_of_their_own_are_asked_there() {
     assert_eq!(upstream.header("authorization"), [None, None]);
 }
 
-fn speaking(name: &str, dialect: CandidateDialect) -> Candidate {
-    Candidate::new(name).dialect(dialect)
-}
-
 #[tokio::test(start_paused = true)]
 async fn candidates_of_another_dialect_are_skipped() {
     let candidates = || {
         [
-            speaking("claude", CandidateDialect::Anthropic),
-            speaking("gpt", CandidateDialect::OpenAi),
-            speaking("local", CandidateDialect::Any),
+            Candidate::new("claude").dialect(CandidateDialect::Anthropic),
+            Candidate::new("gpt").dialect(CandidateDialect::OpenAi),
+            Candidate::new("local").dialect(CandidateDialect::Any),
         ]
     };
     for (path, asked, order) in [
@@ -143,7 +139,7 @@ async fn candidates_of_another_dialect_are_skipped() {
 #[tokio::test(start_paused = true)]
 async fn if_nobody_speaks_the_dialect_the_error_names_both() {
     let upstream = Upstream::scripts([healthy()]);
-    let candidates = [speaking("claude", CandidateDialect::Anthropic)];
+    let candidates = [Candidate::new("claude").dialect(CandidateDialect::Anthropic)];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt("claude"));

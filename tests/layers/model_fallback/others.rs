@@ -1,7 +1,7 @@
 //! What one caller does must not harm another.
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{Request, StatusCode};
 use http_body_util::Full;
 use tokio::time::advance;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
@@ -11,20 +11,13 @@ use tower_agent::{
 };
 
 use super::{at, models};
-use crate::support::{ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, secs};
+use crate::support::{
+    ReadExt, Script, Upstream, attach, failure, healthy, no_delay, prompt, secs, with_header,
+};
 
 fn of_program() -> Candidate {
     let candidate = at("a", "http://one.test/v1");
     candidate.api_key("program").unwrap()
-}
-
-fn with(name: &'static str, value: &'static str) -> Request<Full<Bytes>> {
-    let mut request = prompt("a");
-    let name = HeaderName::from_static(name);
-    request
-        .headers_mut()
-        .insert(name, HeaderValue::from_static(value));
-    request
 }
 
 #[tokio::test(start_paused = true)]
@@ -35,7 +28,10 @@ async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account
             let layer = ModelFallbackLayer::new([candidate]);
             let service = layer.layer(upstream.clone());
 
-            service.oneshot(with(name, "org-nope")).await.unwrap();
+            service
+                .oneshot(with_header(prompt("a"), name, "org-nope"))
+                .await
+                .unwrap();
 
             assert_eq!(upstream.header(name)[0].is_some(), goes_along, "{name}");
         }
@@ -46,7 +42,7 @@ async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account
 async fn what_is_refused_with_a_callers_own_word_cools_nobody_elses() {
     let mut queried = prompt("a");
     *queried.uri_mut() = "/v1/chat/completions?key=bad".parse().unwrap();
-    let keyed = with("authorization", "Bearer bad");
+    let keyed = with_header(prompt("a"), "authorization", "Bearer bad");
     let forwarding = of_program().forward_credentials(true);
     for (candidate, request) in [(of_program(), queried), (forwarding, keyed)] {
         let upstream = Upstream::scripts([failure(401), healthy()]);
@@ -90,7 +86,7 @@ async fn what_a_layer_further_in_refuses_cools_nobody() {
 
     service
         .clone()
-        .oneshot(with("x-bad", "1"))
+        .oneshot(with_header(prompt("a"), "x-bad", "1"))
         .await
         .unwrap_err();
 

@@ -7,29 +7,28 @@ use tokio::time::advance;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{CandidateOrder, Cooldowns, ModelFallbackLayer, RunLayer, RunRegistry};
 
-use super::{Boxed, asks, boxed, from, models};
-use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
+use super::{asks, from, models};
+use crate::support::{
+    Place, Script, Stack, StackService, Upstream, chat, failure, healthy, prompt, secs, with_header,
+};
 
-fn of_session(session: &'static str, model: &str) -> Request<Full<Bytes>> {
+fn of_session(session: &str, model: &str) -> Request<Full<Bytes>> {
     of(session, from("one", model))
 }
 
-fn of(session: &'static str, mut request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
-    let session = HeaderValue::from_static(session);
-    request.headers_mut().insert("x-session-id", session);
-    request
+fn of(session: &str, request: Request<Full<Bytes>>) -> Request<Full<Bytes>> {
+    with_header(request, "x-session-id", session)
 }
 
-fn around(layer: ModelFallbackLayer) -> (Boxed, Upstream) {
-    let upstream = Upstream::scripts([healthy()]);
-    let service = ServiceBuilder::new()
-        .layer(RunLayer::new(RunRegistry::new()))
-        .service(layer.layer(upstream.clone()));
-    (boxed(service), upstream)
+fn around(layer: ModelFallbackLayer) -> (StackService, Upstream) {
+    let upstream = Upstream::script(healthy());
+    let stack = Stack::default().run(&RunRegistry::new());
+    let stack = stack.layer(Place::Fallback, layer);
+    (stack.build(&upstream), upstream)
 }
 
 /// A layer of three whose session `s` has moved from the first to the second.
-async fn moved() -> (Boxed, Upstream) {
+async fn moved() -> (StackService, Upstream) {
     let (service, upstream) = around(models(["a", "b", "c"]).sticky(true));
     upstream.play("a", failure(500));
     let asked = asks(&service, &upstream, of_session("s", "a")).await;
@@ -187,20 +186,17 @@ async fn a_list_that_leaves_it_out_goes_before_it() {
 #[tokio::test(start_paused = true)]
 async fn clones_of_the_layer_know_the_same_sessions() {
     let layer = models(["a", "b"]).sticky(true);
-    let registry = RunRegistry::new();
+    let stack = Stack::default().run(&RunRegistry::new());
     let upstream = Upstream::scripts([healthy()]);
     upstream.play("a", failure(500));
-    let service = |layer: ModelFallbackLayer| {
-        let service = ServiceBuilder::new()
-            .layer(RunLayer::new(registry.clone()))
-            .service(layer.layer(upstream.clone()));
-        boxed(service)
+    let ask = async |layer| {
+        let service = stack.clone().layer(Place::Fallback, layer).build(&upstream);
+        asks(&service, &upstream, of_session("s", "a")).await
     };
-    let ask = async |service| asks(&service, &upstream, of_session("s", "a")).await;
 
-    assert_eq!(ask(service(layer.clone())).await, ["a", "b"]);
+    assert_eq!(ask(layer.clone()).await, ["a", "b"]);
 
-    assert_eq!(ask(service(layer.clone())).await, ["b"]);
+    assert_eq!(ask(layer.clone()).await, ["b"]);
 }
 
 #[tokio::test(start_paused = true)]

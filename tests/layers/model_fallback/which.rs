@@ -3,8 +3,7 @@
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, HardCeilingLayer, ModelFallbackLayer, StepTimeoutLayer, TerminalReason,
-    upstream::FailureClass,
+    Candidate, HardCeilingLayer, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
 };
 
 use super::{at, models};
@@ -13,12 +12,11 @@ use crate::support::{
     prompt_as, secs,
 };
 
-/// Whom a call that first fails like this asks.
+/// The models that a call asks if its first attempt fails with this script.
 async fn asked<const N: usize>(script: Script, candidates: [Candidate; N]) -> Vec<String> {
     let upstream = Upstream::scripts([script, healthy()]);
-    let layer = ModelFallbackLayer::new(candidates);
-    let answer = layer.layer(upstream.clone()).oneshot(prompt("a"));
-    answer.await.unwrap();
+    let stack = Stack::default().fallback(candidates).build(&upstream);
+    stack.oneshot(prompt("a")).await.unwrap();
     upstream.models()
 }
 

@@ -1,51 +1,46 @@
 //! Failures that reach the harness, counted over the calls of one run.
 
+use futures_util::FutureExt;
 use http::HeaderValue;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, NodeKind, PumpLayer, ReplayBody, RetryBudget,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason,
-    retry_budget::{Count, Retry},
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason, retry_budget::Count,
     upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Stack, Upstream, attach, chat, failure, healthy, healthy_text,
-    no_delay, prompt, prompt_json, reason_of, secs,
+    ERROR, Outcome, ReadExt, Script, Stack, StackService, Upstream, attach, chat, failure, healthy,
+    healthy_text, no_delay, prompt, prompt_json, secs,
 };
 
-type Service = Retry<Upstream>;
-
-fn around(upstream: &Upstream, budget: RetryBudget) -> Service {
-    RetryBudgetLayer::new(budget).layer(upstream.clone())
+fn around(upstream: &Upstream, budget: RetryBudget) -> StackService {
+    Stack::default().budget(budget).build(upstream)
 }
 
-/// One call of the run, read whole: its status, its text and its reason.
-async fn call(service: &Service, run: &Run, model: &str) -> (u16, String, TerminalReason) {
-    let (request, call) = attach(run, prompt(model));
-    let answer = service.clone().oneshot(request).await.unwrap();
-    let status = answer.status().as_u16();
-    assert_eq!(
-        run.terminal_reason(),
-        None,
-        "it ends with the answer, not before"
-    );
-    let text = answer.into_body().read().await.whole();
-    (status, text, call.terminal_reason().unwrap())
+/// One call of the run, read whole. It may end the run with its answer, and not before.
+async fn call(service: &StackService, run: &Run, model: &str) -> Outcome {
+    let answer = service.clone().oneshot(run.attach(prompt(model)));
+    let head = answer.inspect(|_| assert_eq!(run.terminal_reason(), None));
+    let outcome = Outcome::of(head).await;
+    outcome.whole();
+    assert!(outcome.reason.is_some(), "the call is settled");
+    outcome
 }
 
-/// A call that starts nothing, for the run is over.
-async fn refused(service: &Service, run: &Run) -> Option<TerminalReason> {
+/// The reason for which a run that is over refuses a call.
+async fn refused(service: &StackService, run: &Run) -> Option<TerminalReason> {
     let request = run.attach(prompt("m")).map(|_| ReplayBody::default());
-    let error = service.clone().oneshot(request).await.unwrap_err();
+    let outcome = service.ask(request).await;
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
     assert_eq!(run.in_flight(), 0);
-    reason_of(&error)
+    outcome.reason
 }
 
-fn failed() -> TerminalReason {
-    TerminalReason::Failed(FailureClass::Server)
+fn failed() -> Option<TerminalReason> {
+    Some(TerminalReason::Failed(FailureClass::Server))
 }
 
 #[tokio::test(start_paused = true)]
@@ -55,8 +50,9 @@ async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
     let run = Run::open();
 
     for _ in 0..4 {
-        let answered = call(&service, &run, "m").await;
-        assert_eq!(answered, (500, ERROR.into(), failed()));
+        let outcome = call(&service, &run, "m").await;
+        assert_eq!((outcome.status, outcome.whole()), (500, ERROR));
+        assert_eq!(outcome.reason, failed());
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
@@ -94,8 +90,9 @@ async fn the_eleventh_failure_of_any_kind_ends_the_run() {
     let run = Run::open();
 
     for model in ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k"] {
-        let answered = call(&service, &run, model).await;
-        assert_eq!(answered, (500, ERROR.into(), failed()));
+        let outcome = call(&service, &run, model).await;
+        assert_eq!((outcome.status, outcome.whole()), (500, ERROR));
+        assert_eq!(outcome.reason, failed());
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
@@ -120,8 +117,8 @@ async fn successes_do_not_reset_what_was_counted() {
     let run = Run::open();
 
     for at in 0..7 {
-        let (status, ..) = call(&service, &run, "m").await;
-        assert_eq!(status, if at % 2 == 0 { 500 } else { 200 });
+        let outcome = call(&service, &run, "m").await;
+        assert_eq!(outcome.status, if at % 2 == 0 { 500 } else { 200 });
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
@@ -134,8 +131,9 @@ async fn a_failure_that_a_repeat_made_good_is_not_counted() {
     let run = Run::open();
 
     for _ in 0..10 {
-        let answered = call(&service, &run, "m").await;
-        assert_eq!(answered, (200, healthy_text(), TerminalReason::Completed));
+        let outcome = call(&service, &run, "m").await;
+        assert_eq!(outcome.whole(), healthy_text());
+        assert_eq!(outcome.reason, Some(TerminalReason::Completed));
     }
 
     assert_eq!(run.terminal_reason(), None);
@@ -163,7 +161,7 @@ async fn other_words_are_another_key_and_other_numbers_are_not() {
 
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_transport_are_counted_too() {
-    let broken = crate::support::Script::before_head().fail("reset");
+    let broken = Script::before_head().fail("reset");
     let upstream = Upstream::scripts([broken]);
     let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
@@ -185,13 +183,15 @@ async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alo
     let service = around(&upstream, budget);
     let run = Run::open();
 
-    let first = call(&service, &run, "m").await;
+    let outcome = call(&service, &run, "m").await;
 
-    assert_eq!(first, (500, ERROR.into(), TerminalReason::RetryBudget));
+    assert_eq!((outcome.status, outcome.whole()), (500, ERROR));
+    assert_eq!(outcome.reason, Some(TerminalReason::RetryBudget));
     assert_eq!(upstream.calls(), 4);
     assert_eq!(run.terminal_reason(), None);
-    let second = call(&service, &run, "m").await;
-    assert_eq!(second, (500, ERROR.into(), TerminalReason::RetryBudget));
+    let outcome = call(&service, &run, "m").await;
+    assert_eq!((outcome.status, outcome.whole()), (500, ERROR));
+    assert_eq!(outcome.reason, Some(TerminalReason::RetryBudget));
     assert_eq!(upstream.calls(), 5, "the key stays spent");
 }
 
@@ -204,9 +204,9 @@ async fn counting_every_attempt_the_eleventh_ends_the_run() {
     let service = around(&upstream, budget.per_error_key(None).unshared());
     let run = Run::open();
 
-    let answered = call(&service, &run, "m").await;
+    let outcome = call(&service, &run, "m").await;
 
-    assert_eq!((answered.0, &*answered.1), (500, ERROR));
+    assert_eq!((outcome.status, outcome.whole()), (500, ERROR));
     assert_eq!(upstream.calls(), 11);
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
 }
@@ -368,8 +368,8 @@ async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_be
     let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
     for model in ["a", "b", "c", "d", "e"] {
-        assert_eq!(call(&service, &run, model).await.0, 500);
-        assert_eq!(call(&service, &run, model).await.0, 200);
+        assert_eq!(call(&service, &run, model).await.status, 500);
+        assert_eq!(call(&service, &run, model).await.status, 200);
         tool(&run, model, Some("no such file".into())).await;
         tool(&run, model, None).await;
     }
@@ -407,7 +407,7 @@ async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run(
 
         let call = upstream.requests().pop().unwrap().run().parent().unwrap();
         assert_eq!(call.kind(), NodeKind::Call);
-        assert_eq!(call.terminal_reason(), Some(failed()));
+        assert_eq!(call.terminal_reason(), failed());
         assert_eq!(call.run().terminal_reason(), ended);
     }
     assert_eq!(upstream.calls(), 4);

@@ -1,28 +1,22 @@
 //! Layers in layers: they do not multiply.
 
-use tower::{ServiceBuilder, ServiceExt};
+use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run,
-    StepTimeoutLayer, TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
+    TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
 };
 
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
-    reason_of, secs,
+    ERROR, Outcome, Place, ReadExt, Script, Stack, Upstream, attach, failure, healthy,
+    healthy_text, no_delay, prompt, secs,
 };
 
-fn nested(
-    outer: RetryBudget,
-    inner: RetryBudget,
-) -> ServiceBuilder<
-    tower::layer::util::Stack<
-        RetryBudgetLayer,
-        tower::layer::util::Stack<RetryBudgetLayer, tower::layer::util::Identity>,
-    >,
-> {
-    ServiceBuilder::new()
-        .layer(RetryBudgetLayer::new(outer))
-        .layer(RetryBudgetLayer::new(inner))
+/// Repeats around repeats.
+fn nested(outer: RetryBudget, inner: RetryBudget) -> Stack {
+    let outer = RetryBudgetLayer::new(outer);
+    Stack::default()
+        .layer(Place::Outermost, outer)
+        .budget(inner)
 }
 
 fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
@@ -33,7 +27,7 @@ fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
 async fn nested_layers_make_no_more_tries_than_one() {
     let budget = no_delay();
     let upstream = Upstream::scripts([failure(500)]);
-    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let service = nested(budget.clone(), budget).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
@@ -52,7 +46,7 @@ async fn nested_layers_make_no_more_tries_than_one() {
 async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
     let budget = no_delay().max_attempts_per_candidate(5).shared(0.0, 3);
     let upstream = Upstream::scripts([failure(500)]);
-    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let service = nested(budget.clone(), budget).build(&upstream);
 
     service.oneshot(prompt("m")).await.unwrap();
 
@@ -64,7 +58,7 @@ async fn nested_layers_pay_in_once_a_call() {
     for (calls, expected) in [(1, 1), (2, 3), (3, 4), (4, 6)] {
         let budget = no_delay().max_attempts_per_candidate(5).shared(0.5, 0);
         let upstream = Upstream::scripts([failure(500)]);
-        let service = nested(budget.clone(), budget).service(upstream.clone());
+        let service = nested(budget.clone(), budget).build(&upstream);
 
         for _ in 0..calls {
             service.clone().oneshot(prompt("m")).await.unwrap();
@@ -80,7 +74,7 @@ async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
     let upstream = Upstream::scripts([failure(500)]);
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(budget.clone()))
-        .service(nested(budget.clone(), budget).service(upstream.clone()));
+        .service(nested(budget.clone(), budget).build(&upstream));
 
     for _ in 0..2 {
         service.clone().oneshot(prompt("a")).await.unwrap();
@@ -95,7 +89,7 @@ async fn nested_layers_of_two_budgets_pay_into_both() {
     let (outer, inner) = (no_delay().shared(0.0, 0), no_delay().shared(0.5, 0));
     for (outer, inner) in [(outer.clone(), inner.clone()), (inner, outer)] {
         let upstream = Upstream::scripts([failure(500)]);
-        let service = nested(outer, inner).service(upstream.clone());
+        let service = nested(outer, inner).build(&upstream);
 
         for _ in 0..2 {
             service.clone().oneshot(prompt("m")).await.unwrap();
@@ -135,14 +129,14 @@ async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
 async fn the_outer_layer_takes_the_commit_of_the_inner() {
     let upstream = Upstream::scripts([failure(500), failure(500), failure(500), healthy()]);
     let budget = no_delay().max_attempts_per_candidate(4);
-    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let service = nested(budget.clone(), budget).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
 
-    let answer = service.oneshot(request).await.unwrap();
+    let outcome = service.ask(request).await;
 
-    assert_eq!(answer.headers()["x-attempt"], "4");
-    assert_eq!(answer.into_body().read().await.whole(), healthy_text());
+    assert_eq!(outcome.headers["x-attempt"], "4");
+    assert_eq!(outcome.whole(), healthy_text());
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(run.in_flight(), 0);
 }
@@ -155,7 +149,7 @@ async fn nested_layers_count_one_failure_of_the_harness() {
 
     for calls in 1..=4 {
         assert_eq!(run.terminal_reason(), None, "{calls}");
-        let service = nested(budget.clone(), budget.clone()).service(upstream.clone());
+        let service = nested(budget.clone(), budget.clone()).build(&upstream);
         let answer = service.oneshot(run.attach(prompt("m"))).await;
         answer.unwrap().into_body().read().await.whole();
     }
@@ -171,7 +165,7 @@ async fn nested_layers_count_every_attempt_once() {
         .per_error_key(None)
         .per_run(2);
     let upstream = Upstream::scripts([failure(500)]);
-    let service = nested(budget.clone(), budget).service(upstream.clone());
+    let service = nested(budget.clone(), budget).build(&upstream);
     let run = Run::open();
 
     let answer = service.oneshot(run.attach(prompt("m"))).await;
@@ -185,21 +179,18 @@ async fn nested_layers_count_every_attempt_once() {
 async fn nested_layers_repeat_a_silent_attempt_once() {
     let budget = no_delay().max_attempts_per_candidate(5);
     let upstream = Upstream::scripts([Script::before_head().never()]);
-    let service = nested(budget.clone(), budget.clone())
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream.clone());
+    let stack = nested(budget.clone(), budget).attempt_step(10);
+    let service = stack.build(&upstream);
 
-    let error = service.oneshot(prompt("m")).await.unwrap_err();
+    let outcome = service.ask(prompt("m")).await;
 
-    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
+    assert_eq!(outcome.status, Outcome::NO_ANSWER);
+    assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
     assert_eq!(upstream.calls(), 2);
 
     // Another candidate, and another call, have a repeat of their own.
-    let service = ServiceBuilder::new()
-        .layer(ModelFallbackLayer::new(["m", "n"].map(Candidate::new)))
-        .layer(nested(budget.clone(), budget).into_inner())
-        .layer(StepTimeoutLayer::new(secs(10)))
-        .service(upstream.clone());
+    let fallback = ModelFallbackLayer::new(["m", "n"].map(Candidate::new));
+    let service = fallback.layer(stack.build(&upstream));
     service.oneshot(prompt("m")).await.unwrap_err();
     assert_eq!(upstream.models()[2..], ["m", "m", "n", "n"]);
 }

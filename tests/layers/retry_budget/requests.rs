@@ -1,6 +1,5 @@
 //! The request: read once, kept until the commit, sent as it came.
 
-use crate::support::Upload;
 use std::{
     io,
     pin::pin,
@@ -23,8 +22,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    Outcome, ReadExt, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay, prompt,
-    reason_of, secs,
+    DONE, Outcome, PRELUDE, ReadExt, Script, Stack, Upload, Upstream, attach, chat, failure,
+    healthy, healthy_text, no_delay, prompt, reason_of, secs,
 };
 
 /// A chat request in these frames, `gap` seconds before each.
@@ -230,7 +229,6 @@ fn watched() -> (Request<Full<Bytes>>, Arc<AtomicBool>) {
 
 #[tokio::test(start_paused = true)]
 async fn the_request_is_kept_until_the_commit_and_no_longer() {
-    use crate::support::{DONE, PRELUDE, Script, chat};
     let slow = Script::sse()
         .wait(1.0)
         .data(PRELUDE)
@@ -271,7 +269,6 @@ async fn the_request_is_freed_with_the_last_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_window_after_a_slow_upload_is_a_whole_one() {
-    use crate::support::Script;
     let upstream = Upstream::scripts([Script::before_head().never()]);
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))

@@ -134,15 +134,11 @@ async fn a_form_may_go_to_the_first_alone_and_says_when_that_is_back() {
     }
 }
 
-fn asked_at(uri: &'static str) -> Request<Full<bytes::Bytes>> {
-    let mut request = prompt_json("a");
-    *request.uri_mut() = Uri::from_static(uri);
-    request
-}
-
 #[tokio::test(start_paused = true)]
 async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
     for uri in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
+        let mut asked = prompt_json("a");
+        *asked.uri_mut() = Uri::from_static(uri);
         let upstream = Upstream::scripts([healthy()]);
         upstream.play("a", failure(500));
         let stack = Stack::default()
@@ -150,12 +146,12 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
             .run(&RunRegistry::new())
             .layer(Place::Fallback, models(["a"]).cooldowns(unprobed()))
             .build(&upstream);
-        let first = stack.clone().oneshot(asked_at(uri)).await.unwrap();
+        let first = stack.clone().oneshot(asked.clone()).await.unwrap();
         assert_eq!(first.status(), StatusCode::INTERNAL_SERVER_ERROR);
         // Seconds are told, never too few.
         advance(secs(10) + INSTANT).await;
 
-        let answer = stack.clone().oneshot(asked_at(uri)).await.unwrap();
+        let answer = stack.clone().oneshot(asked.clone()).await.unwrap();
 
         assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
         let headers = answer.headers().clone();
@@ -178,7 +174,7 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
 
         advance(secs(20) - INSTANT).await;
         upstream.play("a", Script::answer(200, "{}"));
-        let outcome = stack.ask(asked_at(uri)).await;
+        let outcome = stack.ask(asked.clone()).await;
         assert_eq!(outcome.status, 200);
         outcome.whole();
     }

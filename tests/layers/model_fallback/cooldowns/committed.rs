@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep_until};
-use tower_agent::{Candidate, ModelFallbackLayer};
+use tower_agent::ModelFallbackLayer;
 
-use super::{INSTANT, minutes, unprobed};
+use super::{INSTANT, minutes, two_accounts, unprobed};
 use crate::{
-    model_fallback::{asks, both, of_account},
+    model_fallback::{asks, both},
     support::{DONE, Script, chat, healthy, prompt, secs},
 };
 
-fn told(code: &str) -> String {
+fn error_event(code: &str) -> String {
     format!("data: {{\"error\":{{\"message\":\"no\",\"type\":\"x\",\"code\":\"{code}\"}}}}\n\n")
 }
 
@@ -21,8 +21,7 @@ fn begun() -> Script {
 
 /// Two accounts, both ways: the layers must not differ.
 fn layer() -> ModelFallbackLayer {
-    let candidates: [Candidate; 2] = [of_account("a", "one"), of_account("b", "two")];
-    ModelFallbackLayer::new(candidates).cooldowns(unprobed())
+    ModelFallbackLayer::new(two_accounts()).cooldowns(unprobed())
 }
 
 #[tokio::test(start_paused = true)]
@@ -31,11 +30,19 @@ async fn it_is_left_alone_as_if_it_had_failed_before() {
         (begun().fail("reset"), 0, secs(30)),
         (begun(), 0, secs(30)),
         (begun().never(), 10, secs(30)),
-        (begun().data(told("overloaded_error")), 0, secs(30)),
-        (begun().data(told("rate_limit_exceeded")), 0, secs(30)),
-        (begun().data(told("invalid_api_key")), 0, minutes(10)),
-        (begun().data(told("insufficient_quota")), 0, minutes(300)),
-        (begun().data(told("model_not_found")), 0, minutes(10)),
+        (begun().data(error_event("overloaded_error")), 0, secs(30)),
+        (
+            begun().data(error_event("rate_limit_exceeded")),
+            0,
+            secs(30),
+        ),
+        (begun().data(error_event("invalid_api_key")), 0, minutes(10)),
+        (
+            begun().data(error_event("insufficient_quota")),
+            0,
+            minutes(300),
+        ),
+        (begun().data(error_event("model_not_found")), 0, minutes(10)),
     ] {
         // Each has a layer of its own, for both would share what they know.
         for which in 0..2 {
@@ -84,7 +91,7 @@ async fn what_says_nothing_of_the_next_request_cools_nothing() {
             let cooldowns = unprobed();
             let layer = layer().cooldowns(cooldowns.clone());
             let (service, upstream) = both(&layer)[which].clone();
-            upstream.play("a", begun().data(told(code)));
+            upstream.play("a", begun().data(error_event(code)));
 
             let asked = asks(&service, &upstream, prompt("a")).await;
 

@@ -3,18 +3,14 @@
 use futures_util::future::join_all;
 use tokio::time::advance;
 use tower::ServiceExt;
-use tower_agent::{Candidate, Cooldowns};
+use tower_agent::Cooldowns;
 
-use super::{INSTANT, asks, cooled, minutes, of_account, unprobed};
+use super::{INSTANT, asks, cooled, minutes, two_accounts, unprobed};
 use crate::support::{Script, chat, failure, healthy, prompt, secs};
-
-fn two() -> [Candidate; 2] {
-    [of_account("a", "one"), of_account("b", "two")]
-}
 
 #[tokio::test(start_paused = true)]
 async fn of_many_calls_at_once_exactly_one_probes() {
-    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
     upstream.play("a", failure(401));
     let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
@@ -37,7 +33,7 @@ async fn of_many_calls_at_once_exactly_one_probes() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_begins_to_serve_lets_the_others_in_before_its_end() {
-    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
     upstream.play("a", failure(401));
     let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
@@ -54,7 +50,7 @@ async fn a_probe_that_begins_to_serve_lets_the_others_in_before_its_end() {
 
 #[tokio::test(start_paused = true)]
 async fn a_probe_that_fails_leaves_the_window_and_half_a_minute_of_peace() {
-    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
     upstream.play("a", failure(401));
     let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
@@ -75,7 +71,7 @@ async fn a_probe_that_fails_leaves_the_window_and_half_a_minute_of_peace() {
 
 #[tokio::test(start_paused = true)]
 async fn the_candidate_that_is_fallen_back_to_is_probed_as_well() {
-    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
     upstream.play("b", failure(401));
     let ask = |model| asks(&service, &upstream, prompt(model));
     assert_eq!(ask("b").await, ["b", "a"]);
@@ -91,7 +87,7 @@ async fn the_candidate_that_is_fallen_back_to_is_probed_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn without_a_margin_nobody_probes() {
-    let (service, upstream) = cooled(&unprobed(), two());
+    let (service, upstream) = cooled(&unprobed(), two_accounts());
     upstream.play("a", failure(401));
     let ask = || asks(&service, &upstream, prompt("a"));
     assert_eq!(ask().await, ["a", "b"]);
@@ -104,7 +100,7 @@ async fn without_a_margin_nobody_probes() {
 #[tokio::test(start_paused = true)]
 async fn a_program_has_a_margin_of_its_own() {
     let cooldowns = Cooldowns::new().probe(secs(10), secs(25));
-    let (service, upstream) = cooled(&cooldowns, two());
+    let (service, upstream) = cooled(&cooldowns, two_accounts());
     upstream.play("a", failure(500));
     let ask = || asks(&service, &upstream, prompt("a"));
     let mut probed = Vec::new();

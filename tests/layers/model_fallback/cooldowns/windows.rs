@@ -4,18 +4,14 @@ use std::time::Duration;
 
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt};
-use tower_agent::{Candidate, Cooldowns, TerminalReason};
+use tower_agent::{Cooldowns, TerminalReason};
 
-use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
+use super::{INSTANT, asks, cooled, minutes, models, two_accounts, unprobed};
 use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
-
-fn two() -> [Candidate; 2] {
-    [of_account("a", "one"), of_account("b", "two")]
-}
 
 #[tokio::test(start_paused = true)]
 async fn after_a_failure_calls_go_straight_to_the_next_until_the_window_ends() {
-    let (service, upstream) = cooled(&Cooldowns::new(), two());
+    let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
     upstream.play("a", failure(500));
     let ask = || asks(&service, &upstream, prompt("a"));
 
@@ -31,7 +27,7 @@ async fn after_a_failure_calls_go_straight_to_the_next_until_the_window_ends() {
 /// Fails the first candidate once a window, each as soon as the one before it
 /// has ended, and looks a moment before and at its end.
 async fn is_left_alone_for(script: Script, windows: impl IntoIterator<Item = Duration>) {
-    let (service, upstream) = cooled(&unprobed(), two());
+    let (service, upstream) = cooled(&unprobed(), two_accounts());
     upstream.play("a", script);
     let ask = || asks(&service, &upstream, prompt("a"));
     for window in windows {
@@ -93,7 +89,7 @@ async fn a_program_has_windows_of_its_own() {
     for (script, ladder) in ladders {
         // Its clones share what is known, so each has one of its own.
         let cooldowns = cooldowns.clone();
-        let (service, upstream) = cooled(&cooldowns, two());
+        let (service, upstream) = cooled(&cooldowns, two_accounts());
         upstream.play("a", script);
         let ask = || asks(&service, &upstream, prompt("a"));
         for window in ladder {
@@ -118,7 +114,7 @@ async fn an_upstream_that_asks_for_longer_is_left_alone_for_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn calls_that_began_before_extend_no_running_window() {
-    let (service, upstream) = cooled(&unprobed(), two());
+    let (service, upstream) = cooled(&unprobed(), two_accounts());
     upstream.play("a", failure(500).delayed(20));
     let slow = tokio::spawn({
         let (service, upstream) = (service.clone(), upstream.clone());
@@ -146,7 +142,7 @@ async fn calls_that_began_before_extend_no_running_window() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_is_served_to_its_end_starts_the_row_anew() {
     let cooldowns = unprobed();
-    let (service, upstream) = cooled(&cooldowns, two());
+    let (service, upstream) = cooled(&cooldowns, two_accounts());
     let ask = || asks(&service, &upstream, prompt("a"));
     for _ in 0..3 {
         upstream.play("a", failure(500));
@@ -163,7 +159,7 @@ async fn a_call_that_is_served_to_its_end_starts_the_row_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_nobody_reads_to_its_end_leaves_the_row() {
-    let (service, upstream) = cooled(&unprobed(), two());
+    let (service, upstream) = cooled(&unprobed(), two_accounts());
     let ask = || asks(&service, &upstream, prompt("a"));
     upstream.play("a", failure(500));
     assert_eq!(ask().await, ["a", "b"]);
@@ -184,7 +180,7 @@ async fn an_answer_that_nobody_reads_to_its_end_leaves_the_row() {
 
 #[tokio::test(start_paused = true)]
 async fn a_success_that_began_before_the_failure_says_nothing() {
-    let (service, upstream) = cooled(&unprobed(), two());
+    let (service, upstream) = cooled(&unprobed(), two_accounts());
     upstream.play("a", healthy().delayed(10));
     let slow = tokio::spawn({
         let (service, upstream) = (service.clone(), upstream.clone());
