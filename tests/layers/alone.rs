@@ -251,7 +251,7 @@ async fn the_smaller_limit_of_loops_holds_though_it_stands_further_in() {
         action.repeat(2),
     );
     for (outer, inner) in [(3, 2), (2, 3)] {
-        let upstream = Upstream::scripts([healthy()]);
+        let upstream = Upstream::script(healthy());
         let service = ServiceBuilder::new()
             .layer(LoopGuardLayer::new().stop(outer))
             .layer(LoopGuardLayer::new().stop(inner))

@@ -139,7 +139,7 @@ async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_nobody_was_asked_for_is_no_error() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = ModelFallbackLayer::new([Candidate::new("m")])
         .budget(budget(1).max_attempts_per_candidate(1))
         .cooldowns(Cooldowns::new())

@@ -111,7 +111,7 @@ async fn when_all_failed_the_caller_gets_the_last_answer_without_our_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
-    let upstream = Upstream::scripts([Script::before_head().fail("reset")]);
+    let upstream = Upstream::script(Script::before_head().fail("reset"));
     let stack = server(&upstream);
 
     let outcome = stack.ask(prompt("a")).await;
@@ -124,7 +124,7 @@ async fn when_all_broke_the_caller_gets_a_502_without_our_headers() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let stack = server(&upstream);
 
     let outcome = stack.ask(prompt_json("a")).await;
@@ -138,7 +138,7 @@ async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let stack = server(&upstream);
 
     for _ in 0..4 {
@@ -165,7 +165,7 @@ async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on(
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_cannot_be_sent_is_a_400_and_one_that_is_too_large_a_413() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let stack = server(&upstream);
 
     let request = prompt("a").map(|_| Full::from("not json"));
@@ -238,7 +238,7 @@ async fn a_bad_request_is_the_callers_own_and_asked_once() {
 
 #[tokio::test(start_paused = true)]
 async fn streams_that_are_announced_as_empty_are_no_success() {
-    let upstream = Upstream::scripts([Script::sse().header("content-length", "0")]);
+    let upstream = Upstream::script(Script::sse().header("content-length", "0"));
     let stack = server(&upstream);
 
     let outcome = stack.ask(prompt("a")).await;

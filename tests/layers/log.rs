@@ -139,7 +139,7 @@ async fn a_caller_who_leaves_is_one_line() {
                 pump
             })
             .layer(RetryBudgetLayer::new(no_delay()))
-            .service(Upstream::scripts([counted()]));
+            .service(Upstream::script(counted()));
         let heard = LogCapture::start();
         let mut body = service.oneshot(prompt("a")).await.unwrap().into_body();
         body.token().await;
@@ -204,7 +204,7 @@ async fn a_run_that_is_its_call_is_one_line_and_one_that_is_more_is_another() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_run_that_is_over_refuses_is_a_line_each() {
-    let upstream = Upstream::scripts([counted()]);
+    let upstream = Upstream::script(counted());
     let stack = Stack::default()
         .run(&RunRegistry::new())
         .turn_cap(1)
@@ -332,9 +332,7 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
         .terminal()
         .run(&RunRegistry::new())
         .budget(no_delay())
-        .build(&Upstream::scripts([
-            Script::before_head().fail("peer reset")
-        ]));
+        .build(&Upstream::script(Script::before_head().fail("peer reset")));
     let heard = LogCapture::start();
 
     let request = with_header(prompt("a"), "x-run-id", "r-1");

@@ -94,7 +94,7 @@ async fn a_word_ends_the_other_runs_of_the_session_and_not_its_own() {
 async fn what_is_under_way_in_another_run_is_cut_and_the_asking_call_completes() {
     use tower::Layer;
     let registry = RunRegistry::new();
-    let upstream = Upstream::scripts([Script::sse().never()]);
+    let upstream = Upstream::script(Script::sse().never());
     let told = crate::support::Summaries::default();
     let layer = RunLayer::new(registry.clone()).on_end(told.hook());
     let stop = StopPhraseLayer::new(registry.clone(), ["stop"]);
@@ -332,7 +332,7 @@ async fn a_stream_has_all_of_its_dialects_events_in_order() {
 #[tokio::test(start_paused = true)]
 async fn alone_and_under_terminal_responses_it_only_passes() {
     let registry = RunRegistry::new();
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let phrases = StopPhraseLayer::new(registry, ["stop"]).max_body(40);
     let stack = Stack::default().terminal();
     let service = stack.layer(Place::StopPhrase, phrases).build(&upstream);

@@ -108,7 +108,7 @@ async fn a_whole_answer_that_is_held_is_read_for_its_usage() {
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(RetryBudgetLayer::new(no_delay()))
-            .service(Upstream::scripts([Script::answer(200, answer)]));
+            .service(Upstream::script(Script::answer(200, answer)));
 
         let got = service.oneshot(prompt_json("m")).await.unwrap();
         assert_eq!(got.into_body().read().await.whole(), answer);
@@ -153,7 +153,7 @@ async fn what_no_answer_said_is_not_known() {
         let service = ServiceBuilder::new()
             .layer(told.layer())
             .layer(RetryBudgetLayer::new(crate::support::no_delay()))
-            .service(Upstream::scripts([Script::answer(200, body)]));
+            .service(Upstream::script(Script::answer(200, body)));
 
         Outcome::of(service.oneshot(prompt_json("a"))).await.whole();
 
@@ -478,7 +478,7 @@ async fn a_call_that_ends_while_its_attempt_is_held_is_told_with_what_that_cost(
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
         .layer(PumpLayer::new(4))
         .layer(RetryBudgetLayer::new(no_delay()))
-        .service(Upstream::scripts([held]));
+        .service(Upstream::script(held));
     let ended = later(5, move || registry.shutdown());
 
     service.oneshot(prompt("m")).await.unwrap_err();

@@ -313,7 +313,7 @@ async fn what_is_refused_for_another_reason_is_no_record() {
 #[tokio::test(start_paused = true)]
 async fn timeouts_of_tools_move_to_no_other_model() {
     // Beside a call: the tool's alone.
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let fallback = ModelFallbackLayer::new(["a", "b"].map(Candidate::new))
         .budget(no_delay())
         .cooldowns(Cooldowns::new());

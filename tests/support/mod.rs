@@ -38,6 +38,9 @@
 //! | log lines, call summaries | [`LogCapture`], [`Summaries`] |
 //! | wakes, with polls by hand | [`WakeCount`], [`poll_once`], [`poll_body`] |
 //!
+//! Sockets and processes have a support of their own, `tests/support/net/`, which the targets
+//! `sockets` and `gateway` mount as `net`.
+//!
 //! # How to convert an older test
 //!
 //! A free function that builds layers becomes a `Stack` expression; one that asks and

@@ -19,7 +19,7 @@ async fn candidates_share_the_time_that_the_caller_gives() {
             Script::before_head().never(),
             Script::sse().data(PRELUDE).never(),
         ] {
-            let upstream = Upstream::scripts([script]);
+            let upstream = Upstream::script(script);
             let service = ServiceBuilder::new()
                 .layer(layer())
                 .layer(

@@ -125,7 +125,7 @@ async fn empty_frames_are_not_held() {
 
 #[tokio::test(start_paused = true)]
 async fn frames_of_nothing_without_end_leave_others_a_turn() {
-    let upstream = Upstream::scripts([Script::sse().flood("")]);
+    let upstream = Upstream::script(Script::sse().flood(""));
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream);
     let mut call = std::pin::pin!(service.oneshot(prompt("m")));
 
@@ -137,7 +137,7 @@ async fn frames_of_nothing_without_end_leave_others_a_turn() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deadline_beats_a_hold_that_ends_in_the_same_instant() {
-    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).never());
     let stack = Stack::default().ceiling(5).layer(
         Place::Retry,
         RetryBudgetLayer::new(no_delay()).hold(secs(5)),

@@ -234,7 +234,7 @@ async fn the_class_of_what_comes_instead_of_content_is_told() {
             let text = [dialect.prelude, instead].concat();
             for script in cuts(&text) {
                 // The same from both, so that the last is handed on, or breaks.
-                let upstream = Upstream::scripts([script]);
+                let upstream = Upstream::script(script);
                 let candidates = [Candidate::new("a").context_window(8)];
                 let stack = Stack::default().fallback(candidates).build(&upstream);
                 let (request, call) = attach(&Run::open(), dialect.asks());

@@ -193,7 +193,7 @@ fn halved() -> Script {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_broke_while_it_was_held_has_no_length() {
     let layer = ModelFallbackLayer::new([Candidate::new("a")]);
-    let service = layer.layer(Upstream::scripts([halved()]));
+    let service = layer.layer(Upstream::script(halved()));
 
     let body = service.oneshot(prompt("a")).await.unwrap();
     let body = body.into_body();
@@ -209,7 +209,7 @@ async fn an_answer_that_broke_while_it_was_held_has_no_length() {
 async fn an_answer_that_broke_while_it_was_held_is_broken_on_the_wire() {
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new([Candidate::new("a")]))
-        .service(Upstream::scripts([halved()]));
+        .service(Upstream::script(halved()));
     let server = hyper::service::service_fn(move |_| {
         let service = service.clone();
         async move { service.oneshot(prompt("a")).await }

@@ -237,7 +237,7 @@ async fn events_that_are_split_anywhere_are_held_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn a_last_attempt_is_held_and_judged_as_the_first_is() {
-    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).data(BUSY)]);
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).data(BUSY));
     let layer = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(1));
 
     let answer = layer.layer(upstream.clone()).oneshot(prompt("m"));
@@ -275,7 +275,7 @@ async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
         .layer(RetryBudgetLayer::new(no_delay()))
         .map_response(compressed)
         .layer(StepTimeoutLayer::new(secs(60)))
-        .service(Upstream::scripts([slow()]));
+        .service(Upstream::script(slow()));
     let start = Instant::now();
 
     let answer = service.oneshot(prompt("m")).await.unwrap();
@@ -290,7 +290,7 @@ async fn a_stream_that_was_made_a_text_on_the_way_is_held_to_its_end() {
         .layer(RetryBudgetLayer::new(no_delay()))
         .map_response(flattened)
         .layer(StepTimeoutLayer::new(secs(60)))
-        .service(Upstream::scripts([slow()]));
+        .service(Upstream::script(slow()));
     let start = Instant::now();
 
     let answer = service.oneshot(prompt("m")).await.unwrap();

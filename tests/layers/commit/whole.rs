@@ -191,7 +191,7 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
 
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_is_counted_on_the_run() {
-    let upstream = Upstream::scripts([Script::answer(200, ERROR)]);
+    let upstream = Upstream::script(Script::answer(200, ERROR));
     let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
 

@@ -59,7 +59,7 @@ async fn silence_that_begins_anew_is_not_asked_about_sooner() {
     let script = script.wait(5.0).data(chat("b")).data(DONE);
     let gate = health.gate().watch_silence(secs(1));
 
-    let service = gate.layer(Upstream::scripts([script]));
+    let service = gate.layer(Upstream::script(script));
     Outcome::of(service.oneshot(prompt("m"))).await.whole();
 
     assert_eq!(health.asked(), [1000, 6000]);

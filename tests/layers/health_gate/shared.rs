@@ -131,11 +131,11 @@ async fn a_call_that_waited_without_knocking_knocks_when_its_patience_ends() {
 #[tokio::test(start_paused = true)]
 async fn two_layers_know_nothing_of_each_other() {
     let health = Health::new(|_| false);
-    let one = health.gate().layer(Upstream::scripts([down()]));
+    let one = health.gate().layer(Upstream::script(down()));
     let first = tokio::spawn(one.oneshot(prompt("m")));
     sleep(secs(1)).await;
 
-    let other = health.gate().layer(Upstream::scripts([healthy()]));
+    let other = health.gate().layer(Upstream::script(healthy()));
     other.oneshot(prompt("m")).await.unwrap();
 
     assert!(!first.is_finished());

@@ -19,7 +19,7 @@ fn hung() -> Script {
 #[tokio::test(start_paused = true)]
 async fn two_failed_probes_in_a_row_end_a_call_without_a_head() {
     let health = Health::new(|_| false);
-    let upstream = Upstream::scripts([hung()]);
+    let upstream = Upstream::script(hung());
     let gate = health.gate().watch_silence(secs(20));
     let run = Run::open();
     let (request, call) = attach(&run, prompt_json("m"));
@@ -43,7 +43,7 @@ async fn two_failed_probes_in_a_row_end_a_call_without_a_head() {
 async fn a_body_that_stands_still_is_watched_too() {
     let health = Health::new(|_| false);
     let script = Script::sse().wait(15.0).data(chat("a")).wait(19.0);
-    let upstream = Upstream::scripts([script.data(chat("b")).never()]);
+    let upstream = Upstream::script(script.data(chat("b")).never());
     let gate = health.gate().watch_silence(secs(20));
 
     let service = gate.layer(upstream.clone());
@@ -77,7 +77,7 @@ async fn a_slow_model_that_is_well_is_let_alone() {
 async fn a_probe_that_fails_alone_is_no_death() {
     // Asked every five seconds: every other fails.
     let health = Health::new(|passed| passed.as_secs() % 10 == 0);
-    let upstream = Upstream::scripts([healthy().delayed(120)]);
+    let upstream = Upstream::script(healthy().delayed(120));
     let gate = health.gate().watch_silence(secs(15));
 
     let service = gate.layer(upstream);
@@ -93,7 +93,7 @@ async fn a_byte_begins_anew_and_forgets_a_failed_probe() {
     let script = Script::sse().repeat(10, 12.0, PING).never();
     let gate = health.gate().watch_silence(secs(10));
 
-    let service = gate.layer(Upstream::scripts([script]));
+    let service = gate.layer(Upstream::script(script));
     let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
     assert_eq!(outcome.status, 200);
@@ -107,7 +107,7 @@ async fn a_reader_who_is_away_is_no_silence() {
     let health = Health::new(|_| false);
     let script = Script::sse().data(chat("a")).data(chat("b")).never();
     let gate = health.gate().watch_silence(secs(10));
-    let service = gate.layer(Upstream::scripts([script]));
+    let service = gate.layer(Upstream::script(script));
     let answer = service.oneshot(prompt("m")).await.unwrap();
     let mut body = answer.into_body();
 
@@ -128,7 +128,7 @@ async fn it_is_off_unless_set_and_a_ceiling_goes_before_it() {
         let service = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(secs(25)))
             .layer(gate)
-            .service(Upstream::scripts([hung()]));
+            .service(Upstream::script(hung()));
         let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
         assert_eq!(outcome.status, Outcome::NO_ANSWER);
         assert_eq!(outcome.reason, Some(TerminalReason::HardCeiling));
@@ -156,7 +156,7 @@ async fn the_wait_for_the_upstream_is_no_silence_of_the_call() {
 async fn many_silent_calls_share_their_probes() {
     let health = Health::new(|_| false).takes(Duration::from_millis(10));
     let gate = health.gate().watch_silence(secs(20));
-    let service = gate.layer(Upstream::scripts([hung()]));
+    let service = gate.layer(Upstream::script(hung()));
     let calls = (0..50).map(|_| tokio::spawn(service.clone().oneshot(prompt("m"))));
 
     for call in futures_util::future::join_all(calls).await {

@@ -126,7 +126,7 @@ async fn a_deadline_at_the_instant_of_health_wins() {
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_ends_the_wait_at_once() {
     let health = Health::new(never).takes(secs(3));
-    let upstream = Upstream::scripts([down()]);
+    let upstream = Upstream::script(down());
     let service = health.gate().layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
@@ -151,7 +151,7 @@ async fn a_caller_who_leaves_in_the_wait_leaves_nothing_behind() {
     let health = Health::new(never).takes(secs(3));
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
-    let service = health.gate().layer(Upstream::scripts([down()]));
+    let service = health.gate().layer(Upstream::script(down()));
     let waiting = tokio::time::timeout(secs(6), service.oneshot(request));
 
     waiting.await.unwrap_err();
@@ -202,13 +202,13 @@ async fn patience_hands_on_the_failure_as_it_was() {
     let start = Instant::now();
     let service = health.gate().patience(secs(20));
 
-    let gate = service.layer(Upstream::scripts([down()]));
+    let gate = service.layer(Upstream::script(down()));
     let error = gate.oneshot(prompt("m")).await.unwrap_err();
     assert!(TransportError::is_refused(&*error));
     assert!(Terminated::find(&*error).is_none());
     assert_eq!(start.elapsed(), secs(20));
 
-    let gate = service.layer(Upstream::scripts([loading()]));
+    let gate = service.layer(Upstream::script(loading()));
     let answer = gate.oneshot(prompt("m")).await.unwrap();
     assert_eq!(answer.status(), 503);
     assert_eq!(answer.into_body().read().await.whole(), LOADING);
@@ -219,7 +219,7 @@ async fn patience_hands_on_the_failure_as_it_was() {
 async fn patience_is_for_all_waits_of_a_call_together() {
     // Health is no promise: the call is refused again, and again.
     let health = Health::new(|_| true);
-    let upstream = Upstream::scripts([down()]);
+    let upstream = Upstream::script(down());
     let service = health.gate().patience(secs(12)).layer(upstream.clone());
     let start = Instant::now();
 
@@ -236,7 +236,7 @@ async fn a_probe_that_hangs_has_failed_at_its_timeout() {
     let gate = health.gate().timeout(secs(2)).patience(secs(23));
     let start = Instant::now();
 
-    let service = gate.layer(Upstream::scripts([down()]));
+    let service = gate.layer(Upstream::script(down()));
     service.oneshot(prompt("m")).await.unwrap_err();
 
     assert_eq!(health.asked(), [5000, 10_000, 15_000, 20_000]);
@@ -289,7 +289,7 @@ async fn a_failure_that_is_not_waited_for_is_handed_on_byte_for_byte() {
     let script = Script::json().status(500).data("{\"a\":");
     let script = script.wait(0.5).data("1}").trailers();
     let health = Health::new(|_| true);
-    let service = health.gate().layer(Upstream::scripts([script]));
+    let service = health.gate().layer(Upstream::script(script));
 
     let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 
@@ -301,7 +301,7 @@ async fn a_failure_that_is_not_waited_for_is_handed_on_byte_for_byte() {
 async fn a_failure_that_does_not_end_is_judged_by_its_head_after_a_second() {
     let script = Script::json().status(503).data("{\"error\":").never();
     let health = Health::new(|_| true);
-    let service = health.gate().layer(Upstream::scripts([script]));
+    let service = health.gate().layer(Upstream::script(script));
     let start = Instant::now();
 
     let answer = service.oneshot(prompt("m")).await.unwrap();
@@ -330,7 +330,7 @@ async fn a_rule_of_the_program_says_what_is_loading() {
 async fn calls_to_another_upstream_pass() {
     let health = Health::new(never);
     let gate = health.gate().upstream("here:8080".parse().unwrap());
-    let upstream = Upstream::scripts([down()]);
+    let upstream = Upstream::script(down());
     let service = gate.layer(upstream.clone());
     let to = |uri: &'static str, host: &str| {
         let body = Full::new(Bytes::from_static(b"{}"));
@@ -432,7 +432,7 @@ async fn an_http_probe_takes_2xx_for_health() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_too_large_reaches_nobody() {
     let health = Health::new(|_| true);
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = health.gate().max_body(3).layer(upstream.clone());
 
     let error: BoxError = service.oneshot(prompt("m")).await.unwrap_err();
@@ -452,7 +452,7 @@ async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
     let sent = [0, 5, 10, 15].map(secs);
     for first in [down(), loading()] {
         let health = Health::new(|_| true);
-        let upstream = Upstream::scripts([first]);
+        let upstream = Upstream::script(first);
         let service = health.gate().layer(upstream.clone());
         let start = Instant::now();
 
@@ -477,7 +477,7 @@ async fn a_probe_that_is_contradicted_three_times_is_not_believed() {
 #[tokio::test(start_paused = true)]
 async fn behind_such_a_probe_the_budget_pays_again() {
     let health = Health::new(|_| true);
-    let upstream = Upstream::scripts([down()]);
+    let upstream = Upstream::script(down());
     let budget = no_delay().shared(1.0, 0).per_run(1);
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(24 * 3600)))

@@ -17,7 +17,7 @@ const CALL: &str = "data: {\"choices\":[{\"index\":0,\"delta\":{\"tool_calls\":[
 async fn answered(
     script: Script,
 ) -> Response<impl Body<Data = Bytes, Error = tower_agent::BoxError> + Unpin + Send> {
-    let service = LoopGuardLayer::new().layer(Upstream::scripts([script]));
+    let service = LoopGuardLayer::new().layer(Upstream::script(script));
     service
         .oneshot(Agent::new(Dialect::Chat).request())
         .await
@@ -73,7 +73,7 @@ async fn a_request_that_holds_no_conversation_passes_as_it_is() {
         r#"{"messages":[}"#,
         r#"{"input":["embed","me"]}"#,
     ] {
-        let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+        let upstream = Upstream::script(Script::answer(200, "{}"));
         let service = LoopGuardLayer::new().layer(upstream.clone());
 
         let request = Request::post("/v1/embeddings")
@@ -87,7 +87,7 @@ async fn a_request_that_holds_no_conversation_passes_as_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_is_kept_already_is_not_kept_again() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = LoopGuardLayer::new().max_body(1).layer(upstream.clone());
     let body = Agent::new(Dialect::Chat).body();
 

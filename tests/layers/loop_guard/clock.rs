@@ -44,7 +44,7 @@ async fn polls(
         .layer(RunLayer::new(registry.clone()))
         .layer(HardCeilingLayer::new(CLOCK).scope(Scope::Run))
         .layer(LoopGuardLayer::new())
-        .service(Upstream::scripts([Script::answer(200, "{}")]));
+        .service(Upstream::script(Script::answer(200, "{}")));
     let mut agent = Agent::new(dialect);
     let agent = async {
         loop {

@@ -19,7 +19,7 @@ fn fine() -> Script {
 #[tokio::test(start_paused = true)]
 async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth() {
     for dialect in ALL {
-        let upstream = Upstream::scripts([fine()]);
+        let upstream = Upstream::script(fine());
         let registry = RunRegistry::new();
         let events = registry.subscribe();
         let service = ServiceBuilder::new()
@@ -70,7 +70,7 @@ async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth()
 
 #[tokio::test(start_paused = true)]
 async fn at_a_server_it_is_an_answer_that_nobody_retries() {
-    let upstream = Upstream::scripts([fine()]);
+    let upstream = Upstream::script(fine());
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(LoopGuardLayer::new())
@@ -90,7 +90,7 @@ async fn at_a_server_it_is_an_answer_that_nobody_retries() {
 #[tokio::test(start_paused = true)]
 async fn without_an_id_what_came_before_the_users_message_does_not_count() {
     for dialect in ALL {
-        let upstream = Upstream::scripts([fine()]);
+        let upstream = Upstream::script(fine());
         let service = LoopGuardLayer::new().layer(upstream.clone());
         let mut agent = Agent::new(dialect);
         (0..20).for_each(|_| agent.does("job_status", "running"));
@@ -114,7 +114,7 @@ async fn without_an_id_what_came_before_the_users_message_does_not_count() {
 
 #[tokio::test(start_paused = true)]
 async fn twice_in_a_stack_and_inside_of_retries_each_call_counts_once() {
-    let upstream = Upstream::scripts([fine()]);
+    let upstream = Upstream::script(fine());
     let registry = RunRegistry::new();
     let events = registry.subscribe();
     let service = ServiceBuilder::new()
@@ -207,7 +207,7 @@ async fn a_key_of_another_api_or_deep_brackets_switch_nothing_off() {
             if extra.contains(own) {
                 continue;
             }
-            let service = LoopGuardLayer::new().layer(Upstream::scripts([fine()]));
+            let service = LoopGuardLayer::new().layer(Upstream::script(fine()));
             let mut agent = Agent::new(dialect);
             (0..20).for_each(|_| agent.does("job_status", "running"));
             let body = agent.body();
@@ -232,7 +232,7 @@ async fn one_request_with_thousands_of_results_is_told_of_once() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(LoopGuardLayer::new().observe())
-        .service(Upstream::scripts([fine()]));
+        .service(Upstream::script(fine()));
     let mut agent = Agent::new(Dialect::Chat);
     (0..20_000).for_each(|_| agent.does("job_status", "running"));
 

@@ -12,7 +12,7 @@ use crate::support::{Outcome, ReadExt, Script, Upstream, later, reason_of, secs}
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_that_observes_tells_and_ends_nothing() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = LoopGuardLayer::new()
         .stop(8)
         .observe()
@@ -41,7 +41,7 @@ async fn a_layer_that_observes_tells_and_ends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn a_result_that_changes_lets_it_go_on() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(LoopGuardLayer::new().any_tool(0))
@@ -58,7 +58,7 @@ async fn a_result_that_changes_lets_it_go_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_while_its_request_is_read_is_not_sent_on() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = LoopGuardLayer::new().layer(upstream.clone());
     let run = Run::open();
     let (_sender, body) = Channel::<Bytes>::new(1);
@@ -75,7 +75,7 @@ async fn a_run_that_ends_while_its_request_is_read_is_not_sent_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_is_no_silence_of_the_upstream() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(5)))
         .layer(LoopGuardLayer::new())
@@ -95,7 +95,7 @@ async fn a_slow_upload_is_no_silence_of_the_upstream() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_waited_for() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]).readiness([Some("no".into())]);
+    let upstream = Upstream::script(Script::answer(200, "{}")).readiness([Some("no".into())]);
     let service = LoopGuardLayer::new().layer(upstream.clone());
 
     let error = service

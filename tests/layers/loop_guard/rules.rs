@@ -20,7 +20,7 @@ async fn circles(
 ) -> (Option<usize>, Vec<String>) {
     let registry = RunRegistry::new();
     let events = registry.subscribe();
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
         .layer(guard)
@@ -219,7 +219,7 @@ async fn each_run_has_a_history_of_its_own() {
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(LoopGuardLayer::new())
-        .service(Upstream::scripts([Script::answer(200, "{}")]));
+        .service(Upstream::script(Script::answer(200, "{}")));
     let mut agents = ALL.map(Agent::new);
     for _ in 0..19 {
         for (agent, id) in agents.iter_mut().zip(["a", "b", "c"]) {

@@ -105,7 +105,7 @@ async fn without_a_layer_or_a_word_of_the_program_it_is_told_and_goes_on() {
 async fn a_layer_that_any_call_has_passed_ends_it() {
     let service = LoopGuardLayer::new()
         .stop(7)
-        .layer(Upstream::scripts([Script::answer(200, "{}")]));
+        .layer(Upstream::script(Script::answer(200, "{}")));
     let run = Run::open();
     for _ in 0..3 {
         status(&run, "running").await.unwrap();
@@ -163,7 +163,7 @@ async fn a_watched_tool_counts_by_its_arguments() {
 
 #[tokio::test(start_paused = true)]
 async fn a_tool_of_the_program_and_the_history_of_its_model_calls_count_once() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let service = LoopGuardLayer::new().layer(upstream.clone());
     let run = Run::open();
     let mut agent = Agent::new(Dialect::Anthropic);

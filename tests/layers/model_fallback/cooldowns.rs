@@ -35,7 +35,7 @@ fn cooled<const N: usize>(
     cooldowns: &Cooldowns,
     candidates: [Candidate; N],
 ) -> (ModelFallback<Upstream>, Upstream) {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = ModelFallbackLayer::new(candidates).cooldowns(cooldowns.clone());
     (layer.layer(upstream.clone()), upstream)
 }

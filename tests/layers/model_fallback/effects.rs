@@ -95,7 +95,7 @@ async fn an_error_is_handed_up_itself() {
 #[tokio::test(start_paused = true)]
 async fn what_serves_is_served() {
     for which in 0..3 {
-        let upstream = Upstream::scripts([healthy()]);
+        let upstream = Upstream::script(healthy());
         let service = services(&upstream, true)[which].clone();
 
         let outcome = service.ask(marked(prompt("a"))).await;
@@ -160,7 +160,7 @@ async fn a_mark_on_the_first_candidate_counts_for_its_repeat_too() {
 
 #[tokio::test(start_paused = true)]
 async fn the_candidate_is_left_alone_all_the_same() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     upstream.play("a", failure(500));
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());

@@ -40,7 +40,7 @@ async fn what_fails_after_its_first_content_is_counted_by_who_served_it() {
         let candidates = ["a", "b", "c", "d"].map(Candidate::new);
         let service = ModelFallbackLayer::new(candidates)
             .budget(no_delay())
-            .layer(Upstream::scripts([broken]));
+            .layer(Upstream::script(broken));
         let run = Run::open();
 
         for model in served {

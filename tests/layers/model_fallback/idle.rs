@@ -51,7 +51,7 @@ async fn the_fifth_silent_attempt_in_a_row_ends_the_run() {
             Script::before_head().never(),
             Script::json().data("{").never(),
         ] {
-            let upstream = Upstream::scripts([script]);
+            let upstream = Upstream::script(script);
             let service = services(&breaker(IdleBreaker::End), &upstream)[which].clone();
             let heard = LogCapture::start();
             let run = Run::open();
@@ -85,7 +85,7 @@ async fn the_fifth_silent_attempt_in_a_row_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_shows_life_but_no_content_is_silent_too() {
-    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never()]);
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).never());
     let [.., service] = services(&breaker(IdleBreaker::End), &upstream);
     let run = Run::open();
     asks(&service, &upstream, call(&run, true)).await;
@@ -98,7 +98,7 @@ async fn a_stream_that_shows_life_but_no_content_is_silent_too() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_waits_is_told_422_in_the_shape_of_the_dialect() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let budget = breaker(IdleBreaker::End).max_attempts_per_candidate(5);
     let candidates = ["a", "b", "c", "d", "e"];
     let service = ServiceBuilder::new()
@@ -122,7 +122,7 @@ async fn whoever_waits_is_told_422_in_the_shape_of_the_dialect() {
 
 /// How many silent attempts a run makes after something else, until it ends.
 async fn silent_ones_after(which: usize, before: Script) -> usize {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let budget = breaker(IdleBreaker::End).per_run(None);
     let service = services(&budget, &upstream)[which].clone();
     let run = Run::open();
@@ -173,7 +173,7 @@ async fn what_is_not_silent_starts_the_count_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn another_run_has_a_count_of_its_own() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let [service, ..] = services(&breaker(IdleBreaker::End), &upstream);
     let runs = [Run::open(), Run::open()];
     for _ in 0..4 {
@@ -191,7 +191,7 @@ async fn another_run_has_a_count_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn it_is_off_by_default() {
     for which in 0..3 {
-        let upstream = Upstream::scripts([Script::before_head().never()]);
+        let upstream = Upstream::script(Script::before_head().never());
         let budget = no_delay().per_error_key(None).per_run(None);
         let service = services(&budget, &upstream)[which].clone();
         let run = Run::open();
@@ -204,7 +204,7 @@ async fn it_is_off_by_default() {
 
 #[tokio::test(start_paused = true)]
 async fn a_breaker_of_the_outer_layer_alone_counts_as_well() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).budget(breaker(IdleBreaker::End)))
         .layer(RetryBudgetLayer::new(no_delay()))
@@ -223,7 +223,7 @@ async fn a_breaker_of_the_outer_layer_alone_counts_as_well() {
 
 #[tokio::test(start_paused = true)]
 async fn or_silent_candidates_are_no_longer_repeated_and_the_run_goes_on() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     upstream.play("a", Script::before_head().never());
     upstream.play("b", Script::before_head().never());
     let [.., service] = services(&breaker(IdleBreaker::FailOver), &upstream);
@@ -245,7 +245,7 @@ async fn or_silent_candidates_are_no_longer_repeated_and_the_run_goes_on() {
 
 #[tokio::test(start_paused = true)]
 async fn where_nobody_else_is_left_the_silence_is_handed_up() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let budget = no_delay().idle_breaker(1, IdleBreaker::FailOver);
     let [service, ..] = services(&budget, &upstream);
     let heard = LogCapture::start();
@@ -265,7 +265,7 @@ async fn where_nobody_else_is_left_the_silence_is_handed_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_the_silence_is_not_counted() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let [service, ..] = services(&breaker(IdleBreaker::End), &upstream);
     let run = Run::open();
     for _ in 0..6 {

@@ -89,7 +89,7 @@ async fn which_other_one_is_asked() {
         (FailureClass::Conflict, 2, false),
     ] {
         for script in odd() {
-            let upstream = Upstream::scripts([healthy()]);
+            let upstream = Upstream::script(healthy());
             let [_, alone, both] = services(&ruled("odd", class), &upstream);
             upstream.play("a", script.clone());
             let mut expected = vec!["a"];
@@ -117,7 +117,7 @@ async fn for_how_long_it_is_left_alone() {
     ] {
         for script in odd() {
             for which in [1, 2] {
-                let upstream = Upstream::scripts([healthy()]);
+                let upstream = Upstream::script(healthy());
                 let service = services(&ruled("odd", class), &upstream)[which].clone();
                 upstream.play("a", script.clone());
                 let ask = || asks(&service, &upstream, prompt("a"));
@@ -143,7 +143,7 @@ async fn what_we_would_leave_alone_is_not_if_the_rule_says_so() {
         Script::sse().data("data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n"),
     ] {
         for which in [1, 2] {
-            let upstream = Upstream::scripts([healthy()]);
+            let upstream = Upstream::script(healthy());
             let judgement = ruled("\"no\"", FailureClass::RequestLimit);
             let service = services(&judgement, &upstream)[which].clone();
             upstream.play("a", script.clone());
@@ -164,7 +164,7 @@ async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
             (FailureClass::Quota, 5 * 3600),
             (FailureClass::Server, 30),
         ] {
-            let upstream = Upstream::scripts([healthy()]);
+            let upstream = Upstream::script(healthy());
             let service = services(&ruled("odd", class), &upstream)[which].clone();
             upstream.play("a", Script::sse().data(chat("a")).data(event));
             let ask = || asks(&service, &upstream, prompt("a"));
@@ -219,7 +219,7 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
         ("so", FailureClass::Caller, 1),
         ("x", FailureClass::Server, 2),
     ] {
-        let upstream = Upstream::scripts([Script::answer(500, body)]);
+        let upstream = Upstream::script(Script::answer(500, body));
         let [_, service, _] = services(&judgement, &upstream);
 
         let answer = service.oneshot(prompt("a")).await.unwrap();
@@ -234,7 +234,7 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rules_class_asks_for_a_wait_as_any_other() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let [_, service, _] = services(&ruled("odd", FailureClass::RateLimit), &upstream);
     let limited = Script::answer(400, r#"{"error":{"message":"odd","type":"x"}}"#);
     upstream.play("a", limited.header("retry-after", "100000"));
@@ -259,7 +259,7 @@ async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
     });
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"server_error\"}}\n\n";
     let text = [chat("a"), event.to_owned()].concat();
-    let upstream = Upstream::scripts([Script::sse().data(&text)]);
+    let upstream = Upstream::script(Script::sse().data(&text));
     let cooldowns = Cooldowns::new();
     let layer = models(["a"]).judgement(judgement);
     let service = layer.cooldowns(cooldowns.clone()).layer(upstream);

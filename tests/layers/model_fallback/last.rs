@@ -45,7 +45,7 @@ async fn each_attempt_knows_whether_another_candidate_follows() {
         (["a", "b", "c"], vec![false, false, true]),
         (["a", "a", "b"], vec![false, true]),
     ] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let (finals, service) = told(&upstream);
         let service = models(names).layer(service);
 
@@ -57,7 +57,7 @@ async fn each_attempt_knows_whether_another_candidate_follows() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_of_a_candidate_know_it_too() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let (finals, service) = told(&upstream);
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]))
@@ -72,7 +72,7 @@ async fn repeats_of_a_candidate_know_it_too() {
 
 #[tokio::test(start_paused = true)]
 async fn without_candidates_each_is_the_last() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let (finals, service) = told(&upstream);
 
     let repeats = RetryBudgetLayer::new(no_delay()).layer(service.clone());
@@ -86,7 +86,7 @@ async fn without_candidates_each_is_the_last() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_left_alone_does_not_follow() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let (finals, service) = told(&upstream);
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(service);
@@ -103,7 +103,7 @@ async fn one_that_is_left_alone_does_not_follow() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_overloaded_is_repeated_only_while_nobody_else_can_serve() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
         .layer(RetryBudgetLayer::new(no_delay()))
@@ -122,7 +122,7 @@ async fn one_that_is_overloaded_is_repeated_only_while_nobody_else_can_serve() {
 
 #[tokio::test(start_paused = true)]
 async fn one_that_is_left_alone_gets_no_share_of_the_time() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(30)))
         .layer(models(["a", "b", "c"]).cooldowns(Cooldowns::new()))
@@ -140,7 +140,7 @@ async fn one_that_is_left_alone_gets_no_share_of_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn when_all_have_failed_the_summary_says_who_and_until_when() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = [
         of_account("a", "one"),
         of_account("b", "two"),
@@ -176,7 +176,7 @@ async fn when_all_have_failed_the_summary_says_who_and_until_when() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(models(["a", "b"]).cooldowns(Cooldowns::new()))
         .layer(RetryBudgetLayer::new(no_delay()))
@@ -208,7 +208,7 @@ async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
 
 #[tokio::test(start_paused = true)]
 async fn without_cooldowns_nobody_is_waited_for() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = models(["a", "b"]).layer(upstream.clone());
 
     let answer = service.oneshot(prompt("a")).await.unwrap();
@@ -218,7 +218,7 @@ async fn without_cooldowns_nobody_is_waited_for() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_is_known_by_its_attempt() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let (noted, inner) = (Arc::clone(&seen), upstream.clone());
     let service = service_fn(move |request: Request<ReplayBody>| {

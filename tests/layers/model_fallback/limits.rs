@@ -21,7 +21,7 @@ async fn each_candidate_gets_its_share_of_the_time_that_is_left() {
             Script::sse().data(PRELUDE).never(),
             Script::json().data("{").never(),
         ] {
-            let upstream = Upstream::scripts([script]);
+            let upstream = Upstream::script(script);
             let stack = Stack::default()
                 .layer(Place::Ceiling, HardCeilingLayer::new(secs(30)).scope(scope))
                 .candidates(["a", "b", "c"]);
@@ -177,7 +177,7 @@ async fn a_failed_candidate_restarts_the_window_of_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_of_calls_are_counted_on_their_run_if_a_budget_says_so() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = RetryBudget::new().per_error_key(2);
     let service = models(["a", "b"]).budget(budget).layer(upstream.clone());
     let run = Run::open();
@@ -223,7 +223,7 @@ async fn limits_of_the_request_and_of_the_candidate_hold_together() {
             )
             .attempt_ceiling(600)
             .attempt_step(600)
-            .build(&Upstream::scripts([script]));
+            .build(&Upstream::script(script));
         let mut request = prompt("a");
         request.extensions_mut().insert(Limits {
             ceiling: Some(secs(5)),
@@ -248,7 +248,7 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
         let stack = Stack::default()
             .layer(Place::Fallback, ModelFallbackLayer::new([candidate]))
             .attempt_step(600)
-            .build(&Upstream::scripts([Script::before_head().never()]));
+            .build(&Upstream::script(Script::before_head().never()));
         let mut request = prompt_json("a");
         request.extensions_mut().insert(of(of_request));
 
@@ -262,7 +262,7 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_is_never_ready_has_its_share_of_the_time_and_no_more() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(secs(9)))
         .layer(models(["a", "b", "c"]))

@@ -53,7 +53,7 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
     assert_eq!(order("c", []).await, ["c"]);
     assert_eq!(order("unknown", []).await, ["a"]);
 
-    let upstream = Upstream::scripts([failure(500).header("x-request-id", "r")]);
+    let upstream = Upstream::script(failure(500).header("x-request-id", "r"));
     let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let outcome = stack.ask(listing("a", [])).await;
     assert_eq!(outcome.status, 500);
@@ -63,7 +63,7 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn an_empty_list_leaves_the_first_that_speaks_the_dialect() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let candidates = [
         Candidate::new("claude").dialect(CandidateDialect::Anthropic),
         Candidate::new("gpt").dialect(CandidateDialect::OpenAi),
@@ -79,7 +79,7 @@ async fn an_empty_list_leaves_the_first_that_speaks_the_dialect() {
 
 #[tokio::test(start_paused = true)]
 async fn it_is_for_that_request_alone() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = models(["a", "b"]).layer(upstream.clone());
 
     assert_eq!(asks(&service, &upstream, listing("a", [])).await, ["a"]);
@@ -88,7 +88,7 @@ async fn it_is_for_that_request_alone() {
 
 #[tokio::test(start_paused = true)]
 async fn names_are_those_of_candidates_and_not_their_models() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let candidates = [
         Candidate::new("gpt-1").name("large"),
         Candidate::new("gpt-2").name("small"),
@@ -104,7 +104,7 @@ async fn names_are_those_of_candidates_and_not_their_models() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unknown_name_is_an_error_that_names_it() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = models(["a", "b"]).layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, listing("a", ["b", "typo"]));
@@ -124,7 +124,7 @@ async fn an_unknown_name_is_an_error_that_names_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_400() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
@@ -142,7 +142,7 @@ async fn a_caller_is_told_400() {
 
 #[tokio::test(start_paused = true)]
 async fn if_nobody_listed_speaks_the_dialect_the_error_names_those() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let candidates = [
         Candidate::new("claude").dialect(CandidateDialect::Anthropic),
         Candidate::new("gpt").dialect(CandidateDialect::OpenAi),
@@ -161,7 +161,7 @@ async fn if_nobody_listed_speaks_the_dialect_the_error_names_those() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_left_alone_is_skipped_on_it() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = models(["a", "b", "c"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     upstream.play("c", failure(500));
@@ -173,7 +173,7 @@ async fn who_is_left_alone_is_skipped_on_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_layer_without_candidates_has_no_use_for_it() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = models([]).layer(upstream.clone());
 
     let asked = asks(&service, &upstream, listing("a", ["b"])).await;

@@ -24,7 +24,7 @@ fn both(budget: &RetryBudget, upstream: &Upstream) -> StackService {
 
 #[tokio::test(start_paused = true)]
 async fn two_attempts_of_two_candidates_are_four_calls_that_are_numbered_on() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
@@ -80,7 +80,7 @@ async fn an_outage_of_one_candidate_does_not_starve_the_other() {
         both(&budget, &upstream).oneshot(request).await.unwrap();
         assert_eq!(upstream.models(), ["a", "b"]);
     }
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
 
     both(&budget, &upstream).oneshot(prompt("a")).await.unwrap();
 
@@ -102,7 +102,7 @@ async fn an_empty_bucket_forbids_no_other_candidate() {
 #[tokio::test(start_paused = true)]
 async fn a_silent_call_that_does_not_stream_moves_straight_on() {
     for (stream, times) in [(false, [0, 10, 0]), (true, [0, 10, 20])] {
-        let upstream = Upstream::scripts([Script::before_head().never()]);
+        let upstream = Upstream::script(Script::before_head().never());
         let stack = Stack::default()
             .layer(Place::Fallback, models(["a", "b"]))
             .budget(no_delay())
@@ -129,7 +129,7 @@ async fn a_silent_call_that_does_not_stream_moves_straight_on() {
 #[tokio::test(start_paused = true)]
 async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
     let budget = no_delay().max_attempts_per_candidate(9).count(Count::Every);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
@@ -156,7 +156,7 @@ async fn the_hook_sees_whom_the_next_attempt_goes_to() {
         noted.lock().unwrap().push((next.attempt, candidate));
         true
     });
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
 
     both(&budget, &upstream).oneshot(prompt("a")).await.unwrap();
 
@@ -200,7 +200,7 @@ async fn the_fallback_takes_the_commit_of_the_repeats() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_around_the_fallback_ask_nobody_again() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service =
         RetryBudgetLayer::new(no_delay()).layer(models(["a", "b"]).layer(upstream.clone()));
 

@@ -69,7 +69,7 @@ async fn each_moves_on_with_the_same_bytes_but_for_the_model() {
 #[tokio::test(start_paused = true)]
 async fn each_leaves_alone_who_failed() {
     for (operation, body, served) in OPERATIONS {
-        let upstream = Upstream::scripts([Script::answer(200, served)]);
+        let upstream = Upstream::script(Script::answer(200, served));
         let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
         let service = layer.layer(upstream.clone());
         upstream.play("a", failure(503));
@@ -87,7 +87,7 @@ async fn each_leaves_alone_who_failed() {
 #[tokio::test(start_paused = true)]
 async fn a_prompt_that_a_filter_refused_goes_nowhere_and_cools_nothing() {
     let (operation, body, _) = OPERATIONS[1];
-    let upstream = Upstream::scripts([Script::error_code(400, "content_policy_violation")]);
+    let upstream = Upstream::script(Script::error_code(400, "content_policy_violation"));
     let cooldowns = Cooldowns::new();
     let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
     let service = layer.layer(upstream.clone());
@@ -105,7 +105,7 @@ async fn they_are_in_openais_dialect() {
             Candidate::new("a").dialect(CandidateDialect::Anthropic),
             Candidate::new("b").dialect(CandidateDialect::OpenAi),
         ];
-        let upstream = Upstream::scripts([Script::answer(200, served)]);
+        let upstream = Upstream::script(Script::answer(200, served));
         let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
 
         let asked = asks(&service, &upstream, asking(operation, body)).await;
@@ -166,7 +166,7 @@ async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
 
 #[tokio::test(start_paused = true)]
 async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     upstream.play("a", failure(500));
@@ -182,7 +182,7 @@ async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
 async fn what_the_upstream_served_is_not_read_for_a_failure_that_it_quotes() {
     let (operation, body, _) = OPERATIONS[0];
     let served = json!({"data": [], "note": {"error": {"message": "overloaded_error"}}});
-    let upstream = Upstream::scripts([Script::answer(200, served.to_string())]);
+    let upstream = Upstream::script(Script::answer(200, served.to_string()));
     let cooldowns = Cooldowns::new();
     let layer = models(["a", "b"]).cooldowns(cooldowns.clone());
 
@@ -207,7 +207,7 @@ fn unknown() -> Request<Full<Bytes>> {
 async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
     let [near, far] = [Candidate::new("a"), at("b", "http://b.test/v1")];
     for candidates in [[near.clone(), far.clone()], [far, near]] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let stack = Stack::default().fallback(candidates).build(&upstream);
 
         let outcome = stack.ask(unknown()).await;
@@ -221,7 +221,7 @@ async fn where_no_operation_is_known_only_the_callers_own_upstream_is_asked() {
 
 #[tokio::test(start_paused = true)]
 async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refused() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ModelFallbackLayer::new([at("b", "http://b.test/v1")]).layer(upstream.clone());
 
     let error = service.oneshot(unknown()).await.unwrap_err();

@@ -22,7 +22,7 @@ async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
         ("c", ["c", "a", "b"]),
         ("unknown", ["a", "b", "c"]),
     ] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let service = models(["a", "b", "c"]).layer(upstream.clone());
 
         let answer = service.oneshot(prompt(asked)).await.unwrap();
@@ -38,7 +38,7 @@ async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_is_listed_twice_is_asked_once() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = models(["a", "b", "a", "b"]).layer(upstream.clone());
 
     service.oneshot(prompt("b")).await.unwrap();
@@ -64,7 +64,7 @@ async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
 #[tokio::test(start_paused = true)]
 async fn without_candidates_requests_pass_as_they_are() {
     for script in [healthy(), failure(500)] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = models([]).layer(upstream.clone());
         // No JSON: nobody has to read it.
         let request = prompt("m").map(|_| Full::from("not json"));
@@ -125,7 +125,7 @@ async fn candidates_of_another_dialect_are_skipped() {
         ("/v1/messages", "gpt", ["claude", "local"]),
         ("/v1/messages/count_tokens", "local", ["local", "claude"]),
     ] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let service = ModelFallbackLayer::new(candidates()).layer(upstream.clone());
         let mut request = prompt_json(asked);
         *request.uri_mut() = Uri::from_static(path);
@@ -138,7 +138,7 @@ async fn candidates_of_another_dialect_are_skipped() {
 
 #[tokio::test(start_paused = true)]
 async fn if_nobody_speaks_the_dialect_the_error_names_both() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let candidates = [Candidate::new("claude").dialect(CandidateDialect::Anthropic)];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let run = Run::open();
@@ -166,7 +166,7 @@ async fn a_request_that_is_no_json_reaches_nobody() {
         "{\"model\":\"a\",\"model\":\"b\"}",
         "{\"model\":7}",
     ] {
-        let upstream = Upstream::scripts([healthy()]);
+        let upstream = Upstream::script(healthy());
         let service = models(["a", "b"]).layer(upstream.clone());
         let run = Run::open();
         let (request, call) = attach(&run, prompt("a").map(|_| Full::from(body)));
@@ -224,7 +224,7 @@ async fn embeddings_and_requests_without_a_model_fall_back_too() {
 #[tokio::test(start_paused = true)]
 async fn hop_by_hop_headers_are_stripped_both_ways() {
     let script = healthy().header("connection", "x-hop").header("x-hop", "1");
-    let upstream = Upstream::scripts([script.header("x-kept", "1")]);
+    let upstream = Upstream::script(script.header("x-kept", "1"));
     let service = models(["a"]).layer(upstream.clone());
     let mut request = prompt("a");
     for (name, value) in [("connection", "x-mine"), ("x-mine", "1"), ("x-kept", "1")] {
@@ -290,7 +290,7 @@ async fn one_model_at_two_upstreams_is_two_candidates() {
 async fn one_model_in_two_dialects_is_two_candidates() {
     let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];
     let candidates = dialects.map(|dialect| Candidate::new("m").dialect(dialect));
-    let upstream = Upstream::scripts([Script::sse().data(content_block("a")).data(STOP)]);
+    let upstream = Upstream::script(Script::sse().data(content_block("a")).data(STOP));
     let stack = Stack::default().fallback(candidates).build(&upstream);
     let mut request = prompt("m");
     *request.uri_mut() = Uri::from_static("/v1/messages");
@@ -304,7 +304,7 @@ async fn one_model_in_two_dialects_is_two_candidates() {
 #[tokio::test(start_paused = true)]
 async fn what_is_listed_twice_exactly_is_one_candidate() {
     for candidate in [Candidate::new("m"), at("m", "http://one.test/v1")] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let twice = [candidate.clone(), candidate];
         let service = ModelFallbackLayer::new(twice).layer(upstream.clone());
 

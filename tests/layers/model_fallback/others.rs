@@ -24,7 +24,7 @@ fn of_program() -> Candidate {
 async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account() {
     for name in ["openai-organization", "openai-project"] {
         for (candidate, goes_along) in [(of_program(), false), (Candidate::new("a"), true)] {
-            let upstream = Upstream::scripts([healthy()]);
+            let upstream = Upstream::script(healthy());
             let layer = ModelFallbackLayer::new([candidate]);
             let service = layer.layer(upstream.clone());
 
@@ -134,7 +134,7 @@ async fn a_call_for_which_nobody_was_asked_is_no_error_of_its_run() {
 
 #[tokio::test(start_paused = true)]
 async fn a_row_that_nobody_continues_is_forgotten() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let cooldowns = Cooldowns::new();
     let service = models(["a"]).cooldowns(cooldowns.clone());
     let service = service.layer(upstream.clone());
@@ -181,7 +181,7 @@ async fn a_list_is_for_the_layer_that_read_it_and_names_all_of_a_name() {
     let anthropic = Candidate::new("c")
         .name("large")
         .dialect(CandidateDialect::Anthropic);
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new([anthropic, openai]))
         .layer(models(["inner"]))

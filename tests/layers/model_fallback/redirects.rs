@@ -116,7 +116,7 @@ async fn an_answer_of_the_programs_own_service_is_handed_on() {
 
 #[tokio::test(start_paused = true)]
 async fn the_caller_is_told_its_status_and_not_where_it_points() {
-    let upstream = Upstream::scripts([redirect(308)]);
+    let upstream = Upstream::script(redirect(308));
     let stack = Stack::default()
         .terminal()
         .layer(Place::Fallback, ModelFallbackLayer::new([elsewhere("m")]));

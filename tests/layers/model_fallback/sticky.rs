@@ -187,7 +187,7 @@ async fn a_list_that_leaves_it_out_goes_before_it() {
 async fn clones_of_the_layer_know_the_same_sessions() {
     let layer = models(["a", "b"]).sticky(true);
     let stack = Stack::default().run(&RunRegistry::new());
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     upstream.play("a", failure(500));
     let ask = async |layer| {
         let service = stack.clone().layer(Place::Fallback, layer).build(&upstream);

@@ -80,7 +80,7 @@ async fn a_request_that_names_no_model_says_none() {
 #[tokio::test(start_paused = true)]
 async fn a_repeat_is_none() {
     let heard = LogCapture::start();
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let repeats = RetryBudgetLayer::new(no_delay().max_attempts_per_candidate(3));
     let alone = repeats.layer(upstream.clone());
     asks(&alone, &upstream, prompt("a")).await;
@@ -100,7 +100,7 @@ async fn a_repeat_is_none() {
 #[tokio::test(start_paused = true)]
 async fn nothing_happens_where_the_first_serves_or_nobody_may_follow() {
     let heard = LogCapture::start();
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let refuses = RetryBudget::new().before_attempt(|_| false);
     let plain = models(["a", "b"]).layer(upstream.clone());
     let refused = models(["a", "b"]).budget(refuses).layer(upstream.clone());
@@ -119,7 +119,7 @@ async fn nothing_happens_where_the_first_serves_or_nobody_may_follow() {
 #[tokio::test(start_paused = true)]
 async fn who_is_left_alone_is_passed_in_one_step() {
     let candidates = ["a", "b", "c"].map(|name| of_account(name, name));
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     let ask = |model| asks(&service, &upstream, prompt(model));
@@ -152,7 +152,7 @@ async fn who_is_left_alone_is_passed_in_one_step() {
 
 #[tokio::test(start_paused = true)]
 async fn who_is_passed_after_a_failure_is_part_of_that_step() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = models(["a", "b", "c"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     let ask = |model| asks(&service, &upstream, prompt(model));
@@ -168,7 +168,7 @@ async fn who_is_passed_after_a_failure_is_part_of_that_step() {
 
 #[tokio::test(start_paused = true)]
 async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = models(["a", "b"]).cooldowns(Cooldowns::new());
     let service = layer.layer(upstream.clone());
     let ask = |model| asks(&service, &upstream, prompt(model));
@@ -201,7 +201,7 @@ async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn a_session_that_stays_takes_no_step() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let stack = Stack::default()
         .run(&RunRegistry::new())
         .layer(Place::Fallback, models(["a", "b"]).sticky(true))

@@ -223,7 +223,7 @@ async fn only_a_trusted_upstreams_word_about_our_run_is_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn only_a_trusted_upstream_is_told_our_run() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let candidates = [Candidate::new("a"), Candidate::new("b").trusted(true)];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let run = Run::open();
@@ -253,7 +253,7 @@ async fn the_end_of_a_run_that_is_not_ours_moves_on() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_asks_nobody() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
     let run = Run::open();
     let request = run.attach(prompt("a"));
@@ -269,7 +269,7 @@ async fn a_run_that_is_over_before_the_call_asks_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn the_callers_run_id_reaches_nobody_who_is_not_trusted() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let candidates = [Candidate::new("a"), at("b", "http://b.test/v1")];
     let service = ModelFallbackLayer::new(candidates).layer(upstream.clone());
     let mut request = prompt("a");

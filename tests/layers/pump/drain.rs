@@ -142,7 +142,7 @@ async fn a_caller_who_leaves_before_the_head_is_drained_for_too() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_had_not_begun_begins_no_more() {
     let told = Summaries::default();
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
@@ -212,7 +212,7 @@ async fn an_attempt_that_fails_while_it_drains_is_the_last() {
 async fn an_attempt_that_is_held_reads_on_past_its_commit() {
     let told = Summaries::default();
     let script = Script::sse().data(PRELUDE).wait(3.0);
-    let upstream = Upstream::scripts([tail(script.repeat(3, 1.0, chat("a")))]);
+    let upstream = Upstream::script(tail(script.repeat(3, 1.0, chat("a"))));
     let mut call = stack(&told, &upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;
@@ -231,7 +231,7 @@ async fn an_attempt_that_is_held_reads_on_past_its_commit() {
 async fn an_attempt_whose_hold_ends_while_it_drains_reads_on() {
     let told = Summaries::default();
     let script = Script::sse().data(PRELUDE).wait(4.0);
-    let upstream = Upstream::scripts([tail(script.data(chat("a")))]);
+    let upstream = Upstream::script(tail(script.data(chat("a"))));
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
@@ -297,7 +297,7 @@ async fn a_caller_who_leaves_while_nobody_is_ready_leaves_nothing_to_learn() {
     let told = Summaries::default();
     let gate = Arc::new(tokio::sync::Semaphore::new(1));
     let slow = Script::before_head().wait(1.0).head("application/json");
-    let upstream = Upstream::scripts([slow.status(500)]);
+    let upstream = Upstream::script(slow.status(500));
     let mut service = ServiceBuilder::new()
         .layer(told.layer())
         .layer(pump())
@@ -628,7 +628,7 @@ async fn without_a_limit_nothing_is_drained() {
 async fn a_run_that_ends_while_a_held_attempt_drains_is_told_once() {
     let told = Summaries::default();
     let registry = RunRegistry::new();
-    let upstream = Upstream::scripts([Script::sse().data(PRELUDE).data(USAGE).never()]);
+    let upstream = Upstream::script(Script::sse().data(PRELUDE).data(USAGE).never());
     let mut service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
         .layer(pump())

@@ -66,7 +66,7 @@ fn reason(registry: &RunRegistry, name: &str) -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn refused_requests_with_new_ids_leave_no_run_open() {
-    let (registry, upstream) = (RunRegistry::new(), Upstream::scripts([healthy()]));
+    let (registry, upstream) = (RunRegistry::new(), Upstream::script(healthy()));
     let stack = stack(&registry, &upstream);
     let refused: [(fn() -> Upload, u16); 3] =
         [(|| text(BAD), 400), (broken, 400), (too_large, 413)];
@@ -85,7 +85,7 @@ async fn refused_requests_with_new_ids_leave_no_run_open() {
 
 #[tokio::test(start_paused = true)]
 async fn callers_who_leave_in_the_middle_of_an_upload_leave_no_run_open() {
-    let (registry, upstream) = (RunRegistry::new(), Upstream::scripts([healthy()]));
+    let (registry, upstream) = (RunRegistry::new(), Upstream::script(healthy()));
     let stack = stack(&registry, &upstream);
     for number in 0..300 {
         let request = named(&format!("r-{number}"), late(60, GOOD));
@@ -117,7 +117,7 @@ async fn the_next_request_with_the_id_opens_it_anew_and_then_it_stays() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_an_upstream_refused_keeps_its_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, &Upstream::scripts([failure(400)]));
+    let stack = stack(&registry, &Upstream::script(failure(400)));
     let outcome = stack.ask(named("r", text(GOOD))).await;
     assert_eq!(outcome.status, 400);
     settled().await;
@@ -129,7 +129,7 @@ async fn a_call_that_an_upstream_refused_keeps_its_run() {
 async fn a_refusal_does_not_end_what_another_request_of_the_id_does() {
     for (good, bad) in [(1, 2), (2, 1), (1, 1)] {
         let registry = RunRegistry::new();
-        let stack = stack(&registry, &Upstream::scripts([healthy()]));
+        let stack = stack(&registry, &Upstream::script(healthy()));
         let served = stack.ask(named("r", late(good, GOOD)));
         let refused = stack.ask(named("r", late(bad, BAD)));
 
@@ -146,7 +146,7 @@ async fn a_refusal_does_not_end_what_another_request_of_the_id_does() {
 #[tokio::test(start_paused = true)]
 async fn the_last_of_several_refusals_completes_the_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, &Upstream::scripts([healthy()]));
+    let stack = stack(&registry, &Upstream::script(healthy()));
     let calls = [1, 2, 2].map(|at| stack.ask(named("r", late(at, BAD))));
     let [first, second, third] = calls;
     let others = tokio::spawn(futures_util::future::join(second, third));
@@ -163,7 +163,7 @@ async fn the_last_of_several_refusals_completes_the_run() {
 async fn a_run_that_the_program_has_is_the_programs_to_end() {
     for opened_before in [true, false] {
         let registry = RunRegistry::new();
-        let stack = stack(&registry, &Upstream::scripts([healthy()]));
+        let stack = stack(&registry, &Upstream::script(healthy()));
         let us = Owner::anonymous();
         if opened_before {
             let _run = registry.open(us, id("r"));
@@ -209,7 +209,7 @@ async fn a_service_that_refuses_without_attempts_leaves_no_run_open() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn requests_that_race_for_a_new_id_leave_the_one_that_is_served_its_run() {
     let registry = RunRegistry::new();
-    let stack = stack(&registry, &Upstream::scripts([healthy()]));
+    let stack = stack(&registry, &Upstream::script(healthy()));
     for number in 0..500 {
         let name = format!("r-{number}");
         let ask = |body| tokio::spawn(stack.ask(named(&name, text(body))));

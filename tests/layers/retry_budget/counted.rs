@@ -45,7 +45,7 @@ fn failed() -> Option<TerminalReason> {
 
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = around(&upstream, no_delay());
     let run = Run::open();
 
@@ -71,7 +71,7 @@ async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run
         .layer(HardCeilingLayer::new(secs(600)))
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(RetryBudgetLayer::new(budget))
-        .service(Upstream::scripts([failure(500)]));
+        .service(Upstream::script(failure(500)));
     let mut request = prompt("m");
     let id = http::HeaderValue::from_static("r");
     request.headers_mut().insert("x-run-id", id);
@@ -85,7 +85,7 @@ async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run
 
 #[tokio::test(start_paused = true)]
 async fn the_eleventh_failure_of_any_kind_ends_the_run() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
 
@@ -162,7 +162,7 @@ async fn other_words_are_another_key_and_other_numbers_are_not() {
 #[tokio::test(start_paused = true)]
 async fn errors_of_the_transport_are_counted_too() {
     let broken = Script::before_head().fail("reset");
-    let upstream = Upstream::scripts([broken]);
+    let upstream = Upstream::script(broken);
     let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
     let run = Run::open();
 
@@ -178,7 +178,7 @@ async fn errors_of_the_transport_are_counted_too() {
 
 #[tokio::test(start_paused = true)]
 async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alone() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(9).count(Count::Every);
     let service = around(&upstream, budget);
     let run = Run::open();
@@ -197,7 +197,7 @@ async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alo
 
 #[tokio::test(start_paused = true)]
 async fn counting_every_attempt_the_eleventh_ends_the_run() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay()
         .max_attempts_per_candidate(20)
         .count(Count::Every);
@@ -213,7 +213,7 @@ async fn counting_every_attempt_the_eleventh_ends_the_run() {
 
 #[tokio::test(start_paused = true)]
 async fn several_budgets_tighten_and_share_what_was_counted() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let one = || no_delay().max_attempts_per_candidate(1);
     let wide = around(&upstream, one());
     let narrow = around(&upstream, one().per_error_key(2));
@@ -232,7 +232,7 @@ async fn several_budgets_tighten_and_share_what_was_counted() {
 /// all the same.
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_that_nobody_reads_is_counted() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let budget = budget.per_run(3);
     let service = ClientDisconnectLayer::new().layer(around(&upstream, budget));
@@ -256,7 +256,7 @@ async fn a_failed_answer_that_nobody_reads_is_counted() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_whose_rest_is_drained_is_counted() {
     let long = Script::json().status(500).data(vec![b' '; 1 << 20]).never();
-    let upstream = Upstream::scripts([long]);
+    let upstream = Upstream::script(long);
     let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let pump = PumpLayer::new(1).drain(Some(secs(30)));
     let service = pump.layer(around(&upstream, budget.per_run(3)));
@@ -276,7 +276,7 @@ async fn a_failed_answer_whose_rest_is_drained_is_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
     let budget = budget.per_run(None).consecutive_errors(2);
     let service = around(&upstream, budget);
@@ -312,7 +312,7 @@ async fn who_leaves_before_or_in_a_good_answer_leaves_no_failure() {
 
 #[tokio::test(start_paused = true)]
 async fn runs_do_not_share_what_was_counted() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = around(&upstream, no_delay().max_attempts_per_candidate(1));
 
     for _ in 0..8 {
@@ -326,7 +326,7 @@ async fn runs_do_not_share_what_was_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn tools_and_calls_are_counted_together() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(1).per_run(3);
     let service = around(&upstream, budget);
     let run = Run::open();
@@ -350,7 +350,7 @@ async fn tool(run: &Run, name: &'static str, error: Option<String>) {
 
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_between() {
-    let service = around(&Upstream::scripts([healthy()]), no_delay());
+    let service = around(&Upstream::script(healthy()), no_delay());
     let run = Run::open();
     for number in 1..=4 {
         call(&service, &run, "m").await;
@@ -394,7 +394,7 @@ async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for
 
 #[tokio::test(start_paused = true)]
 async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run() {
-    let upstream = Upstream::scripts([Script::answer(200, ERROR)]);
+    let upstream = Upstream::script(Script::answer(200, ERROR));
     let budget = no_delay().per_error_key(None).per_run(1);
     let stack = Stack::default().run(&RunRegistry::new()).budget(budget);
 
@@ -415,7 +415,7 @@ async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run(
 
 #[tokio::test(start_paused = true)]
 async fn every_attempt_of_a_run_of_one_call_counts() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().count(Count::Every).per_error_key(1);
     let budget = budget.max_attempts_per_candidate(5);
     let stack = Stack::default().budget(budget).build(&upstream);

@@ -149,7 +149,7 @@ async fn a_step_window_is_no_time_that_is_left() {
 #[tokio::test(start_paused = true)]
 async fn a_candidate_gets_as_many_attempts_as_are_set() {
     for most in [1, 2, 5] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let budget = no_delay().max_attempts_per_candidate(most);
         let stack = Stack::default().budget(budget).build(&upstream);
 
@@ -182,7 +182,7 @@ async fn an_empty_bucket_hands_up_the_answer() {
 async fn calls_of<const N: usize>(budgets: [RetryBudget; N]) -> [usize; N] {
     let mut calls = [0; N];
     for (budget, calls) in budgets.into_iter().zip(&mut calls) {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         service.oneshot(prompt("m")).await.unwrap();
         *calls = upstream.calls();
@@ -263,7 +263,7 @@ async fn the_hook_is_asked_last_but_for_the_budgets() {
         let budget = no_delay()
             .max_attempts_per_candidate(most)
             .before_attempt(never);
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
 
         service.oneshot(prompt("m")).await.unwrap();

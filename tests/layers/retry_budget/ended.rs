@@ -93,7 +93,7 @@ async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
 #[tokio::test(start_paused = true)]
 async fn what_broke_before_the_backoff_is_the_source_of_the_end() {
     let broken = Script::before_head().fail("reset by peer");
-    let upstream = Upstream::scripts([broken]);
+    let upstream = Upstream::script(broken);
     // It waits for a minute at least.
     let budget = no_delay()
         .delays(secs(60), secs(60))
@@ -289,7 +289,7 @@ async fn each_clock_of_the_call_ends_it_during_the_try() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_before_the_call_starts_no_try() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let stack = Stack::default().budget(no_delay()).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));

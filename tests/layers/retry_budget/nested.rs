@@ -26,7 +26,7 @@ fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
 #[tokio::test(start_paused = true)]
 async fn nested_layers_make_no_more_tries_than_one() {
     let budget = no_delay();
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = nested(budget.clone(), budget).build(&upstream);
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
@@ -45,7 +45,7 @@ async fn nested_layers_make_no_more_tries_than_one() {
 #[tokio::test(start_paused = true)]
 async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
     let budget = no_delay().max_attempts_per_candidate(5).shared(0.0, 3);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = nested(budget.clone(), budget).build(&upstream);
 
     service.oneshot(prompt("m")).await.unwrap();
@@ -57,7 +57,7 @@ async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
 async fn nested_layers_pay_in_once_a_call() {
     for (calls, expected) in [(1, 1), (2, 3), (3, 4), (4, 6)] {
         let budget = no_delay().max_attempts_per_candidate(5).shared(0.5, 0);
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let service = nested(budget.clone(), budget).build(&upstream);
 
         for _ in 0..calls {
@@ -71,7 +71,7 @@ async fn nested_layers_pay_in_once_a_call() {
 #[tokio::test(start_paused = true)]
 async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
     let budget = no_delay().shared(0.5, 0);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = ServiceBuilder::new()
         .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)).budget(budget.clone()))
         .service(nested(budget.clone(), budget).build(&upstream));
@@ -88,7 +88,7 @@ async fn nested_layers_of_one_candidate_pay_in_once_a_call() {
 async fn nested_layers_of_two_budgets_pay_into_both() {
     let (outer, inner) = (no_delay().shared(0.0, 0), no_delay().shared(0.5, 0));
     for (outer, inner) in [(outer.clone(), inner.clone()), (inner, outer)] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let service = nested(outer, inner).build(&upstream);
 
         for _ in 0..2 {
@@ -102,7 +102,7 @@ async fn nested_layers_of_two_budgets_pay_into_both() {
 #[tokio::test(start_paused = true)]
 async fn repeats_around_fallbacks_around_repeats_pay_in_once_a_candidate() {
     let budget = no_delay().shared(0.5, 1).max_attempts_per_candidate(5);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = ServiceBuilder::new()
         .layer(RetryBudgetLayer::new(budget.clone()))
         .layer(ModelFallbackLayer::new(["a", "b"].map(Candidate::new)))
@@ -144,7 +144,7 @@ async fn the_outer_layer_takes_the_commit_of_the_inner() {
 #[tokio::test(start_paused = true)]
 async fn nested_layers_count_one_failure_of_the_harness() {
     let budget = no_delay();
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let run = Run::open();
 
     for calls in 1..=4 {
@@ -164,7 +164,7 @@ async fn nested_layers_count_every_attempt_once() {
         .max_attempts_per_candidate(3)
         .per_error_key(None)
         .per_run(2);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let service = nested(budget.clone(), budget).build(&upstream);
     let run = Run::open();
 
@@ -178,7 +178,7 @@ async fn nested_layers_count_every_attempt_once() {
 #[tokio::test(start_paused = true)]
 async fn nested_layers_repeat_a_silent_attempt_once() {
     let budget = no_delay().max_attempts_per_candidate(5);
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let stack = nested(budget.clone(), budget).attempt_step(10);
     let service = stack.build(&upstream);
 
@@ -198,7 +198,7 @@ async fn nested_layers_repeat_a_silent_attempt_once() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_makes_no_attempt_pays_nothing_in() {
     let budget = no_delay().shared(1.0, 0);
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     // Opened with the first attempt of the fallback, the limit has passed when
     // the service is ready for the second.
     let service = ServiceBuilder::new()

@@ -24,7 +24,7 @@ fn failed() -> Option<TerminalReason> {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_found_is_left_to_whoever_opened_it() {
     for (script, text) in [(healthy(), healthy_text()), (failure(500), ERROR.into())] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let mut request = prompt("m");
@@ -81,7 +81,7 @@ async fn a_run_that_was_opened_here_is_on_the_answer_and_over_with_it() {
         (healthy(), Some(TerminalReason::Completed)),
         (failure(500), failed()),
     ] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
         let answer = service.oneshot(prompt("m")).await.unwrap();
@@ -127,7 +127,7 @@ async fn held_bytes_that_nobody_took_are_no_delivery() {
         healthy().knows_its_end(),
         Script::json().data("{}").knows_its_end(),
     ] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let (request, call) = attach(&run, prompt("m"));
@@ -141,7 +141,7 @@ async fn held_bytes_that_nobody_took_are_no_delivery() {
 
 #[tokio::test(start_paused = true)]
 async fn a_delivered_answer_that_is_not_polled_to_its_end_is_complete() {
-    let upstream = Upstream::scripts([Script::json().data("{}").size(2)]);
+    let upstream = Upstream::script(Script::json().data("{}").size(2));
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt_json("m"));
@@ -163,7 +163,7 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
         Script::json().status(500).data("{").wait(60.0),
         failure(429).header("retry-after", "30"),
     ] {
-        let upstream = Upstream::scripts([script.clone()]);
+        let upstream = Upstream::script(script.clone());
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let (request, call) = attach(&run, prompt("m"));
@@ -184,7 +184,7 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_during_the_upload_leaves_nothing_behind() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let never = stream::pending::<Result<Frame<Bytes>, BoxError>>();
@@ -223,7 +223,7 @@ async fn a_caller_who_leaves_while_the_service_is_not_ready_leaves_nothing_behin
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_never_polled_aborts_its_call() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let mut service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));
@@ -239,7 +239,7 @@ async fn a_future_that_is_never_polled_aborts_its_call() {
 async fn a_run_that_ends_after_the_commit_lets_nothing_pass_that_is_held() {
     let endless = Script::sse().data(PRELUDE).data(chat("a")).never();
     for read in 0..3 {
-        let upstream = Upstream::scripts([endless.clone()]);
+        let upstream = Upstream::script(endless.clone());
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let (request, call) = attach(&run, prompt("m"));
@@ -284,7 +284,7 @@ async fn a_stream_that_breaks_after_the_commit_fails_the_call() {
 
 #[tokio::test(start_paused = true)]
 async fn a_reason_of_the_run_is_an_error_of_the_run() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let ended = later(3, {
@@ -319,7 +319,7 @@ async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
         let program = service_fn(|request: Request<Full<Bytes>>| async move {
             let broken = Script::sse().data(chat("a")).fail("reset");
             let [first, second] = [failure(500), broken]
-                .map(|script| RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([script])));
+                .map(|script| RetryBudgetLayer::new(no_delay()).layer(Upstream::script(script)));
             let failed = first.oneshot(request.clone()).await?;
             assert_eq!(failed.status(), 500);
             failed.into_body().read().await.whole();
@@ -343,7 +343,7 @@ async fn a_call_that_is_sent_twice_fails_as_the_second_did() {
 
 #[tokio::test(start_paused = true)]
 async fn nothing_comes_after_the_error_of_an_attempt() {
-    let upstream = Upstream::scripts([Script::sse().data(chat("a")).fail("reset")]);
+    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let answer = service.oneshot(prompt("m")).await.unwrap();
     let run = upstream.requests()[0].run().run();
@@ -358,7 +358,7 @@ async fn nothing_comes_after_the_error_of_an_attempt() {
 
 #[tokio::test(start_paused = true)]
 async fn a_call_is_over_with_the_last_of_its_body_though_the_body_is_kept() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let mut body = service.oneshot(prompt("m")).await.unwrap().into_body();
 

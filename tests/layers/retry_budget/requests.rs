@@ -78,7 +78,7 @@ async fn headers_and_target_are_those_of_the_caller_each_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_breaks_off_reaches_nobody() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let reset = io::ErrorKind::ConnectionReset;
@@ -101,7 +101,7 @@ async fn a_request_that_is_too_large_reaches_nobody() {
     let whole = prompt("m");
     let length = whole.body().size_hint().exact().unwrap() as usize;
     for (most, calls) in [(length, 1), (length - 1, 0)] {
-        let upstream = Upstream::scripts([healthy()]);
+        let upstream = Upstream::script(healthy());
         let layer = RetryBudgetLayer::new(no_delay()).max_body(most);
         let service = layer.layer(upstream.clone());
         let run = Run::open();
@@ -126,7 +126,7 @@ async fn a_request_that_is_too_large_reaches_nobody() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_that_becomes_too_large_reaches_nobody() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let layer = RetryBudgetLayer::new(no_delay()).max_body(10);
     let request = frames(1, [Ok("{\"a\":"), Ok("\"bcdefgh\"}")]);
 
@@ -152,7 +152,7 @@ fn is_too_large(error: &BoxError) -> bool {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_is_no_silence_of_the_upstream() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(RetryBudgetLayer::new(no_delay()))
@@ -168,7 +168,7 @@ async fn a_slow_upload_is_no_silence_of_the_upstream() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_counts_towards_the_ceiling() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let stack = Stack::default().ceiling(45).budget(no_delay());
     let run = Run::open();
 
@@ -193,7 +193,7 @@ async fn the_callers_own_retries_lower_the_attempts_and_raise_nothing() {
         ("many", 2, 2),
         ("1", 1, 1),
     ] {
-        let upstream = Upstream::scripts([failure(500)]);
+        let upstream = Upstream::script(failure(500));
         let budget = no_delay().max_attempts_per_candidate(most);
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         let mut request = prompt("m");
@@ -254,7 +254,7 @@ async fn the_request_is_kept_until_the_commit_and_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_request_is_freed_with_the_last_answer() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(9).shared(0.0, 1);
     let (request, freed) = watched();
     let mut service = RetryBudgetLayer::new(budget).layer(upstream.clone());
@@ -269,7 +269,7 @@ async fn the_request_is_freed_with_the_last_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn the_window_after_a_slow_upload_is_a_whole_one() {
-    let upstream = Upstream::scripts([Script::before_head().never()]);
+    let upstream = Upstream::script(Script::before_head().never());
     let service = ServiceBuilder::new()
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(RetryBudgetLayer::new(no_delay()))

@@ -72,7 +72,7 @@ async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_makes_no_storm_however_many_calls_meet_it() {
-    let upstream = Upstream::scripts([Script::before_head().wait(1.0).fail("reset")]);
+    let upstream = Upstream::script(Script::before_head().wait(1.0).fail("reset"));
     let budget = no_delay().shared(0.2, 0);
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let mut calls = JoinSet::new();
@@ -109,7 +109,7 @@ async fn a_panic_of_the_upstream_leaves_nothing_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = no_delay().unshared().max_attempts_per_candidate(10_000);
     let stack = Stack::default().ceiling(5).budget(budget).build(&upstream);
     let turns = Arc::new(AtomicUsize::new(0));

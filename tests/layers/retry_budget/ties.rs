@@ -146,7 +146,7 @@ async fn a_step_window_of_the_instant_of_a_failure_wins() {
 async fn an_answer_that_is_there_beats_the_ceiling_of_its_instant() {
     let late = Script::before_head().wait(10.0).head("text/event-stream");
     let late = late.data(PRELUDE).data(chat("a")).data(DONE);
-    let upstream = Upstream::scripts([late.knows_its_end()]);
+    let upstream = Upstream::script(late.knows_its_end());
     let stack = Stack::default().ceiling(10).budget(no_delay());
 
     let outcome = stack.build(&upstream).ask(prompt("m")).await;
@@ -188,7 +188,7 @@ async fn nothing_held_passes_a_run_that_is_over_whoever_settles_it() {
         healthy().knows_its_end(),
         Script::json().data("{}").knows_its_end(),
     ] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
         let run = Run::open();
         let node = request_of(&run);
@@ -207,7 +207,7 @@ async fn nothing_held_passes_a_run_that_is_over_whoever_settles_it() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_has_ended_stays_so_when_the_run_ends() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, prompt("m"));

@@ -38,7 +38,7 @@ async fn a_service_that_is_not_ready_is_a_failed_attempt() {
 async fn it_uses_up_an_attempt() {
     for most in [2, 4] {
         let never = (0..1_000).map(|at| if at == 0 { None } else { gone() });
-        let upstream = Upstream::scripts([failure(500)]).readiness(never);
+        let upstream = Upstream::script(failure(500)).readiness(never);
         let budget = no_delay().max_attempts_per_candidate(most).unshared();
         let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
         let run = Run::open();
@@ -72,7 +72,7 @@ async fn it_is_told_as_a_failure_of_the_transport() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unready_service_before_the_first_attempt_is_the_callers_to_see() {
-    let upstream = Upstream::scripts([healthy()]).readiness([gone()]);
+    let upstream = Upstream::script(healthy()).readiness([gone()]);
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
     let error = service.oneshot(prompt("m")).await.unwrap_err();
@@ -106,7 +106,7 @@ async fn readiness_is_not_held_during_the_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))
@@ -128,7 +128,7 @@ async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_was_not_ready_for_the_repeat_is_told_as_502() {
     let gone = "the pool is gone".into();
-    let upstream = Upstream::scripts([failure(500)]).readiness([None, Some(gone)]);
+    let upstream = Upstream::script(failure(500)).readiness([None, Some(gone)]);
     let stack = Stack::default().terminal().budget(no_delay());
 
     let outcome = stack.build(&upstream).ask(prompt("m")).await;
@@ -153,7 +153,7 @@ async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_holds_no_place_in_the_service() {
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     let service = ServiceBuilder::new()
         .layer(RetryBudgetLayer::new(no_delay()))
         .layer(ConcurrencyLimitLayer::new(1))

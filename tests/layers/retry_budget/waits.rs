@@ -78,7 +78,7 @@ async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_c
         (failure(400).header("x-should-retry", "true"), 1),
         (failure(402).header("x-should-retry", "true"), 1),
     ] {
-        let upstream = Upstream::scripts([script]);
+        let upstream = Upstream::script(script);
         let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
 
         service.oneshot(prompt("m")).await.unwrap();
@@ -89,7 +89,7 @@ async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_c
 
 /// The waits of one call that fails five times.
 async fn waits(budget: &RetryBudget) -> Vec<Duration> {
-    let upstream = Upstream::scripts([failure(500)]);
+    let upstream = Upstream::script(failure(500));
     let budget = budget.clone().max_attempts_per_candidate(5).unshared();
     let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
     let start = Instant::now();
@@ -222,7 +222,7 @@ async fn a_caller_who_leaves_in_the_wait_gives_the_repeat_back() {
     let budget = no_delay().shared(0.5, 0);
     let layer = RetryBudgetLayer::new(budget);
     let run = Run::open();
-    let failing_once = || Upstream::scripts([failure(500)]);
+    let failing_once = || Upstream::script(failure(500));
     let first = layer.layer(failing_once()).oneshot(prompt("m"));
     first.await.unwrap();
     let upstream = Upstream::scripts([failure(429).header("retry-after", "30"), healthy()]);
@@ -246,7 +246,7 @@ async fn an_upstream_that_is_overloaded_is_left_alone_for_longer() {
     let mut longest = [Duration::ZERO; 2];
     for (status, longest) in [500, 529].into_iter().zip(&mut longest) {
         for _ in 0..32 {
-            let upstream = Upstream::scripts([failure(status)]);
+            let upstream = Upstream::script(failure(status));
             let budget = RetryBudget::new().delays(secs(1), secs(60)).unshared();
             let service = RetryBudgetLayer::new(budget).layer(upstream.clone());
             let start = Instant::now();

@@ -207,7 +207,7 @@ async fn so_many_of_an_owner_are_read_at_a_time() {
 /// Somebody left the layer out that hears the word: what tries refuses all the same.
 #[tokio::test(start_paused = true)]
 async fn without_a_layer_that_hears_it_nothing_is_tried() {
-    let upstream = Upstream::scripts([Script::answer(200, "{}")]);
+    let upstream = Upstream::script(Script::answer(200, "{}"));
     let runs = RunLayer::new(RunRegistry::new())
         .owner_caps(OwnerCaps::new().max_open_runs(1))
         .hears_stop();

@@ -86,7 +86,7 @@ fn empty(inner: StackService) -> Cache {
 }
 
 fn transport() -> Upstream {
-    Upstream::scripts([counted()])
+    Upstream::script(counted())
 }
 
 /// Around the transport a layer that opens attempts.

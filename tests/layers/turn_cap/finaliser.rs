@@ -125,7 +125,7 @@ async fn one_that_is_never_made_ends_at_the_limit_by_whoever_looks() {
 #[tokio::test(start_paused = true)]
 async fn one_that_takes_too_long_is_cut_with_the_run() {
     let run = capped().await;
-    let upstream = Upstream::scripts([crate::support::Script::before_head().never()]);
+    let upstream = Upstream::script(crate::support::Script::before_head().never());
     let service = ServiceBuilder::new()
         .layer(TurnCapLayer::new(1).finaliser(LIMIT))
         .layer(RetryBudgetLayer::new(no_delay()))

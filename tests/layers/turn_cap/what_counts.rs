@@ -71,7 +71,7 @@ async fn what_is_no_turn_passes_as_often_as_it_likes_but_not_after_the_end() {
     turn(&service, run.attach(request())).await.unwrap_err();
     assert_eq!(upstream.calls(), 22);
 
-    let retries = RetryBudgetLayer::new(no_delay()).layer(Upstream::scripts([healthy()]));
+    let retries = RetryBudgetLayer::new(no_delay()).layer(Upstream::script(healthy()));
     let late = run.attach(prompt("m"));
     let error = turn(&TurnCapLayer::new(1).layer(retries), late)
         .await

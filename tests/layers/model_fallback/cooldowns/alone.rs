@@ -139,7 +139,7 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
     for uri in ["/v1/chat/completions", "/v1/responses", "/v1/messages"] {
         let mut asked = prompt_json("a");
         *asked.uri_mut() = Uri::from_static(uri);
-        let upstream = Upstream::scripts([healthy()]);
+        let upstream = Upstream::script(healthy());
         upstream.play("a", failure(500));
         let stack = Stack::default()
             .terminal()

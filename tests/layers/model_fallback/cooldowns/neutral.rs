@@ -100,7 +100,7 @@ async fn a_ceiling_of_the_attempt_or_its_share_of_the_time() {
             Script::sse().data(PRELUDE).never(),
         ] {
             let cooldowns = Cooldowns::new();
-            let upstream = Upstream::scripts([healthy()]);
+            let upstream = Upstream::script(healthy());
             upstream.play("a", script);
             let service = ServiceBuilder::new()
                 .layer(HardCeilingLayer::optional(outer))

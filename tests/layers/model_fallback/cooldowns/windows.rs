@@ -205,7 +205,7 @@ async fn a_success_that_began_before_the_failure_says_nothing() {
 #[tokio::test(start_paused = true)]
 async fn layers_with_clones_of_one_handle_know_the_same() {
     let cooldowns = Cooldowns::new();
-    let upstream = Upstream::scripts([healthy()]);
+    let upstream = Upstream::script(healthy());
     upstream.play("a", failure(500));
     let layer = || models(["a", "b"]).layer(upstream.clone());
     let with = |cooldowns: &Cooldowns| {
