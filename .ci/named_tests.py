@@ -12,8 +12,8 @@ README = Path("tests/README.md")
 # What stands before a name there, if it is no target of its own: target, and module.
 LIBRARY = "src/lib.rs"
 SHORT = {
-    "core": (LIBRARY, "run::core::tests::"),
-    "sse": (LIBRARY, "sse::tests::"),
+    "core": (LIBRARY, "run::tree::tests::"),
+    "sse": (LIBRARY, "llm::stream::tests::"),
     "run": (LIBRARY, "run::"),
     "stacks": (LIBRARY, "tests::stacks::"),
     "storm": ("examples/storm.rs", "tests::"),

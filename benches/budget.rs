@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tower::retry::budget::{Budget, TpsBudget};
 use tower_agent::{
     RetryBudget,
-    retry_budget::{ErrorKey, Verdict},
+    run::{ErrorAllowance, ErrorKey},
 };
 
 /// As many repeats as first attempts, so that each pair is granted.
@@ -97,7 +97,7 @@ fn decision(c: &mut Criterion) {
     let budget = ours().per_error_key(u32::MAX).per_run(u32::MAX);
     let counts = budget.counts();
     let decide = |key| {
-        assert_eq!(counts.count(key), Verdict::Within);
+        assert_eq!(counts.count(key), ErrorAllowance::Within);
         pair(&budget, None);
     };
     let key = ErrorKey::new("gpt-4.1", MESSAGE);

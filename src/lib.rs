@@ -136,26 +136,13 @@
 pub mod adapter;
 pub mod attempt;
 pub mod body;
-mod budget;
-mod candidate;
-pub mod client_disconnect;
-mod conversation;
-mod error;
-pub mod hard_ceiling;
-pub mod health_gate;
-pub mod loop_guard;
-pub mod model_fallback;
-pub mod progress;
-pub mod pump;
-pub mod retry_budget;
+pub mod error;
+pub mod layers;
+pub mod llm;
+pub mod registry;
 pub mod run;
-pub mod run_layer;
-pub mod sse;
-pub mod step_timeout;
-pub mod stop_phrase;
-pub mod terminal_response;
-pub mod turn_cap;
-pub mod upstream;
+pub mod supervise;
+pub mod tool;
 pub mod watchdog;
 
 // The tests below name the crate as its users do.
@@ -163,8 +150,6 @@ pub mod watchdog;
 extern crate self as tower_agent;
 #[cfg(test)]
 mod tests;
-
-pub use self::error::BoxError;
 
 /// The README's example compiles.
 #[cfg(doctest)]
@@ -174,24 +159,30 @@ pub struct Readme;
 
 #[doc(no_inline)]
 pub use self::{
+    attempt::{Candidate, CandidateDialect, IdleBreaker, RetryBudget},
     body::ReplayBody,
-    client_disconnect::ClientDisconnectLayer,
-    hard_ceiling::HardCeilingLayer,
-    health_gate::HealthGateLayer,
-    loop_guard::LoopGuardLayer,
-    model_fallback::{Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer},
-    progress::ProgressLayer,
-    pump::PumpLayer,
-    retry_budget::{IdleBreaker, RetryBudget, RetryBudgetLayer},
+    error::BoxError,
+    layers::{
+        client_disconnect::ClientDisconnectLayer,
+        hard_ceiling::HardCeilingLayer,
+        health_gate::HealthGateLayer,
+        loop_guard::LoopGuardLayer,
+        model_fallback::{CandidateOrder, Cooldowns, ModelFallbackLayer},
+        progress::ProgressLayer,
+        pump::PumpLayer,
+        response::TerminalResponseLayer,
+        retry_budget::RetryBudgetLayer,
+        run::RunLayer,
+        step_timeout::StepTimeoutLayer,
+        stop_phrase::StopPhraseLayer,
+        turn_cap::TurnCapLayer,
+    },
+    registry::{Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted, Notice,
-        Owner, OwnerCaps, ProgressNotices, ResetOn, Run, RunEvent, RunId, RunRegistry, RunSnapshot,
-        Scope, Step, StepKind, TerminalReason, Terminated, ToolError, Trajectory,
+        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunSnapshot, Scope, Step, StepKind,
+        TerminalReason, Terminated, Trajectory,
     },
-    run_layer::RunLayer,
-    step_timeout::StepTimeoutLayer,
-    stop_phrase::StopPhraseLayer,
-    terminal_response::TerminalResponseLayer,
-    turn_cap::TurnCapLayer,
+    tool::ToolError,
     watchdog::Watchdog,
 };

@@ -12,8 +12,8 @@ use std::{
 use http::StatusCode;
 use tower_agent::{
     Run, Step, StepKind, TerminalReason,
+    llm::failure::FailureClass,
     run::{CustomReason, ReasonClass},
-    upstream::FailureClass,
 };
 
 const REASON: &str = "EXIT_TEST_REASON";

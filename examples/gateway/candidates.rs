@@ -4,7 +4,7 @@ use http::{HeaderMap, Request, header};
 use http_body::Body;
 use tower_agent::{
     BoxError, Candidate, CandidateDialect, Cooldowns, IdleBreaker, ModelFallbackLayer, RetryBudget,
-    terminal_response::InvalidRequest,
+    error::InvalidRequest,
 };
 
 use crate::config::{self, Config, Dialect, Retry, Shared};

@@ -61,7 +61,7 @@ use pin_project_lite::pin_project;
 use reqwest::{Client, ClientBuilder};
 use tower_service::Service;
 
-use crate::{BoxError, body::unframe, run::Run, upstream::TransportError};
+use crate::{body::unframe, error::BoxError, llm::failure::TransportError, run::Run};
 
 /// A reqwest client as a service of `http` requests: see the [module](self).
 #[derive(Clone, Debug)]

@@ -7,12 +7,13 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{AttemptPolicy, held::Held, owner::Owner, watched::Watched};
+use super::{completion::Watched, settle_guard::Owner, supervision::AttemptPolicy};
 use crate::{
-    BoxError,
-    body::SupervisedBody,
+    body::Held,
+    error::BoxError,
+    llm::failure::{FailureClass, IncompleteJson, JsonOutline},
     run::{Run, TerminalReason},
-    upstream::{FailureClass, IncompleteJson, JsonOutline},
+    supervise::SupervisedBody,
 };
 
 pin_project! {

@@ -2,12 +2,17 @@
 
 use http_body::Body;
 
-use super::{Chain, Denial, Tries, judge, pilot::Pilot, trial::Spent};
-use crate::{
+use super::{
     budget::{Count, IdleBreaker},
-    run::Run,
-    run::errors::Verdict,
-    upstream::Failure,
+    classify,
+    driver::Pilot,
+    peek::Spent,
+    policy::{Chain, Denial},
+    tries::Tries,
+};
+use crate::{
+    llm::failure::Failure,
+    run::{ErrorAllowance, Run},
 };
 
 impl<S, C: Chain> Pilot<S, C> {
@@ -21,7 +26,7 @@ impl<S, C: Chain> Pilot<S, C> {
         // A layer further in has listened, if any.
         let is_counted = attempt.failing().is_some();
         let is_silent = match spent {
-            Spent::Error(error) => judge::is_silence(error, &self.own),
+            Spent::Error(error) => classify::is_silence(error, &self.own),
             Spent::Answer(_) => false,
         };
         if !is_silent {
@@ -50,7 +55,7 @@ impl<S, C: Chain> Pilot<S, C> {
         failure: &Failure,
         spent: &Spent<B>,
         attempt: &Run,
-    ) -> Option<Verdict> {
+    ) -> Option<ErrorAllowance> {
         let inner = match spent {
             Spent::Answer(answer) => answer.parts.extensions.get::<Tries>(),
             Spent::Error(_) => None,

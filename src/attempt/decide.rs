@@ -1,11 +1,12 @@
 use std::time::Duration;
 
-use super::chain::{Chain, Denial};
-use crate::{
+use super::{
     budget::{Grant, NextAttempt},
-    run::errors::Verdict,
-    run::{Run, TaskId, nanos},
-    upstream::Failure,
+    policy::{Chain, Denial},
+};
+use crate::{
+    llm::failure::Failure,
+    run::{ErrorAllowance, Run, TaskId, nanos},
 };
 
 /// A try has failed, nothing of it was handed on, and another is thought of.
@@ -15,7 +16,7 @@ pub(super) struct Asked<'a> {
     pub(super) own: &'a Run,
     pub(super) failure: &'a Failure,
     /// What counting it said, if every failure is counted.
-    pub(super) verdict: Verdict,
+    pub(super) verdict: ErrorAllowance,
     /// How many tries the call has made.
     pub(super) attempts: u32,
     pub(super) now: Duration,

@@ -29,10 +29,10 @@
 //!
 //! Two answers are errors in place of an answer, also if no other try follows. A
 //! 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
-//! [`Redirected`](crate::upstream::Redirected): a client that followed it would send
+//! [`Redirected`](crate::llm::failure::Redirected): a client that followed it would send
 //! the prompt, and maybe its key, to a host that the program did not choose. An
 //! answer under a good status that is announced as JSON, and does not begin and end
-//! as JSON, is an [`IncompleteJson`](crate::upstream::IncompleteJson). Of one that is
+//! as JSON, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). Of one that is
 //! too long to be held the beginning is out by then, and its body ends with that
 //! error.
 //!
@@ -48,41 +48,48 @@
 //! }
 //! ```
 
-use std::time::Duration;
-
-mod admitted;
-mod after;
+mod admission;
 mod body;
-mod chain;
+mod budget;
+mod candidate;
+mod classify;
+mod commit;
+mod completion;
 mod counting;
-mod course;
 mod decide;
+mod driver;
 mod effects;
-mod goal;
-mod held;
-mod judge;
-mod kept;
-mod owner;
-mod pilot;
+mod future;
+mod outcome;
+mod peek;
 mod policy;
-mod stage;
-mod starting;
-mod trial;
-mod tried;
-mod watched;
+mod request_template;
+mod settle_guard;
+mod start;
+mod state;
+mod supervision;
+mod tries;
 
 pub use self::{
     body::AttemptBody,
-    course::Attempts,
+    budget::{Count, Grant, IdleBreaker, Jitter, NextAttempt, RetryBudget},
+    candidate::{Candidate, CandidateDialect, InvalidBaseUrl},
     effects::SideEffects,
-    tried::{Tried, Tries},
+    future::Attempts,
+    tries::{Tried, Tries},
 };
+
 pub(crate) use self::{
-    chain::{Chain, Denial, Serving, words},
-    held::Held,
-    kept::Kept,
-    policy::AttemptPolicy,
+    budget::Backoff,
+    candidate::{
+        ACCOUNT, ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress,
+        without_credentials,
+    },
+    policy::{Chain, Denial, Serving, words},
+    request_template::Kept,
 };
+
+use std::time::Duration;
 
 /// How much of the answer of a failure is read to judge it.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;

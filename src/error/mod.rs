@@ -1,9 +1,11 @@
-use std::error::Error;
+//! The error type of the layers, and the errors that several layers share.
 
 mod invalid_request;
 mod request_cut;
 
 pub use self::{invalid_request::InvalidRequest, request_cut::RequestCut};
+
+use std::error::Error;
 
 /// The error of layers, which hand on what comes from inside them.
 pub type BoxError = Box<dyn Error + Send + Sync>;

@@ -1,6 +1,6 @@
 use std::{error::Error, fmt};
 
-use crate::BoxError;
+use super::BoxError;
 
 /// The caller's request could not be read to its end: it went away, or broke
 /// off, while it was still sending.
@@ -10,7 +10,7 @@ use crate::BoxError;
 /// [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect).
 ///
 /// ```
-/// use tower_agent::client_disconnect::RequestCut;
+/// use tower_agent::error::RequestCut;
 ///
 /// # async fn read(body: http_body_util::Full<bytes::Bytes>) -> Result<(), RequestCut> {
 /// use http_body_util::BodyExt;

@@ -4,7 +4,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Run, TerminalReason};
+use super::{handle::Run, reason::TerminalReason};
 
 /// Resolves when a node has ended: [`Run::ended`].
 #[derive(Debug)]
@@ -23,13 +23,13 @@ struct Waiting {
 }
 
 impl Ended {
-    pub(super) const fn new(run: Run) -> Self {
+    pub(in crate::run) const fn new(run: Run) -> Self {
         Self(Waiting { run, key: None })
     }
 }
 
 impl Settled {
-    pub(super) const fn new(run: Run) -> Self {
+    pub(in crate::run) const fn new(run: Run) -> Self {
         Self(Waiting { run, key: None })
     }
 }

@@ -1,10 +1,11 @@
 //! What is done when a node has ended.
 
 use super::{
-    NodeKind, ReasonClass,
-    core::{End, Hook, Later, Node},
-    info::Info,
-    summary::CallSummary,
+    kinds::NodeKind,
+    reason::ReasonClass,
+    report::CallSummary,
+    state::Info,
+    tree::{End, Hook, Later, Node},
 };
 
 impl Hook for Info {

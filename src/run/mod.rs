@@ -39,68 +39,56 @@
 //! # }
 //! ```
 
-mod actions;
-mod core;
 mod drive;
 mod ended;
-pub(crate) mod errors;
-mod event;
 mod handle;
-mod harness;
 mod hook;
 mod id;
-mod info;
-mod kind;
-mod log;
+mod idle_timer;
+mod kinds;
+mod limits;
+mod poll_scope;
 mod reason;
-mod registry;
+mod report;
 mod settle;
-mod silence;
-mod snapshot;
+mod state;
 mod step;
-mod summary;
 mod task;
-mod terminated;
-mod told;
-mod tool;
-mod trajectory;
-mod tries;
+mod tree;
 mod verdict;
 mod wait;
 
 pub use self::{
-    actions::{LoopPattern, LoopVerdict},
     ended::{Ended, Settled},
-    event::{Notice, RunEvent, RunEvents},
     handle::{PauseGuard, Run},
-    harness::{ProgressNotices, ShadowReport},
     id::{InvalidRunId, RunId},
-    kind::{Limits, NodeKind, ResetOn, Scope},
+    kinds::{Limits, NodeKind, ResetOn, Scope},
+    limits::{
+        ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, ProgressNotices,
+        ShadowReport,
+    },
     reason::{CustomReason, ReasonClass, TerminalReason},
-    registry::{InvalidRunCursor, Owner, OwnerCaps, RunCursor, RunDrain, RunPage, RunRegistry},
-    snapshot::{Deadlines, Progress, RunSnapshot},
+    report::{
+        CallSummary, Deadlines, NotCounted, Notice, Progress, RunEvent, RunEvents, RunSnapshot,
+        Terminated, Trajectory,
+    },
     step::{Step, StepKind},
-    summary::CallSummary,
-    terminated::Terminated,
-    told::NotCounted,
-    tool::{Call, CallResult, Tool, ToolError, Watch},
-    trajectory::Trajectory,
     verdict::{Answer, Status, Verdict},
     wait::RunWait,
 };
 
-#[cfg(test)]
-pub(crate) use self::core::gap;
 pub(crate) use self::{
-    actions::LoopLimits,
-    core::{Announcement, Clock, Nanos, Passed, TaskId, Window, nanos},
-    drive::{Drive, Turn, poll_until_end},
     handle::WeakRun,
-    harness::{HEARTBEAT, TurnCap, Working},
-    info::Failing,
-    registry::{Held, OpenRun, WeakRegistry},
-    silence::Silence,
-    summary::OnEnd,
+    idle_timer::Silence,
+    limits::{LoopLimits, TurnLimit, Working},
+    poll_scope::{Due, Turn},
+    report::{OnEnd, Server},
+    state::{
+        Failing, HEARTBEAT, Identity, Info, Listed, Membership, Place, Registration, RunGuard,
+    },
     task::TaskGuard,
-    tries::Server,
+    tree::{Announcement, Clock, End, Measure, Nanos, Node, Passed, TaskId, Window, nanos},
 };
+
+#[cfg(test)]
+pub(crate) use self::tree::gap;

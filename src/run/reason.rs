@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc};
 
 use http::StatusCode;
 
-use crate::upstream::FailureClass;
+use crate::llm::failure::FailureClass;
 
 /// Why a node of a run ended: written once, read by every layer.
 #[non_exhaustive]

@@ -1,10 +1,13 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
-use super::errors::{ErrorCounts, ErrorKey, Verdict};
 use super::{
-    NodeKind, ReasonClass, ResetOn, Run, Step, StepKind, TerminalReason,
-    core::{End, Node},
-    info::{Failing, Info},
+    handle::Run,
+    kinds::{NodeKind, ResetOn},
+    limits::{ErrorAllowance, ErrorCounts, ErrorKey},
+    reason::{ReasonClass, TerminalReason},
+    state::{Failing, Info},
+    step::{Step, StepKind},
+    tree::{End, Node},
 };
 
 impl Run {
@@ -126,11 +129,11 @@ impl Run {
         }
         match failing.counted {
             None => self.run().fail(|| failing.key),
-            Some(Verdict::RunSpent | Verdict::BothSpent) => {
+            Some(ErrorAllowance::RunSpent | ErrorAllowance::BothSpent) => {
                 self.run().end(TerminalReason::RunErrors);
             }
             // A key that was spent inside a call is the end of that call alone.
-            Some(Verdict::Within | Verdict::KeySpent | Verdict::RowSpent) => {
+            Some(ErrorAllowance::Within | ErrorAllowance::KeySpent | ErrorAllowance::RowSpent) => {
                 let errors = self.nearest().payload.errors();
                 if errors.is_some_and(ErrorCounts::reached) {
                     self.run().end(TerminalReason::ConsecutiveErrors);
@@ -152,27 +155,27 @@ impl Run {
     }
 
     /// Counts an error of this run, and ends it if that was one too many.
-    pub(super) fn fail(&self, key: impl FnOnce() -> ErrorKey) {
+    pub(crate) fn fail(&self, key: impl FnOnce() -> ErrorKey) {
         let run = self.nearest();
         let Some(errors) = run.payload.errors() else {
             run.payload.harness().count_error();
             return;
         };
         let reason = match errors.count(key()) {
-            Verdict::Within => return,
-            Verdict::KeySpent | Verdict::BothSpent => TerminalReason::RetryBudget,
-            Verdict::RunSpent => TerminalReason::RunErrors,
-            Verdict::RowSpent => TerminalReason::ConsecutiveErrors,
+            ErrorAllowance::Within => return,
+            ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => TerminalReason::RetryBudget,
+            ErrorAllowance::RunSpent => TerminalReason::RunErrors,
+            ErrorAllowance::RowSpent => TerminalReason::ConsecutiveErrors,
         };
         self.run().end(reason);
     }
 
     /// Counts an error of the nearest run, and ends nothing.
-    pub(crate) fn count_error(&self, key: ErrorKey) -> Verdict {
+    pub(crate) fn count_error(&self, key: ErrorKey) -> ErrorAllowance {
         let run = self.nearest();
         let Some(errors) = run.payload.errors() else {
             run.payload.harness().count_error();
-            return Verdict::Within;
+            return ErrorAllowance::Within;
         };
         errors.count_attempt(key)
     }

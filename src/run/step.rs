@@ -21,7 +21,7 @@ pub enum StepKind {
     ToolComplete,
     /// The program said that something changed.
     StateChange,
-    /// A model's answer goes on: of [`Progress::last_change`](super::Progress) alone.
+    /// A model's answer goes on: of [`Progress::last_change`](crate::run::Progress) alone.
     ContentDelta,
 }
 
@@ -39,7 +39,7 @@ impl Step {
         self
     }
 
-    pub(super) const fn has_detail(&self) -> bool {
+    pub(in crate::run) const fn has_detail(&self) -> bool {
         self.detail.is_some()
     }
 

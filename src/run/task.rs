@@ -1,4 +1,4 @@
-use super::Run;
+use super::handle::Run;
 
 /// A task that works on a node: the node is not settled before the task is gone,
 /// and what it did is dropped.

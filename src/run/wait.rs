@@ -7,7 +7,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep};
 
-use super::{NodeKind, Run, RunSnapshot, core::Node, info::Info};
+use super::{handle::Run, kinds::NodeKind, report::RunSnapshot, state::Info, tree::Node};
 
 /// Resolves with what is known of a run when it has ended, or with `None` when
 /// the limit has passed: [`Run::wait`].
@@ -31,7 +31,7 @@ impl Run {
     ///
     /// While it waits it is the one who compares the clocks of the node with the
     /// time, so that a run with a deadline that nobody else polls ends on time;
-    /// likewise one that a [`RunRegistry`](super::RunRegistry) completes when it
+    /// likewise one that a [`RunRegistry`](crate::registry::RunRegistry) completes when it
     /// is idle.
     ///
     /// # Cancel safety
@@ -60,7 +60,7 @@ impl Run {
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
-        let _over = last.check(self.at(now), super::TaskId::NONE);
+        let _over = last.check(self.at(now), super::tree::TaskId::NONE);
         let clock = last.next_deadline().map(Duration::from_nanos);
         let clock = clock.and_then(|at| self.instant(at));
         let node = &**self.node();

@@ -2,9 +2,9 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
-use super::{Question, stage::Stage};
+use super::{question::Question, stage::Stage};
 use crate::{
-    BoxError,
+    error::BoxError,
     run::{Answer, Notice, Run, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
 };
 

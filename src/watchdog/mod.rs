@@ -9,8 +9,8 @@
 //! # What is asked
 //!
 //! 1. The [checker](Watchdog::checker) gets the run's
-//!    [snapshot](crate::RunSnapshot) and says [`Verdict`]. A run that works is left
-//!    alone. It has 5 s, else it is [`Status::Unknown`].
+//!    [snapshot](crate::RunSnapshot) and says [`Verdict`](crate::run::Verdict). A run that works is left
+//!    alone. It has 5 s, else it is [`Status::Unknown`](crate::run::Status::Unknown).
 //! 2. With [`ends`](Watchdog::ends) a run that was found stuck or looping ends as
 //!    [`Stuck`](crate::TerminalReason::Stuck).
 //! 3. Else the [question](Watchdog::question) goes to a person, who may take as long as
@@ -74,5 +74,3 @@ mod watchdog;
 mod watching;
 
 pub use self::{question::Question, watchdog::Watchdog};
-#[doc(no_inline)]
-pub use crate::run::{Answer, Status, Verdict};

@@ -9,7 +9,7 @@ use std::{
 
 use tower_service::Service;
 
-use crate::BoxError;
+use crate::error::BoxError;
 
 type Asked<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
 

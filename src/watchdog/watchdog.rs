@@ -4,14 +4,15 @@ use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::{
-    Question,
     inquiry::Stages,
+    question::Question,
     stage::Stage,
     watching::{Source, Watching},
 };
 use crate::{
-    BoxError,
-    run::{Answer, Run, RunEvents, RunRegistry, RunSnapshot, Verdict},
+    error::BoxError,
+    registry::RunRegistry,
+    run::{Answer, Run, RunEvents, RunSnapshot, Verdict},
 };
 
 /// How long a checker may take.

@@ -10,7 +10,10 @@ use std::{
 };
 
 use super::inquiry::{Stages, inquire};
-use crate::run::{Notice, Run, RunEvent, RunEvents, WeakRegistry, WeakRun};
+use crate::{
+    registry::WeakRegistry,
+    run::{Notice, Run, RunEvent, RunEvents, WeakRun},
+};
 
 /// Whose runs are watched.
 #[derive(Debug)]

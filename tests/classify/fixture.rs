@@ -9,9 +9,9 @@ use std::{
 
 use http::{HeaderMap, HeaderName, StatusCode};
 use serde::Deserialize;
-use tower_agent::{
-    sse::StreamFailure,
-    upstream::{Failure, Judgement},
+use tower_agent::llm::{
+    dialect::StreamFailure,
+    failure::{Failure, Judgement},
 };
 
 #[derive(Deserialize)]

@@ -18,9 +18,12 @@ use std::{
 use http::{HeaderMap, StatusCode};
 use tower_agent::{
     BoxError,
-    sse::{Dialect, Judge, Truncated},
-    upstream::{
-        Answered, Failure, FailureClass, IncompleteJson, Judgement, Redirected, TransportError,
+    llm::{
+        dialect::{Dialect, Truncated},
+        failure::{
+            Answered, Failure, FailureClass, IncompleteJson, Judgement, Redirected, TransportError,
+        },
+        stream::Judge,
     },
 };
 

@@ -2,7 +2,7 @@
 
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, Run, TerminalReason, retry_budget::Count,
+    Candidate, Cooldowns, ModelFallbackLayer, RetryBudget, Run, TerminalReason, attempt::Count,
 };
 
 use crate::support::{ReadExt, Stack, Upstream, failure, healthy, no_delay, prompt, secs};

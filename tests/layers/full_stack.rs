@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;
 use tokio::time::timeout;
-use tower_agent::{RunRegistry, TerminalReason, upstream::FailureClass};
+use tower_agent::{RunRegistry, TerminalReason, llm::failure::FailureClass};
 
 use crate::support::{
     DONE, ERROR, PING, PRELUDE, Script, Stack, StackService, Upstream, chat, failure, healthy,

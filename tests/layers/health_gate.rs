@@ -17,7 +17,7 @@ use std::{
 
 use tokio::time::Instant;
 use tower::Service;
-use tower_agent::{BoxError, HealthGateLayer, upstream::TransportError};
+use tower_agent::{BoxError, HealthGateLayer, llm::failure::TransportError};
 
 use crate::support::Script;
 

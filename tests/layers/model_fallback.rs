@@ -24,7 +24,7 @@ use http_body::Body;
 use http_body_util::Full;
 use tower::{Layer, Service, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass,
+    BoxError, Candidate, ModelFallbackLayer, Run, TerminalReason, llm::failure::FailureClass,
 };
 
 use crate::support::{

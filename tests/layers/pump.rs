@@ -13,7 +13,8 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, PumpLayer, Run, Scope, StepTimeoutLayer, TerminalReason, pump::PumpStopped,
+    HardCeilingLayer, PumpLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
+    layers::pump::PumpStopped,
 };
 
 use crate::support::{
@@ -375,7 +376,12 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
 
         assert_eq!(outcome.status, 200);
         assert_eq!(outcome.text, chat("a"));
-        assert!(outcome.error.unwrap().is::<tower_agent::sse::Truncated>());
+        assert!(
+            outcome
+                .error
+                .unwrap()
+                .is::<tower_agent::llm::dialect::Truncated>()
+        );
         assert_eq!(
             upstream.run().terminal_reason().unwrap().as_str(),
             "upstream_failed"

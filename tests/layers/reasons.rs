@@ -6,8 +6,8 @@ use http::StatusCode;
 use tokio::time::advance;
 use tower_agent::{
     BoxError, HardCeilingLayer, Run, Step, StepKind, TerminalReason, Terminated,
+    llm::failure::FailureClass,
     run::{CustomReason, ReasonClass},
-    upstream::FailureClass,
 };
 
 use crate::support::{DONE, FINISH, Place, Script, Stack, Upstream, reason_of, request, secs};

@@ -15,7 +15,7 @@ mod waits;
 
 use http::StatusCode;
 use tower::{Layer, ServiceExt};
-use tower_agent::{RetryBudgetLayer, Run, TerminalReason, upstream::FailureClass};
+use tower_agent::{RetryBudgetLayer, Run, TerminalReason, llm::failure::FailureClass};
 
 use crate::support::{
     ERROR, ReadExt, Script, Stack, Upstream, attach, failure, healthy, healthy_text, no_delay,

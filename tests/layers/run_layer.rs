@@ -5,7 +5,7 @@ use tokio::time::{advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, InvalidRunId, NodeKind, Owner, Run,
-    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, run_layer::CallFailed,
+    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, layers::run::CallFailed,
 };
 
 use crate::support::{

@@ -5,7 +5,7 @@ use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Limits, NodeKind, ResetOn, Run, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason,
-    Terminated, sse::Truncated,
+    Terminated, llm::dialect::Truncated,
 };
 
 use crate::support::{

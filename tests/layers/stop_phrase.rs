@@ -9,7 +9,11 @@ use serde_json::Value;
 use tower::ServiceExt;
 use tower_agent::{
     RunLayer, RunRegistry, StopPhraseLayer, TerminalReason,
-    sse::{Dialect, Finish, Judge, Splitter},
+    llm::{
+        dialect::Dialect,
+        sse::Splitter,
+        stream::{Finish, Judge},
+    },
 };
 
 use crate::support::{Place, ReadExt, Script, Stack, StackService, Upstream, with_header};

@@ -12,7 +12,7 @@ use tokio::{task::yield_now, time::sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, ModelFallbackLayer, PumpLayer, RetryBudgetLayer, Run, RunLayer,
-    RunRegistry, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+    RunRegistry, StepTimeoutLayer, TerminalReason, llm::failure::FailureClass,
 };
 
 use crate::support::{

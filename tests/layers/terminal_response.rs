@@ -6,8 +6,8 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, HardCeilingLayer, InvalidRunId, Run, RunId, StepTimeoutLayer, TerminalReason,
     TerminalResponseLayer,
-    sse::{Dialect, Splitter},
-    terminal_response::InvalidRequest,
+    error::InvalidRequest,
+    llm::{dialect::Dialect, sse::Splitter},
 };
 
 use crate::{
@@ -631,7 +631,7 @@ async fn errors_that_are_no_end_have_their_status_and_neither_header() {
             "upstream_failed",
         ),
         (
-            tower_agent::upstream::TransportError::new("dns").into(),
+            tower_agent::llm::failure::TransportError::new("dns").into(),
             502,
             "upstream_failed",
         ),

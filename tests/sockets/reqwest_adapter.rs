@@ -14,7 +14,7 @@ use tokio::{
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, Run, RunLayer, RunRegistry, TerminalReason, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService, upstream::TransportError,
+    adapter::reqwest::ReqwestService, llm::failure::TransportError,
 };
 
 use crate::net::{Call, ClosedPort, Play, Upstream, run, within};

@@ -12,7 +12,7 @@ use tower_agent::{
     ModelFallbackLayer, ProgressLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget,
     RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
     TurnCapLayer,
-    retry_budget::{Count, Jitter},
+    attempt::{Count, Jitter},
 };
 
 use crate::tests::stacks::{

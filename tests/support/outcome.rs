@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tower_agent::{
     BoxError, Run, TerminalReason, Terminated,
     attempt::Tries,
-    upstream::{Failure, FailureClass},
+    llm::failure::{Failure, FailureClass},
 };
 
 use super::read::{Read, ReadExt, reason_of};

@@ -1,6 +1,6 @@
 //! `?limit=100&after=CURSOR`: which part of the runs is listed.
 
-use tower_agent::run::RunCursor;
+use tower_agent::registry::RunCursor;
 
 /// What is listed if the query does not say.
 const USUAL: usize = 100;

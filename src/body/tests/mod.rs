@@ -1,2 +1,2 @@
-mod buffering;
+mod buffer;
 mod replay;

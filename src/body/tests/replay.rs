@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, Full};
 
-use crate::{BoxError, ReplayBody};
+use super::super::replay::ReplayBody;
+use crate::error::BoxError;
 
 fn spliced() -> ReplayBody {
     ReplayBody::spliced(["ab", "cde", "f"].map(Bytes::from))

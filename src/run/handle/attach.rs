@@ -1,6 +1,7 @@
 use std::sync::Arc;
 
-use crate::run::{Run, TerminalReason};
+use super::Run;
+use crate::run::reason::TerminalReason;
 
 impl Run {
     /// Puts a call of this run into the request, for the layers that the

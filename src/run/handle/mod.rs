@@ -1,25 +1,30 @@
 //! The handle on a node: what a program does with it, and what the layers do.
 
+mod attach;
+mod open;
+mod pause;
+mod unhealthy;
+mod weak;
+
+pub use self::pause::PauseGuard;
+
+pub(crate) use self::weak::WeakRun;
+
 use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
-    Ended, NodeKind, ResetOn, RunId, Scope, Settled, Step, StepKind, TerminalReason, Terminated,
-    Tool,
-    core::{Node, TaskId},
-    drive::Turn,
-    info::Info,
+    ended::{Ended, Settled},
+    id::RunId,
+    kinds::{NodeKind, ResetOn, Scope},
+    poll_scope::Turn,
+    reason::TerminalReason,
+    report::Terminated,
+    state::Info,
+    step::{Step, StepKind},
+    tree::{Node, TaskId},
 };
-
-mod attach;
-mod opening;
-mod pause;
-mod unwell;
-mod weak;
-
-pub use self::pause::PauseGuard;
-pub(crate) use self::weak::WeakRun;
 
 /// A handle on one node of a run's tree: the run itself, a call, an attempt or
 /// a tool. Cheap to clone; all clones are the same node.
@@ -56,11 +61,6 @@ impl Run {
     #[must_use]
     pub fn child(&self) -> Self {
         self.open_below(NodeKind::Run)
-    }
-
-    /// A tool of this run, by name: see [`Tool`].
-    pub fn tool(&self, name: impl Into<std::borrow::Cow<'static, str>>) -> Tool {
-        Tool::new(self.clone(), name.into())
     }
 
     /// Ends the node and everything below it. Answers whether this reason won;
@@ -216,7 +216,7 @@ impl Run {
 }
 
 impl Run {
-    pub(super) const fn of(node: Arc<Node<Info>>) -> Self {
+    pub(in crate::run) const fn of(node: Arc<Node<Info>>) -> Self {
         Self(node)
     }
 

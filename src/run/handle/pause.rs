@@ -1,11 +1,11 @@
-use crate::run::Run;
+use super::Run;
 
 /// Keeps step windows stopped while it lives: [`Run::pause`].
 #[derive(Debug)]
 pub struct PauseGuard(Run);
 
 impl PauseGuard {
-    pub(in crate::run) fn new(run: Run) -> Self {
+    pub(crate) fn new(run: Run) -> Self {
         run.node().pause(run.now());
         Self(run)
     }

@@ -2,7 +2,8 @@
 
 use std::sync::{Arc, Weak};
 
-use crate::run::{Run, core::Node, info::Info};
+use super::Run;
+use crate::run::{state::Info, tree::Node};
 
 /// A run that somebody else keeps.
 #[derive(Clone, Debug)]

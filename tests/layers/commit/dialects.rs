@@ -6,8 +6,8 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower_agent::{
     Candidate, Run,
-    TerminalReason::{Completed, StepTimeout},
-    upstream::FailureClass,
+    llm::failure::FailureClass,
+    run::TerminalReason::{Completed, StepTimeout},
 };
 
 use crate::support::{Outcome, Script, Stack, Upstream, attach, secs};

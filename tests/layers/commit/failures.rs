@@ -5,7 +5,7 @@ use http_body_util::{BodyExt, Empty};
 use hyper_util::rt::TokioIo;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass};
+use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, llm::failure::FailureClass};
 
 use crate::commit::hold_stacks;
 use crate::support::{

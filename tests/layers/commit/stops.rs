@@ -1,7 +1,7 @@
 //! A model that stops before it says anything, under 200.
 
 use tower::{Layer, ServiceExt};
-use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, upstream::FailureClass};
+use tower_agent::{Candidate, ModelFallbackLayer, Run, TerminalReason, llm::failure::FailureClass};
 
 use crate::support::{
     DONE, PRELUDE, ReadExt, STOP, Script, Upstream, attach, chat, content_block, healthy,

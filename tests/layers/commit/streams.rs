@@ -5,7 +5,7 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, llm::failure::FailureClass,
 };
 
 use crate::commit::hold_stacks;
@@ -196,7 +196,12 @@ async fn a_stream_that_is_cut_after_the_commit_is_the_callers() {
             let outcome = service.ask(request).await;
 
             assert_eq!(outcome.text, [PRELUDE, &chat("a")].concat());
-            assert!(outcome.error.unwrap().is::<tower_agent::sse::Truncated>());
+            assert!(
+                outcome
+                    .error
+                    .unwrap()
+                    .is::<tower_agent::llm::dialect::Truncated>()
+            );
             assert_eq!(upstream.calls(), 1);
             let transport = TerminalReason::Failed(FailureClass::Transport);
             assert_eq!(call.terminal_reason(), Some(transport));
@@ -243,7 +248,9 @@ async fn a_last_attempt_is_held_and_judged_as_the_first_is() {
     let answer = layer.layer(upstream.clone()).oneshot(prompt("m"));
     let answer = answer.await.unwrap();
 
-    let failure = answer.extensions().get::<tower_agent::upstream::Failure>();
+    let failure = answer
+        .extensions()
+        .get::<tower_agent::llm::failure::Failure>();
     assert_eq!(failure.unwrap().class, FailureClass::Overloaded);
     let text = answer.into_body().read().await.whole();
     assert_eq!(text, [PRELUDE, BUSY].concat());

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    upstream::{FailureClass, IncompleteJson, Judgement},
+    llm::failure::{FailureClass, IncompleteJson, Judgement},
 };
 
 use crate::commit::{hold_stacks, hold_stacks_for};

@@ -16,7 +16,7 @@ use futures_util::future::join_all;
 use http::Request;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_agent::{HealthGateLayer, ReplayBody, upstream::TransportError};
+use tower_agent::{HealthGateLayer, ReplayBody, llm::failure::TransportError};
 
 use super::{Health, down};
 use crate::support::{Upstream, healthy, prompt, secs};

@@ -11,7 +11,7 @@ use tower_agent::{
     BoxError, Candidate, Cooldowns, HardCeilingLayer, HealthGateLayer, ModelFallbackLayer,
     ReplayBody, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, Terminated,
     attempt::Tries,
-    upstream::{FailureClass, Judgement, TransportError},
+    llm::failure::{FailureClass, Judgement, TransportError},
 };
 
 use super::{Health, LOADING, down, loading, refused};

@@ -10,7 +10,9 @@ mod windows;
 use std::time::Duration;
 
 use tower::Layer;
-use tower_agent::{Candidate, Cooldowns, ModelFallbackLayer, model_fallback::ModelFallback};
+use tower_agent::{
+    Candidate, Cooldowns, ModelFallbackLayer, layers::model_fallback::ModelFallback,
+};
 
 use super::{asks, at, from, models, of_account};
 use crate::support::{Upstream, healthy, secs};

@@ -6,7 +6,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Cooldowns, ReplayBody, RetryBudgetLayer, Run, TerminalReason, attempt::SideEffects,
-    upstream::FailureClass,
+    llm::failure::FailureClass,
 };
 
 use super::{asks, models};

@@ -2,7 +2,7 @@
 
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, ModelFallbackLayer, Run, TerminalReason, retry_budget::Count, upstream::FailureClass,
+    Candidate, ModelFallbackLayer, Run, TerminalReason, attempt::Count, llm::failure::FailureClass,
 };
 
 use super::failed;

@@ -6,7 +6,7 @@ use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Cooldowns, ModelFallbackLayer, RetryBudgetLayer, TerminalReason,
-    upstream::{FailureClass, Judgement},
+    llm::failure::{FailureClass, Judgement},
 };
 
 use super::{asks, failed, models, of_account};

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, Cooldowns, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, Run,
-    TerminalReason, attempt::Tries, upstream::FailureClass,
+    TerminalReason, attempt::Tries, llm::failure::FailureClass,
 };
 
 use super::{asks, models, of_account};

@@ -4,7 +4,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, Limits, ModelFallbackLayer, RetryBudget, Run, Scope,
-    TerminalReason, upstream::FailureClass,
+    TerminalReason, llm::failure::FailureClass,
 };
 
 use super::models;

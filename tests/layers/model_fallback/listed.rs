@@ -6,8 +6,8 @@ use http_body_util::Full;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer, Run, RunLayer,
-    RunRegistry, TerminalReason, TerminalResponseLayer, terminal_response::InvalidRequest,
-    upstream::FailureClass,
+    RunRegistry, TerminalReason, TerminalResponseLayer, error::InvalidRequest,
+    llm::failure::FailureClass,
 };
 
 use super::{asks, models};

@@ -7,8 +7,8 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     RetryBudget, RetryBudgetLayer, Run, TerminalReason,
-    retry_budget::{Count, NextAttempt},
-    upstream::FailureClass,
+    attempt::{Count, NextAttempt},
+    llm::failure::FailureClass,
 };
 
 use super::models;

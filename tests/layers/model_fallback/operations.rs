@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, model_fallback::CoolingDown,
-    terminal_response::InvalidRequest,
+    Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, error::InvalidRequest,
+    llm::failure::CoolingDown,
 };
 
 use super::{asks, at, models, of_account};

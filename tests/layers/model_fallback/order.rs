@@ -4,8 +4,8 @@ use http::{Method, Request, Uri};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, ModelFallbackLayer, Run, TerminalReason,
-    terminal_response::InvalidRequest, upstream::FailureClass,
+    Candidate, CandidateDialect, ModelFallbackLayer, Run, TerminalReason, error::InvalidRequest,
+    llm::failure::FailureClass,
 };
 
 use super::{at, models};

@@ -7,7 +7,7 @@ use tokio::time::advance;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer, ReplayBody,
-    RetryBudgetLayer, Run, attempt::SideEffects, model_fallback::CoolingDown,
+    RetryBudgetLayer, Run, attempt::SideEffects, llm::failure::CoolingDown,
 };
 
 use super::{at, models};

@@ -4,7 +4,7 @@ use http::{Request, StatusCode};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, ModelFallbackLayer, RetryBudgetLayer, Run,
-    upstream::{FailureClass, Redirected},
+    llm::failure::{FailureClass, Redirected},
 };
 
 use super::{at, failed};

@@ -8,7 +8,7 @@ use tokio::time::{Instant, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_agent::{
     BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget, Run, Scope,
-    StepTimeoutLayer, TerminalReason, Terminated, upstream::FailureClass,
+    StepTimeoutLayer, TerminalReason, Terminated, llm::failure::FailureClass,
 };
 
 use super::{at, models};

@@ -3,7 +3,7 @@
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, HardCeilingLayer, StepTimeoutLayer, TerminalReason, upstream::FailureClass,
+    Candidate, HardCeilingLayer, StepTimeoutLayer, TerminalReason, llm::failure::FailureClass,
 };
 
 use super::{at, models};

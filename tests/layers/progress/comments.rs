@@ -3,7 +3,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     ProgressLayer, ProgressNotices, ResetOn, Run, RunLayer, RunRegistry, StepTimeoutLayer,
-    TerminalReason, progress::ProgressBody,
+    TerminalReason, layers::progress::ProgressBody,
 };
 
 use super::{KEEP_ALIVE, Noticed, comment, each, frames, timed};

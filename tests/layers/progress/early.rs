@@ -3,7 +3,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, ProgressLayer, ReplayBody, RetryBudgetLayer, Run,
     RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    upstream::FailureClass, upstream::NotAStream,
+    llm::failure::{FailureClass, NotAStream},
 };
 
 use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};

@@ -151,7 +151,7 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
     assert_eq!(outcome.status, 200);
     let cut = outcome.error.unwrap();
     let mut chain = std::iter::successors(Some(&*cut as &dyn std::error::Error), |e| e.source());
-    assert!(chain.any(|error| error.is::<tower_agent::sse::Truncated>()));
+    assert!(chain.any(|error| error.is::<tower_agent::llm::dialect::Truncated>()));
     assert_eq!(told.tokens(), Some((7, 2)));
 }
 

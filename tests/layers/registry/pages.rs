@@ -1,6 +1,6 @@
 //! A registry that is read in parts, and counted.
 
-use tower_agent::{RunRegistry, TerminalReason, run::RunCursor};
+use tower_agent::{RunRegistry, TerminalReason, registry::RunCursor};
 
 use super::{id, us};
 

@@ -9,9 +9,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, Limited, StreamBody};
 use tokio::{task::yield_now, time::sleep};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_agent::{
-    BoxError, Owner, RunLayer, RunRegistry, TerminalReason, terminal_response::InvalidRequest,
-};
+use tower_agent::{BoxError, Owner, RunLayer, RunRegistry, TerminalReason, error::InvalidRequest};
 
 use super::id;
 use crate::support::{

@@ -7,8 +7,8 @@ use tokio::time::timeout;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, NodeKind, PumpLayer, ReplayBody, RetryBudget,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason, retry_budget::Count,
-    upstream::FailureClass,
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, TerminalReason, attempt::Count,
+    llm::failure::FailureClass,
 };
 
 use crate::support::{

@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     HardCeilingLayer, RetryBudget, RetryBudgetLayer, Run, Scope, TerminalReason,
-    retry_budget::NextAttempt, upstream::FailureClass,
+    attempt::NextAttempt, llm::failure::FailureClass,
 };
 
 use crate::support::{

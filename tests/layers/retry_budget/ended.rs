@@ -17,7 +17,7 @@ use tokio::time::{Instant, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_agent::{
     BoxError, HardCeilingLayer, ReplayBody, RetryBudgetLayer, Run, Scope, TerminalReason,
-    Terminated, retry_budget::Jitter,
+    Terminated, attempt::Jitter,
 };
 
 use crate::support::{

@@ -3,7 +3,9 @@
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run,
-    TerminalReason, attempt::Tries, retry_budget::Count, upstream::FailureClass,
+    TerminalReason,
+    attempt::{Count, Tries},
+    llm::failure::FailureClass,
 };
 
 use crate::support::{

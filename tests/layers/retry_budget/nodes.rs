@@ -9,7 +9,7 @@ use tokio::time::timeout;
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_agent::{
     BoxError, HardCeilingLayer, NodeKind, RetryBudgetLayer, Run, TerminalReason,
-    upstream::FailureClass,
+    llm::failure::FailureClass,
 };
 
 use crate::support::{

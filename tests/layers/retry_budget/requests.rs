@@ -17,8 +17,8 @@ use http_body_util::{BodyExt, Full, LengthLimitError, StreamBody};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    client_disconnect::RequestCut, upstream::FailureClass,
+    BoxError, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, error::RequestCut,
+    llm::failure::FailureClass,
 };
 
 use crate::support::{

@@ -1,7 +1,7 @@
 //! Attempts that a deadline of their own ended.
 
 use tokio::time::Instant;
-use tower_agent::{Run, TerminalReason, upstream::FailureClass};
+use tower_agent::{Run, TerminalReason, llm::failure::FailureClass};
 
 use crate::support::{
     Outcome, PRELUDE, Script, Stack, StackService, Upstream, attach, failure, healthy,

@@ -7,7 +7,7 @@ use tokio::{time::Instant, time::timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer};
 use tower_agent::{
     BoxError, HardCeilingLayer, RetryBudgetLayer, Run, TerminalReason,
-    upstream::{FailureClass, TransportError},
+    llm::failure::{FailureClass, TransportError},
 };
 
 use crate::support::{

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
-    retry_budget::Jitter,
+    RetryBudget, RetryBudgetLayer, Run, Scope, StepTimeoutLayer, TerminalReason, attempt::Jitter,
 };
 
 use crate::support::{

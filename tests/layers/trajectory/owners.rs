@@ -9,7 +9,7 @@ use tower_agent::{BoxError, Owner, OwnerCaps, RunLayer, RunRegistry, TerminalRea
 use super::{Paper, writer::Before};
 use crate::support::{LogCapture, ReadExt, Script, Upstream, UpstreamBody, request, secs};
 
-type Body = tower_agent::run_layer::RunBody<UpstreamBody>;
+type Body = tower_agent::layers::run::RunBody<UpstreamBody>;
 
 /// Requests of callers whose runs are capped, and what is written of that.
 struct Stage {

@@ -7,8 +7,8 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tower_agent::{
     TerminalReason,
+    llm::failure::FailureClass,
     run::{CustomReason, ReasonClass},
-    upstream::FailureClass,
 };
 
 fn all() -> [TerminalReason; 18] {

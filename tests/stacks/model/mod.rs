@@ -12,7 +12,7 @@
 mod clocks;
 mod course;
 
-use tower_agent::{ResetOn, Scope, TerminalReason, upstream::FailureClass};
+use tower_agent::{ResetOn, Scope, TerminalReason, llm::failure::FailureClass};
 
 use crate::tests::stacks::{
     plan::{Announced, Kind, Plan},

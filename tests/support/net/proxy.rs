@@ -16,7 +16,7 @@ use tower::{Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncS
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RunLayer, RunRegistry,
     RunSnapshot, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService, client_disconnect::RequestCut, upstream::TransportError,
+    adapter::reqwest::ReqwestService, error::RequestCut, llm::failure::TransportError,
 };
 
 use super::eventually;

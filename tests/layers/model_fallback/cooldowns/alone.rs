@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Candidate, CandidateDialect, Cooldowns, RetryBudgetLayer, Run, RunRegistry, TerminalReason,
-    model_fallback::CoolingDown, upstream::FailureClass,
+    llm::failure::{CoolingDown, FailureClass},
 };
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};

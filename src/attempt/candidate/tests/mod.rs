@@ -1,0 +1,21 @@
+mod account;
+mod base_url;
+mod candidate;
+mod operation;
+mod rewrites;
+
+use bytes::Bytes;
+use http::Uri;
+
+use super::candidate::Candidate;
+use crate::body::ReplayBody;
+
+/// With an upstream of its own.
+fn elsewhere() -> Candidate {
+    let url = Uri::from_static("https://other.example/v1");
+    Candidate::new("served").base_url(url).unwrap()
+}
+
+fn bytes(body: &ReplayBody) -> Bytes {
+    body.gathered()
+}

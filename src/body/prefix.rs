@@ -1,0 +1,237 @@
+use std::{collections::VecDeque, mem};
+
+use bytes::{Bytes, BytesMut};
+use http_body::Frame;
+
+use crate::{error::BoxError, llm::failure::JsonOutline};
+
+/// How many frames are held as they came: most answers are held for fewer.
+const FEW: usize = 8;
+
+/// Beyond those a frame of fewer bytes is joined with its neighbours: one of a byte
+/// costs fifty, and keeps alive the buffer that it was read into.
+const SMALL: usize = 1024;
+
+/// How many bytes small frames are joined to, so that none is copied often.
+const JOINED: usize = 16 * 1024;
+
+/// The beginning of an answer, which is handed on only once its attempt is
+/// committed, or is the last.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    // Most answers are held for one frame, which needs no allocation.
+    first: Option<Bytes>,
+    rest: VecDeque<Bytes>,
+    // The small frames behind those, joined.
+    small: BytesMut,
+    trailers: Option<Box<Frame<Bytes>>>,
+    error: Option<BoxError>,
+    /// What came before the error had its time to be sent.
+    flushed: bool,
+    bytes: usize,
+}
+
+impl Held {
+    pub(crate) fn push(&mut self, frame: Frame<Bytes>) {
+        match frame.into_data() {
+            // Of nothing any number could be held.
+            Ok(data) if data.is_empty() => {}
+            Ok(data) => {
+                self.bytes += data.len();
+                if self.first.is_none() && self.rest.is_empty() {
+                    self.first = Some(data);
+                } else if data.len() < SMALL && self.rest.len() >= FEW {
+                    self.small.extend_from_slice(&data);
+                    if self.small.len() >= JOINED {
+                        self.join();
+                    }
+                } else {
+                    self.join();
+                    self.rest.push_back(data);
+                }
+            }
+            Err(trailers) => self.trailers = Some(Box::new(trailers)),
+        }
+    }
+
+    /// What small frames were joined to is a frame.
+    fn join(&mut self) {
+        if !self.small.is_empty() {
+            self.rest.push_back(mem::take(&mut self.small).freeze());
+        }
+    }
+
+    /// The body broke after what is held.
+    pub(crate) fn broke(&mut self, error: BoxError) {
+        self.error = Some(error);
+    }
+
+    pub(crate) const fn breaks(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Whether nothing is held that a reader could miss.
+    pub(crate) const fn is_delivered(&self) -> bool {
+        self.bytes == 0 && self.error.is_none()
+    }
+
+    pub(crate) const fn len(&self) -> usize {
+        self.bytes
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+            && self.rest.is_empty()
+            && self.small.is_empty()
+            && self.trailers.is_none()
+            && self.error.is_none()
+    }
+
+    /// All that is held, in one piece, which it then stays.
+    pub(crate) fn whole(&mut self) -> Bytes {
+        self.join();
+        if !self.rest.is_empty() {
+            let mut whole = BytesMut::with_capacity(self.bytes);
+            for data in self.first.iter().chain(&self.rest) {
+                whole.extend_from_slice(data);
+            }
+            self.rest.clear();
+            self.first = Some(whole.freeze());
+        }
+        self.first.clone().unwrap_or_default()
+    }
+
+    /// The outline of what is held.
+    pub(crate) fn outline(&self) -> JsonOutline {
+        let mut outline = JsonOutline::default();
+        for data in self.first.iter().chain(&self.rest) {
+            outline.push(data);
+        }
+        outline.push(&self.small);
+        outline
+    }
+
+    /// Whether only the error is left, for the first time: a server sends what
+    /// it has when a body has nothing to give, and an error before that loses
+    /// even the head.
+    pub(crate) fn wants_flush(&mut self) -> bool {
+        let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
+        alone && !mem::replace(&mut self.flushed, true)
+    }
+
+    /// What comes next, as long as anything is held.
+    pub(crate) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
+        if self.first.is_none() && self.rest.is_empty() {
+            self.join();
+        }
+        if let Some(data) = self.first.take().or_else(|| self.rest.pop_front()) {
+            self.bytes -= data.len();
+            return Some(Ok(Frame::data(data)));
+        }
+        let trailers = self.trailers.take().map(|trailers| Ok(*trailers));
+        trailers.or_else(|| self.error.take().map(Err))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use http_body::Frame;
+
+    use super::{FEW, Held, JOINED, SMALL};
+
+    fn of(byte: u8, length: usize) -> Bytes {
+        vec![byte; length].into()
+    }
+
+    /// Behind as many frames as are held as they came.
+    fn held(frames: &[Bytes]) -> Held {
+        let mut held = Held::default();
+        let few = vec![of(b'{', 1); FEW + 1];
+        for frame in few.iter().chain(frames) {
+            held.push(Frame::data(frame.clone()));
+        }
+        held
+    }
+
+    fn read(held: &mut Held) -> Vec<Bytes> {
+        for _ in 0..=FEW {
+            let frame = held.next().unwrap().unwrap();
+            assert_eq!(frame.into_data().unwrap(), "{");
+        }
+        let mut all = Vec::new();
+        while let Some(frame) = held.next() {
+            all.push(frame.unwrap().into_data().unwrap());
+        }
+        all
+    }
+
+    #[test]
+    fn small_frames_are_joined_and_others_are_not_copied() {
+        let large = of(b'l', SMALL);
+        let frames = [
+            of(b'a', 1),
+            of(b'b', 1),
+            of(b'c', SMALL - 1),
+            large.clone(),
+            large.clone(),
+            of(b'd', 2),
+            of(b'e', 3),
+        ];
+        let mut held = held(&frames);
+        assert_eq!(held.len(), FEW + 1 + 3 * SMALL + 6);
+
+        let read = read(&mut held);
+
+        let lengths: Vec<_> = read.iter().map(Bytes::len).collect();
+        assert_eq!(lengths, [SMALL + 1, SMALL, SMALL, 5]);
+        assert_eq!(read.concat(), frames.concat());
+        for same in [&read[1], &read[2]] {
+            assert_eq!(same.as_ptr(), large.as_ptr());
+        }
+        assert!(held.is_empty() && held.is_delivered());
+    }
+
+    #[test]
+    fn what_is_joined_does_not_grow_without_end() {
+        let frames = vec![of(b'a', 1); 3 * JOINED];
+        let lengths = read(&mut held(&frames))
+            .iter()
+            .map(Bytes::len)
+            .collect::<Vec<_>>();
+        assert_eq!(lengths, [JOINED; 3]);
+    }
+
+    #[test]
+    fn whole_and_outline_are_those_of_all_frames() {
+        for length in [1, SMALL, 2 * SMALL] {
+            let frames = [of(b' ', length), of(b'}', FEW + 1)];
+            let mut held = held(&frames);
+            assert!(held.outline().is_whole());
+            let whole = held.whole();
+            assert_eq!(whole.len(), 2 * (FEW + 1) + length);
+            assert!(whole.ends_with(&frames.concat()));
+            held.push(Frame::data(of(b',', 1)));
+            assert!(!held.outline().is_whole());
+            assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), whole);
+            assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), ",");
+            assert!(held.is_empty() && held.is_delivered());
+        }
+    }
+
+    #[test]
+    fn what_is_joined_goes_before_trailers_and_the_error() {
+        let mut held = held(&[of(b'a', 1), of(b'b', 1)]);
+        held.push(Frame::trailers(http::HeaderMap::new()));
+        held.broke("reset".into());
+        for _ in 0..=FEW {
+            assert!(held.next().unwrap().unwrap().is_data());
+        }
+        assert!(!held.is_empty());
+        assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), "ab");
+        assert!(held.next().unwrap().unwrap().is_trailers());
+        assert!(held.wants_flush());
+        assert!(held.next().unwrap().is_err());
+        assert!(held.is_empty());
+    }
+}

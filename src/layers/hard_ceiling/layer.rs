@@ -1,0 +1,104 @@
+use std::time::Duration;
+
+use tower_layer::Layer;
+
+use super::{limits::Totals, service::HardCeiling};
+use crate::run::Scope;
+
+/// Ends a node at an absolute limit: see the [module](super).
+#[derive(Clone, Copy, Debug)]
+pub struct HardCeilingLayer {
+    totals: Totals,
+    scope: Scope,
+    caller_deadline: bool,
+    observes: bool,
+}
+
+impl HardCeilingLayer {
+    /// At most `limit` from the node's opening.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero; use [`optional`](Self::optional) to leave it out.
+    #[must_use]
+    pub const fn new(limit: Duration) -> Self {
+        Self::optional(Some(limit))
+    }
+
+    /// The same, or a layer that does nothing for `None`.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is zero.
+    #[must_use]
+    pub const fn optional(limit: Option<Duration>) -> Self {
+        if let Some(limit) = limit {
+            assert!(!limit.is_zero(), "a ceiling must be longer than zero");
+        }
+        Self {
+            totals: Totals {
+                ceiling: limit,
+                timeout: None,
+            },
+            scope: Scope::Found,
+            caller_deadline: false,
+            observes: false,
+        }
+    }
+
+    /// A second absolute clock, whose end is
+    /// [`CallerDeadline`](crate::TerminalReason::CallerDeadline); none by
+    /// default. It also works in a layer without a ceiling.
+    ///
+    /// # Panics
+    ///
+    /// If `total` is `Some` and zero.
+    #[must_use]
+    pub const fn timeout(mut self, total: Option<Duration>) -> Self {
+        if let Some(total) = total {
+            assert!(!total.is_zero(), "a timeout must be longer than zero");
+        }
+        self.totals.timeout = total;
+        self
+    }
+
+    /// Whether what the caller announced in its headers ends the call too: see
+    /// the [module](super#what-a-caller-announces). Not by default. It also
+    /// works in a layer without a ceiling.
+    ///
+    /// It only tightens, and ends the call, never its run, in any
+    /// [`scope`](Self::scope).
+    #[must_use]
+    pub const fn caller_deadline(mut self, honoured: bool) -> Self {
+        self.caller_deadline = honoured;
+        self
+    }
+
+    /// Shadow mode: measures and ends nothing. When a limit passes, observers are told
+    /// what [would have ended](crate::Notice::WouldHaveEnded), and if it completes all
+    /// the same, that this was a [false positive](crate::Notice::FalsePositive).
+    /// Another layer, of a limit that is known to be safe, may stand beside it.
+    ///
+    /// What a caller announces is not looked at then.
+    #[must_use]
+    pub const fn observe(mut self) -> Self {
+        self.observes = true;
+        self
+    }
+
+    /// Which node is measured, and ended. By default the one found.
+    #[must_use]
+    pub const fn scope(mut self, scope: Scope) -> Self {
+        self.scope = scope;
+        self
+    }
+}
+
+impl<S> Layer<S> for HardCeilingLayer {
+    type Service = HardCeiling<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let announces = self.caller_deadline && !self.observes;
+        HardCeiling::new(inner, self.totals, self.scope, announces, self.observes)
+    }
+}

@@ -1,0 +1,22 @@
+//! What a caller's headers announce.
+
+mod caller_headers;
+
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::caller_headers::Announced;
+
+fn by(pairs: &[(&'static str, &str)]) -> Option<Announced> {
+    let mut headers = HeaderMap::new();
+    for (name, value) in pairs {
+        let value = HeaderValue::from_str(value).unwrap();
+        headers.append(HeaderName::from_static(name), value);
+    }
+    Announced::by(&headers)
+}
+
+const fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}

@@ -1,0 +1,93 @@
+use std::{
+    fmt,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use tower_service::Service;
+
+use super::silence::Silence;
+use crate::{body::Held, error::BoxError};
+
+/// An answer: what was read of it to judge it, and the rest.
+pub struct Passed<B, P: Service<()>> {
+    held: Held,
+    /// None once it has ended.
+    inner: Option<B>,
+    silence: Option<Silence<P>>,
+}
+
+impl<B, P: Service<()>> Passed<B, P> {
+    pub(super) const fn new(held: Held, inner: Option<B>, silence: Option<Silence<P>>) -> Self {
+        Self {
+            held,
+            inner,
+            silence,
+        }
+    }
+}
+
+impl<B, P> Body for Passed<B, P>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+    P: Service<(), Response = bool> + Clone,
+{
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let this = self.get_mut();
+        if this.held.wants_flush() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        if let Some(held) = this.held.next() {
+            return Poll::Ready(Some(held));
+        }
+        let Some(inner) = &mut this.inner else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(inner).poll_frame(cx).map_err(Into::into);
+        if let Some(silence) = &mut this.silence {
+            match &polled {
+                Poll::Ready(_) => silence.heard(),
+                Poll::Pending => silence.poll(cx),
+            }
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.held.is_empty() && self.inner.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let held = self.held.len() as u64;
+        let rest = self
+            .inner
+            .as_ref()
+            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
+        let mut hint = SizeHint::new();
+        // An exact length would let a server stop before it asks for the error.
+        if let (Some(upper), false) = (rest.upper(), self.held.breaks()) {
+            hint.set_upper(upper.saturating_add(held));
+        }
+        hint.set_lower(rest.lower().saturating_add(held));
+        hint
+    }
+}
+
+impl<B, P: Service<()>> fmt::Debug for Passed<B, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Passed")
+            .field("held", &self.held)
+            .field("silence", &self.silence)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,156 @@
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use http::{
+    Request, header,
+    uri::{Authority, Scheme},
+};
+
+use super::rounds::Rounds;
+use crate::{body::MAX_BODY, llm::failure::Judgement};
+
+/// What is asked and how often unless the program says otherwise.
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What a layer was told, and what all calls through it know together.
+pub(super) struct Gate<P> {
+    /// Behind a lock, for a probe need not be `Sync`.
+    probe: Arc<Mutex<P>>,
+    pub(super) rounds: Arc<Rounds>,
+    pub(super) every: Duration,
+    pub(super) timeout: Duration,
+    pub(super) patience: Option<Duration>,
+    pub(super) silence: Option<Duration>,
+    pub(super) authority: Option<Authority>,
+    pub(super) judgement: Judgement,
+    pub(super) max_body: usize,
+}
+
+impl<P> Gate<P> {
+    pub(super) fn new(probe: P) -> Self {
+        Self {
+            probe: Arc::new(Mutex::new(probe)),
+            rounds: Arc::default(),
+            every: EVERY,
+            timeout: EVERY,
+            patience: None,
+            silence: None,
+            authority: None,
+            judgement: Judgement::new(),
+            max_body: MAX_BODY,
+        }
+    }
+
+    /// A probe to be made.
+    pub(super) fn probe(&self) -> P
+    where
+        P: Clone,
+    {
+        let probe = self.probe.lock();
+        probe.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the request goes to the upstream that is meant.
+    pub(super) fn applies<B>(&self, request: &Request<B>) -> bool {
+        let Some(meant) = &self.authority else {
+            return true;
+        };
+        match request.uri().authority() {
+            Some(given) => is_same(meant, given, request.uri().scheme()),
+            None => {
+                let host = request.headers().get(header::HOST);
+                let given = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
+                given.is_some_and(|given| is_same(meant, &given, None))
+            }
+        }
+    }
+}
+
+/// Whether both are the same host and port, whoever the user. Where the scheme is not
+/// known, a port that is not named may be that of either.
+fn is_same(meant: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
+    let defaults: &[u16] = match scheme.map(Scheme::as_str) {
+        Some("http") => &[80],
+        Some("https") => &[443],
+        Some(_) => &[],
+        None => &[80, 443],
+    };
+    let is_port = match (meant.port_u16(), given.port_u16()) {
+        (Some(port), None) | (None, Some(port)) => defaults.contains(&port),
+        (meant, given) => meant == given,
+    };
+    is_port && meant.host().eq_ignore_ascii_case(given.host())
+}
+
+/// Not derived: the probe is shared, and need not be `Clone` for it.
+impl<P> Clone for Gate<P> {
+    fn clone(&self) -> Self {
+        Self {
+            probe: Arc::clone(&self.probe),
+            rounds: Arc::clone(&self.rounds),
+            authority: self.authority.clone(),
+            judgement: self.judgement.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<P> fmt::Debug for Gate<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HealthGateLayer")
+            .field("every", &self.every)
+            .field("timeout", &self.timeout)
+            .field("patience", &self.patience)
+            .field("watch_silence", &self.silence)
+            .field("upstream", &self.authority)
+            .field("is_closed", &self.rounds.is_closed())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn applies(meant: &'static str, uri: &str, host: Option<&str>) -> bool {
+        let mut gate = Gate::new(());
+        gate.authority = Some(Authority::from_static(meant));
+        let mut request = Request::get(uri);
+        if let Some(host) = host {
+            request = request.header("host", host);
+        }
+        gate.applies(&request.body(()).unwrap())
+    }
+
+    #[test]
+    fn a_port_that_is_not_named_is_that_of_the_scheme() {
+        assert!(applies("model.local:80", "http://model.local/v1", None));
+        assert!(applies("model.local", "http://model.local:80/v1", None));
+        assert!(applies("model.local:443", "https://model.local/v1", None));
+        assert!(!applies("model.local:80", "https://model.local/v1", None));
+        assert!(!applies("model.local", "http://model.local:8080/v1", None));
+        assert!(!applies("model.local:80", "other://model.local/v1", None));
+        assert!(applies("model.local:80", "/v1", Some("model.local")));
+        assert!(applies("model.local:443", "/v1", Some("model.local")));
+        assert!(!applies("model.local:8080", "/v1", Some("model.local")));
+    }
+
+    #[test]
+    fn a_host_is_the_same_in_any_case() {
+        assert!(applies("Model.local:80", "http://mODEL.local:80/", None));
+        assert!(applies("model.local:80", "/", Some("MODEL.local:80")));
+        assert!(!applies("model.local:80", "http://other.local:80/", None));
+        assert!(!applies("model.local:80", "/", Some("other.local:80")));
+        assert!(!applies("model.local:80", "/", Some("not a host")));
+        assert!(!applies("model.local:80", "/", None));
+    }
+
+    #[test]
+    fn the_user_of_a_uri_is_not_compared() {
+        assert!(applies("model:80", "http://me:secret@model:80/", None));
+        assert!(applies("me@model:80", "http://model:80/", None));
+    }
+}

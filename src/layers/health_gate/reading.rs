@@ -1,0 +1,113 @@
+use std::{
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::SystemTime,
+};
+
+use bytes::Bytes;
+use http::{Response, response::Parts};
+use http_body::Body;
+use tokio::time::{Instant, Sleep};
+use tower_service::Service;
+
+use super::{body::Passed, seat::wait, silence::Silence};
+use crate::{
+    attempt::{ERROR_TIME, MAX_ERROR},
+    body::Held,
+    error::BoxError,
+    llm::failure::{Failure, FailureClass, Judgement},
+};
+
+/// How many frames are taken in one poll: those of nothing, always ready, must
+/// leave others a turn.
+const TURN: usize = 128;
+
+/// The answer of a failure, while it is read to judge it.
+#[derive(Debug)]
+pub(super) struct Reading<B> {
+    parts: Parts,
+    body: Option<B>,
+    held: Held,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// Whether an answer says that the upstream is not ready yet; none if it has to
+/// be read for that.
+pub(super) fn is_loading<B>(answer: &Response<B>) -> Option<bool> {
+    // A layer further in has read and judged it.
+    if let Some(failure) = answer.extensions().get::<Failure>() {
+        return Some(failure.class == FailureClass::NotReady);
+    }
+    let status = answer.status();
+    let fails = status.is_client_error() || status.is_server_error();
+    (!fails).then_some(false)
+}
+
+impl<B> Reading<B> {
+    pub(super) fn new(answer: Response<B>) -> Self {
+        let (parts, body) = answer.into_parts();
+        Self {
+            parts,
+            body: Some(body),
+            held: Held::default(),
+            timer: None,
+        }
+    }
+
+    /// The answer as it came.
+    pub(super) fn into_answer<P: Service<()>>(
+        self,
+        silence: Option<Silence<P>>,
+    ) -> Response<Passed<B, P>> {
+        Response::from_parts(self.parts, Passed::new(self.held, self.body, silence))
+    }
+}
+
+impl<B> Reading<B>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    /// Reads until it can be judged; answers whether the upstream is not ready.
+    pub(super) fn poll(&mut self, judgement: &Judgement, cx: &mut Context<'_>) -> Poll<bool> {
+        let mut turns = 0..TURN;
+        while let Some(body) = self.body.as_mut() {
+            if body.is_end_stream() || self.held.len() >= MAX_ERROR {
+                break;
+            }
+            if turns.next().is_none() {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match Pin::new(body).poll_frame(cx) {
+                Poll::Ready(Some(Ok(frame))) => self.held.push(frame),
+                Poll::Ready(Some(Err(error))) => {
+                    // The status tells enough; how it broke is the caller's.
+                    self.held.broke(error.into());
+                    self.body = None;
+                }
+                Poll::Ready(None) => self.body = None,
+                Poll::Pending => {
+                    let limit = Instant::now() + ERROR_TIME;
+                    let new = || Box::pin(tokio::time::sleep_until(limit));
+                    let timer = self.timer.get_or_insert_with(new).as_mut();
+                    let limit = timer.deadline();
+                    ready!(wait(timer, limit, cx));
+                    break;
+                }
+            }
+        }
+        Poll::Ready(self.judge(judgement))
+    }
+
+    fn judge(&mut self, judgement: &Judgement) -> bool {
+        let whole = self.held.whole();
+        let Parts {
+            status, headers, ..
+        } = &self.parts;
+        #[allow(clippy::disallowed_methods, reason = "retry-after may name a date")]
+        let now = SystemTime::now();
+        let failure = judgement.of_answer(*status, headers, &whole, now);
+        failure.is_some_and(|failure| failure.class == FailureClass::NotReady)
+    }
+}

@@ -1,0 +1,15 @@
+//! The layers, a module each. Their order is in the [front page](crate#order).
+
+pub mod client_disconnect;
+pub mod hard_ceiling;
+pub mod health_gate;
+pub mod loop_guard;
+pub mod model_fallback;
+pub mod progress;
+pub mod pump;
+pub mod response;
+pub mod retry_budget;
+pub mod run;
+pub mod step_timeout;
+pub mod stop_phrase;
+pub mod turn_cap;

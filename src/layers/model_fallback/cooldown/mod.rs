@@ -1,0 +1,18 @@
+//! Leaves a candidate alone that has just failed, for a while.
+
+mod backoff;
+mod handle;
+mod identity;
+mod keys;
+mod watch;
+mod windows;
+
+pub use self::handle::Cooldowns;
+
+#[cfg(test)]
+pub(crate) use self::{
+    backoff::Ladder,
+    keys::Key,
+    windows::{Book, Probing},
+};
+pub(crate) use self::{identity::Cooled, keys::Keys, watch::Watch, windows::State};

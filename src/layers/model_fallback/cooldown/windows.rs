@@ -1,0 +1,163 @@
+use std::{collections::HashMap, time::Duration};
+
+use super::{
+    backoff::Ladder,
+    keys::{Key, Keys},
+};
+use crate::llm::failure::FailureClass;
+
+/// How many windows are remembered.
+const KEYS: usize = 256;
+
+/// What is left alone, and until when. It knows no clock: `now` is the time
+/// since it was made.
+#[derive(Debug, Default)]
+pub(crate) struct Book {
+    entries: HashMap<Key, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    class: FailureClass,
+    /// How many windows there were in a row before this one.
+    strikes: u32,
+    /// When the window began.
+    since: Duration,
+    until: Duration,
+    /// When the upstream was last known to be asked.
+    asked: Duration,
+}
+
+/// How one that is left alone is probed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Probing {
+    /// The least time between two.
+    pub(crate) every: Duration,
+    /// How much of the window may be left.
+    pub(crate) margin: Duration,
+}
+
+/// Whether a candidate may be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    Open,
+    /// It is left alone, but the window is about to end: one call may see
+    /// whether it serves again.
+    Probe,
+    /// It is left alone, for so long yet.
+    Cooling {
+        left: Duration,
+        class: FailureClass,
+    },
+}
+
+impl Entry {
+    /// When it is of no use any more: as long after its window as that was.
+    const fn forgotten(&self) -> Duration {
+        let window = self.until.saturating_sub(self.since);
+        self.until.saturating_add(window)
+    }
+}
+
+impl Book {
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Begins a window, unless one is running: that stays as it is.
+    pub(crate) fn fail(
+        &mut self,
+        keys: &Keys,
+        class: FailureClass,
+        asked: Option<Duration>,
+        ladder: &Ladder,
+        now: Duration,
+    ) {
+        // A row that nobody has continued for as long as its window is over.
+        self.entries.retain(|_, entry| entry.forgotten() > now);
+        let key = keys.of(class);
+        let strikes = match self.entries.get_mut(&key) {
+            Some(entry) if entry.until > now => {
+                entry.asked = now;
+                return;
+            }
+            // In a row are those of one kind alone.
+            Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
+            _ => 0,
+        };
+        let Some(window) = ladder.window(class.cool(), strikes, asked) else {
+            return;
+        };
+        if self.entries.len() >= KEYS && !self.entries.contains_key(&key) {
+            self.forget_one();
+        }
+        let entry = Entry {
+            class,
+            strikes,
+            since: now,
+            until: now.saturating_add(window),
+            asked: now,
+        };
+        self.entries.insert(key, entry);
+    }
+
+    pub(crate) fn state(&self, keys: &Keys, probing: Probing, now: Duration) -> State {
+        let mut state = State::Open;
+        for entry in self.running(keys, now) {
+            let (left, class) = (entry.until - now, entry.class);
+            let probes = left <= probing.margin && now.saturating_sub(entry.asked) >= probing.every;
+            state = match state {
+                State::Cooling { left: longer, .. } if longer >= left => state,
+                State::Open | State::Probe if probes => State::Probe,
+                _ => State::Cooling { left, class },
+            };
+        }
+        state
+    }
+
+    /// A probe is about to be made.
+    pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
+        for key in keys.all() {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.asked = now;
+            }
+        }
+    }
+
+    /// A try that began at `began` serves: windows that began before it end.
+    /// How often it failed in a row is kept until it has served to the end.
+    pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
+        for key in keys.all() {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                if entry.since <= began {
+                    entry.until = entry.until.min(now);
+                }
+            }
+        }
+    }
+
+    /// A try that began at `began` has served to its end.
+    pub(crate) fn succeed(&mut self, keys: &Keys, began: Duration) {
+        for key in keys.all() {
+            if self.entries.get(&key).is_some_and(|it| it.since <= began) {
+                self.entries.remove(&key);
+            }
+        }
+    }
+
+    fn running(&self, keys: &Keys, now: Duration) -> impl Iterator<Item = &Entry> {
+        let entries = keys.all().into_iter();
+        let entries = entries.filter_map(|key| self.entries.get(&key));
+        entries.filter(move |entry| entry.until > now)
+    }
+
+    /// Of callers' accounts there may be any number; they must not push out what
+    /// is known of the program's own.
+    fn forget_one(&mut self) {
+        let entries = self.entries.iter();
+        let worth = |(key, entry): &(&Key, &Entry)| (!key.is_callers, entry.until);
+        if let Some(key) = entries.min_by_key(worth).map(|(key, _)| *key) {
+            self.entries.remove(&key);
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The way that a request takes, before anybody is asked.
+
+use std::sync::Arc;
+
+use super::{policy::Fallbacks, request::Original, route::Route};
+use crate::{
+    attempt::{Candidate, CandidateDialect},
+    error::{BoxError, InvalidRequest},
+    run::Run,
+};
+
+impl Fallbacks {
+    /// Finds the way that the request takes: whom its session stays with, whom
+    /// it names, and the others.
+    pub(super) fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
+        let Some(original) = self.original() else {
+            return;
+        };
+        let candidates = &self.choices.candidates;
+        let (operation, model) = (original.operation(), self.model());
+        let speaks = |at: &usize| candidates[*at].speaks(operation);
+        let mut all = 0..candidates.len();
+        let is_named = |at: &usize| model == Some(candidates[*at].label()) && speaks(at);
+        let named = match &listed {
+            // An empty list leaves the first of all.
+            Some(listed) if listed.is_empty() => {
+                let named = all.clone().find(is_named);
+                named.or_else(|| all.find(speaks))
+            }
+            _ => all.find(is_named),
+        };
+        let sessions = self.choices.sessions.as_ref();
+        // A form names its model itself, to us unknown.
+        let sessions = sessions.filter(|_| original.patchable());
+        let session = sessions.and_then(|sessions| sessions.of(own, model));
+        let served = sessions.and_then(|sessions| sessions.find(session?));
+        let mut route = Route::new(candidates.len(), listed);
+        if let Some(named) = named {
+            route.name(named);
+        }
+        if let Some(served) = served.filter(speaks) {
+            route.prefer(served);
+        }
+        self.route = route;
+        self.session = session;
+    }
+
+    pub(super) fn unspoken(&self) -> BoxError {
+        match self.original() {
+            Some(original) if original.operation().is_some() => {
+                let stops = self.route.stops();
+                let asked: Vec<_> = stops.filter_map(|stop| self.candidate(stop)).collect();
+                unspoken(original, &asked).into()
+            }
+            Some(original) => original.unknown().into(),
+            None => "a request was not read".into(),
+        }
+    }
+}
+
+fn unspoken(original: &Original, candidates: &[&Arc<Candidate>]) -> InvalidRequest {
+    let asked = original
+        .operation()
+        .map_or("any", |operation| CandidateDialect::of(operation).name());
+    let mut spoken: Vec<_> = candidates.iter().map(|it| it.spoken().name()).collect();
+    spoken.dedup();
+    let names: Vec<_> = candidates.iter().map(|it| it.label()).collect();
+    InvalidRequest::new(format!(
+        "the request is in the {asked} dialect, and every candidate ({}) speaks {}",
+        names.join(", "),
+        spoken.join(" or ")
+    ))
+}

@@ -1,0 +1,119 @@
+use std::{any::Any, time::Duration};
+
+use http::{HeaderValue, Request, Response, header, request::Parts};
+
+use crate::{body::ReplayBody, llm::Prompt};
+
+/// How long the head is waited for.
+#[derive(Debug)]
+pub(super) struct Early {
+    after: Duration,
+    /// None before the first wait.
+    at: Option<Duration>,
+}
+
+impl Early {
+    pub(super) const fn new(after: Duration) -> Self {
+        Self { after, at: None }
+    }
+
+    /// When a head is sent that has not come, asked at `now`.
+    pub(super) fn at(&mut self, now: Duration) -> Duration {
+        *self.at.get_or_insert(now.saturating_add(self.after))
+    }
+}
+
+/// Whether the answer to a request is to be a stream of events.
+pub(super) fn wants_stream<B: 'static>(
+    request: Request<B>,
+    streams: Option<fn(&Parts) -> bool>,
+) -> (bool, Request<B>) {
+    let (parts, body) = request.into_parts();
+    let wants = match streams {
+        Some(streams) => streams(&parts),
+        None => says_stream(&body).unwrap_or_else(|| accepts_events_alone(&parts)),
+    };
+    (wants, Request::from_parts(parts, body))
+}
+
+/// Events, and no JSON: a client that takes both says nothing.
+fn accepts_events_alone(parts: &Parts) -> bool {
+    let accepts = |wanted: &[&str]| {
+        let values = parts.headers.get_all(header::ACCEPT).iter();
+        let mut kinds = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+        kinds.any(|kind| {
+            let essence = kind.split(|byte| *byte == b';').next().unwrap_or_default();
+            let essence = essence.trim_ascii();
+            let mut wanted = wanted.iter();
+            wanted.any(|wanted| essence.eq_ignore_ascii_case(wanted.as_bytes()))
+        })
+    };
+    accepts(&["text/event-stream"]) && !accepts(&["application/json", "application/*", "*/*"])
+}
+
+/// None if the body cannot be read, or is no JSON object.
+fn says_stream<B: 'static>(body: &B) -> Option<bool> {
+    let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
+    let prompt = Prompt::read(body.contiguous()?).ok()?;
+    Some(prompt.stream())
+}
+
+/// A head of a stream of events of which nothing is known.
+pub(super) fn head<B>(body: B) -> Response<B> {
+    let mut answer = Response::new(body);
+    let headers = answer.headers_mut();
+    let events = HeaderValue::from_static("text/event-stream");
+    headers.insert(header::CONTENT_TYPE, events);
+    let no_cache = HeaderValue::from_static("no-cache");
+    headers.insert(header::CACHE_CONTROL, no_cache);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wants<B: 'static>(accept: Option<&str>, body: B) -> bool {
+        let mut request = Request::builder();
+        if let Some(accept) = accept {
+            request = request.header("accept", accept);
+        }
+        wants_stream(request.body(body).unwrap(), None).0
+    }
+
+    #[test]
+    fn a_request_for_a_stream_is_told_by_what_it_accepts() {
+        assert!(wants(Some("text/event-stream"), ()));
+        assert!(wants(Some("text/plain, Text/Event-Stream;q=0.5"), ()));
+        assert!(!wants(Some("application/json, text/event-stream"), ()));
+        assert!(!wants(Some("text/event-stream, */*;q=0.1"), ()));
+        assert!(!wants(Some("application/json"), ()));
+        assert!(!wants(Some("text/event-streams"), ()));
+        assert!(!wants(None, ()));
+    }
+
+    #[test]
+    fn its_body_decides_if_that_is_at_hand() {
+        let streams = r#"{"model":"m","stream":true}"#;
+        assert!(wants(None, ReplayBody::from(streams)));
+        assert!(wants(Some("application/json"), ReplayBody::from(streams)));
+        assert!(!wants(None, ReplayBody::from(r#"{"stream":false}"#)));
+        let events = Some("text/event-stream");
+        assert!(!wants(events, ReplayBody::from(r#"{"stream":false}"#)));
+        assert!(wants(events, ReplayBody::default()), "it says nothing");
+        assert!(!wants(None, ReplayBody::from(r#"{"a":{"stream":true}}"#)));
+        assert!(!wants(None, ReplayBody::from("stream")));
+        assert!(!wants(None, streams.to_owned()), "it is not read");
+    }
+
+    #[test]
+    fn the_program_knows_better() {
+        let streams = |parts: &Parts| parts.uri.path() == "/stream";
+        let ask = |path: &str| {
+            let request = Request::get(path).header("accept", "text/event-stream");
+            wants_stream(request.body(()).unwrap(), Some(streams)).0
+        };
+        assert!(ask("/stream"));
+        assert!(!ask("/other"));
+    }
+}

@@ -1,0 +1,163 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use pin_project_lite::pin_project;
+
+use super::{
+    body::ProgressBody,
+    early::{self, Early},
+    outlet::Outlet,
+    pulse::Pulse,
+};
+use crate::{error::BoxError, run::Turn, supervise::Facts};
+
+pin_project! {
+    /// The response future of [`Progress`](crate::layers::progress::Progress).
+    ///
+    /// # Errors
+    ///
+    /// The inner error.
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ProgressFuture<F> {
+        // None once it is over.
+        #[pin]
+        call: Option<Calling<F>>,
+        state: Option<State>,
+    }
+
+    impl<F> PinnedDrop for ProgressFuture<F> {
+        fn drop(this: Pin<&mut Self>) {
+            let mut this = this.project();
+            this.call.set(None);
+            if let Some(state) = this.state {
+                state.pulse.release();
+            }
+        }
+    }
+}
+
+pin_project! {
+    #[project = CallingProj]
+    #[derive(Debug)]
+    enum Calling<F> {
+        Here { #[pin] call: F },
+        // The body may have to go on with it.
+        Boxed { call: Option<Pin<Box<F>>>, early: Early },
+    }
+}
+
+/// What goes from the future into the body.
+#[derive(Debug)]
+struct State {
+    pulse: Pulse,
+    facts: Facts,
+}
+
+impl<F> ProgressFuture<F> {
+    pub(super) fn new(call: F, pulse: Pulse, facts: Facts, early: Option<Early>) -> Self {
+        let call = match early {
+            None => Calling::Here { call },
+            Some(early) => Calling::Boxed {
+                call: Some(Box::pin(call)),
+                early,
+            },
+        };
+        Self {
+            call: Some(call),
+            state: Some(State { pulse, facts }),
+        }
+    }
+}
+
+impl State {
+    /// A head before there is one; the body goes on with the call.
+    fn answer_early<F, B: Body>(self, call: Pin<Box<F>>) -> Response<ProgressBody<F, B>> {
+        let Self { pulse, facts } = self;
+        let outlet = Outlet::early(&pulse.layer);
+        let judged = outlet.judged().clone();
+        let run = pulse.call().cloned();
+        let mut answer = early::head(ProgressBody::calling(call, pulse, facts, outlet));
+        answer.extensions_mut().insert(judged);
+        if let Some(run) = run {
+            answer.extensions_mut().insert(run);
+        }
+        answer
+    }
+}
+
+impl<F, B, E> Future for ProgressFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body<Data = Bytes>,
+    B::Error: Into<BoxError>,
+{
+    type Output = Result<Response<ProgressBody<F, B>>, BoxError>;
+
+    /// # Panics
+    ///
+    /// If polled again after it was ready.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let (Some(calling), Some(state)) = (this.call.as_mut().as_pin_mut(), this.state.as_mut())
+        else {
+            panic!("a response future was polled after it was ready");
+        };
+        let pulse = &mut state.pulse;
+        let turn = Turn::enter(cx.waker(), pulse.clock());
+        let mut early = None;
+        let polled = match calling.project() {
+            CallingProj::Here { call } => call.poll(cx),
+            CallingProj::Boxed {
+                call: slot,
+                early: head,
+            } => {
+                let polled = match slot {
+                    Some(call) => call.as_mut().poll(cx),
+                    None => Poll::Pending,
+                };
+                early = Some((slot, head));
+                polled
+            }
+        };
+        let answer = match polled {
+            Poll::Ready(answer) => answer,
+            Poll::Pending => {
+                let now = pulse.now(&turn);
+                let at = early.as_mut().map(|(_, head)| head.at(now));
+                let is_due = at.is_some_and(|at| at <= now) && pulse.is_live(&turn);
+                let call = early.and_then(|(slot, _)| slot.take_if(|_| is_due));
+                let Some(call) = call else {
+                    // There is no stream yet that a comment could go into.
+                    let _ = pulse.pending(&turn, None, at, cx);
+                    return Poll::Pending;
+                };
+                drop(turn);
+                this.call.set(None);
+                let Some(state) = this.state.take() else {
+                    return Poll::Pending;
+                };
+                return Poll::Ready(Ok(state.answer_early(call)));
+            }
+        };
+        drop(turn);
+        this.call.set(None);
+        let Some(State { mut pulse, facts }) = this.state.take() else {
+            panic!("a response future was polled after it was ready");
+        };
+        match answer {
+            Ok(answer) => Poll::Ready(Ok(ProgressBody::wrap(answer, pulse, facts))),
+            Err(error) => {
+                pulse.release();
+                Poll::Ready(Err(error.into()))
+            }
+        }
+    }
+}

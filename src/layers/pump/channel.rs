@@ -1,0 +1,160 @@
+use std::{
+    error::Error,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body::{Body, Frame, SizeHint};
+use tokio::{
+    sync::{mpsc, oneshot},
+    task::AbortHandle,
+};
+
+use crate::{error::BoxError, run::Run};
+
+/// The task of a pump ended without a word: the inner service panicked, or the
+/// runtime is shutting down.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PumpStopped;
+
+impl fmt::Display for PumpStopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("task of the call stopped without an answer")
+    }
+}
+
+impl Error for PumpStopped {}
+
+/// The head of an answer as it comes out of the task.
+pub(super) type Head = Result<Response<Hint>, BoxError>;
+
+/// What a body said of itself before its first frame.
+#[derive(Clone, Debug)]
+pub(super) struct Hint {
+    pub(super) size: SizeHint,
+    pub(super) ended: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) frame: Frame<Bytes>,
+    /// The body said that nothing comes after this frame.
+    pub(super) last: bool,
+}
+
+/// How the frames ended. It needs no room in the channel.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcome(Arc<Mutex<Option<Result<(), BoxError>>>>);
+
+impl Outcome {
+    pub(super) fn set(&self, outcome: Result<(), BoxError>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    }
+
+    fn take(&self) -> Option<Result<(), BoxError>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+/// Aborts the task when the reader is dropped, unless it is to read on.
+#[derive(Debug)]
+pub(super) struct AbortOnDrop {
+    task: AbortHandle,
+    /// The node, if the task drains.
+    drains: Option<Run>,
+}
+
+impl AbortOnDrop {
+    pub(super) const fn new(task: AbortHandle, drains: Option<Run>) -> Self {
+        Self { task, drains }
+    }
+}
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        let reads_on = |run: &Run| run.node().is_draining() && !run.node().is_over();
+        if !self.drains.as_ref().is_some_and(reads_on) {
+            self.task.abort();
+        }
+    }
+}
+
+/// The reader's end before the head.
+#[derive(Debug)]
+pub struct Waiting {
+    pub(super) head: oneshot::Receiver<Head>,
+    pub(super) reader: Option<Reader>,
+}
+
+/// The reader's end after it.
+#[derive(Debug)]
+pub struct Reader {
+    pub(super) frames: mpsc::Receiver<Piece>,
+    pub(super) outcome: Outcome,
+    pub(super) size: SizeHint,
+    pub(super) ended: bool,
+    pub(super) _task: AbortOnDrop,
+}
+
+impl Future for Waiting {
+    type Output = Result<Response<Reader>, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let head = match ready!(Pin::new(&mut self.head).poll(cx)) {
+            Ok(head) => head?,
+            Err(_) => return Poll::Ready(Err(PumpStopped.into())),
+        };
+        let (parts, hint) = head.into_parts();
+        let Some(mut reader) = self.reader.take() else {
+            return Poll::Ready(Err(PumpStopped.into()));
+        };
+        reader.size = hint.size;
+        reader.ended = hint.ended;
+        Poll::Ready(Ok(Response::from_parts(parts, reader)))
+    }
+}
+
+impl Body for Reader {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let Some(Piece { frame, last }) = ready!(self.frames.poll_recv(cx)) else {
+            if self.ended {
+                return Poll::Ready(None);
+            }
+            self.ended = true;
+            let outcome = self
+                .outcome
+                .take()
+                .unwrap_or_else(|| Err(PumpStopped.into()));
+            return Poll::Ready(outcome.err().map(Err));
+        };
+        self.ended = last;
+        if let (Some(data), Some(left)) = (frame.data_ref(), self.size.exact()) {
+            self.size = SizeHint::with_exact(left.saturating_sub(data.len() as u64));
+        }
+        Poll::Ready(Some(Ok(frame)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.ended
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match (self.ended, self.size.exact()) {
+            (true, _) => SizeHint::with_exact(0),
+            (false, Some(_)) => self.size,
+            (false, None) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,121 @@
+use std::{
+    future::Future,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, SizeHint};
+use tokio::sync::{mpsc, oneshot};
+use tower_service::Service;
+use tracing::Instrument;
+
+use super::{
+    channel::{AbortOnDrop, Outcome, Reader, Waiting},
+    policy::{PumpPolicy, Reads},
+    task::{Working, Writer, pump},
+};
+use crate::{
+    error::BoxError,
+    run::{Run, TaskGuard},
+    supervise::{Entry, SupervisedBody, SupervisedFuture},
+};
+
+/// The service of a [`PumpLayer`](crate::layers::pump::PumpLayer).
+#[derive(Clone, Copy, Debug)]
+pub struct Pump<S> {
+    inner: S,
+    frames: usize,
+    drain: Option<Duration>,
+}
+
+impl<S> Pump<S> {
+    pub(super) const fn new(inner: S, frames: usize, drain: Option<Duration>) -> Self {
+        Self {
+            inner,
+            frames,
+            drain,
+        }
+    }
+}
+
+/// The response future of [`Pump`]: the reader's end of its task.
+pub type PumpFuture = SupervisedFuture<Waiting, PumpPolicy>;
+
+/// The response body of [`Pump`]: the reader's end of its task.
+pub type PumpBody = SupervisedBody<Reader, PumpPolicy>;
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<PumpBody>;
+    type Error = BoxError;
+    type Future = PumpFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let entry = Entry::of(&mut request);
+        // What the task waits for is the end of the found node. What the drop
+        // ends, or closes, is that node too.
+        let policy = PumpPolicy::new(self.drain);
+        let run = entry.run.clone();
+        let (frames, drains) = (self.frames, self.drain.is_some());
+        SupervisedFuture::new(entry, policy, request, |request| {
+            if !drains {
+                return start(self.inner.call(request), run, frames, drains);
+            }
+            let within = Entry {
+                run: run.clone(),
+                owns: false,
+            };
+            let inner = &mut self.inner;
+            let call = SupervisedFuture::new(within, Reads, request, |request| inner.call(request));
+            start(call, run, frames, drains)
+        })
+    }
+}
+
+fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> Waiting
+where
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+    E: Into<BoxError> + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (head, waiting) = oneshot::channel();
+    let (frames, reader) = mpsc::channel(capacity);
+    let outcome = Outcome::default();
+    let working = TaskGuard::new(run.clone());
+    let reading = drains.then(|| run.clone());
+    let writer = Writer {
+        run,
+        drains,
+        head,
+        frames,
+        outcome: outcome.clone(),
+    };
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the pump is the layer that spawns"
+    )]
+    let task = tokio::spawn(Working::new(pump(call, writer), working).in_current_span());
+    Waiting {
+        head: waiting,
+        reader: Some(Reader {
+            frames: reader,
+            outcome,
+            size: SizeHint::default(),
+            ended: false,
+            _task: AbortOnDrop::new(task.abort_handle(), reading),
+        }),
+    }
+}

@@ -1,0 +1,87 @@
+use std::{fmt, sync::Arc};
+
+use http::{HeaderName, HeaderValue, request::Parts};
+
+use crate::{
+    registry::Owner,
+    run::{InvalidRunId, RunId},
+};
+
+type Read<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+
+/// Where an id comes from.
+#[derive(Clone)]
+pub(super) enum Source {
+    Header(HeaderName),
+    By(Read<Option<String>>),
+}
+
+/// Where the owner comes from.
+#[derive(Clone)]
+pub(super) enum OwnerSource {
+    Credential,
+    By(Read<Owner>),
+}
+
+/// The headers that hold a caller's credential; the first that is there counts.
+const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
+
+impl Source {
+    pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
+        match self {
+            Self::Header(name) => match parts.headers.get(name) {
+                // Bytes that are no text have no valid id in them either.
+                Some(value) => value.to_str().unwrap_or(" ").parse().map(Some),
+                None => Ok(None),
+            },
+            Self::By(read) => read(parts).map(|id| id.parse()).transpose(),
+        }
+    }
+}
+
+impl OwnerSource {
+    pub(super) fn read(&self, parts: &Parts) -> Owner {
+        match self {
+            Self::Credential => {
+                let mut found = CREDENTIALS
+                    .iter()
+                    .filter_map(|name| parts.headers.get(*name));
+                // Callers without one are not the program: its runs are not
+                // theirs.
+                found
+                    .next()
+                    .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
+            }
+            Self::By(read) => read(parts),
+        }
+    }
+}
+
+/// The key itself: what comes after `Bearer` or another scheme, if that is there.
+/// Letter case and spaces are free in it, and one key would be many owners.
+fn key_in(value: &HeaderValue) -> &[u8] {
+    let value = value.as_bytes().trim_ascii();
+    let mut words = value.splitn(2, u8::is_ascii_whitespace);
+    match (words.next(), words.next()) {
+        (Some(_scheme), Some(key)) => key.trim_ascii_start(),
+        _ => value,
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "Header({name})"),
+            Self::By(_) => f.write_str("By(..)"),
+        }
+    }
+}
+
+impl fmt::Debug for OwnerSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Credential => "Credential",
+            Self::By(_) => "By(..)",
+        })
+    }
+}

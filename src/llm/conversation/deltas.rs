@@ -1,0 +1,231 @@
+//! Calls that come in the events of a stream, in parts.
+
+use memchr::memmem;
+
+use super::{
+    digest::canonical,
+    item::{Called, Event, Item, ToolCall, identify},
+};
+use crate::llm::{
+    json::{Read, Scanner, Text},
+    sse::Event as SseEvent,
+};
+
+/// How many calls of one answer are read.
+pub(super) const CALLS: usize = 128;
+
+/// The longest arguments that are read from parts, in bytes. A call with longer
+/// ones is left to the request that repeats it.
+const ARGUMENTS: usize = 64 * 1024;
+
+/// The longest name of a tool, in bytes; the APIs allow 64 or 128.
+const NAME: usize = 1024;
+
+/// A call that comes in parts.
+#[derive(Debug, Default)]
+pub(super) struct Open {
+    /// The choice, and the number in it.
+    at: (u64, u64),
+    id: Option<u64>,
+    name: Vec<u8>,
+    arguments: Vec<u8>,
+    too_long: bool,
+}
+
+/// The parts of an event, of whichever API it is.
+#[derive(Default)]
+struct Parts<'a> {
+    kind: Option<Text<'a>>,
+    index: u64,
+    choices: Option<&'a [u8]>,
+    item: Option<&'a [u8]>,
+    block: Option<&'a [u8]>,
+    delta: Option<&'a [u8]>,
+}
+
+impl Open {
+    fn append(&mut self, id: Option<Text<'_>>, name: Option<Text<'_>>, part: Option<&[u8]>) {
+        self.id = identify(id).or(self.id);
+        let name = name.filter(|name| !name.is_empty());
+        if let Some(name) = name {
+            // Said once by most, and again with every part by some.
+            self.name = name.decoded().into_owned();
+            self.name.truncate(NAME);
+        }
+        let Some(part) = part else { return };
+        // As text everywhere but where it begins, as an object, with Anthropic.
+        let text = Scanner::new(part).text().ok().flatten();
+        let part = text.map_or(part.into(), Text::decoded);
+        self.too_long |= self.arguments.len() + part.len() > ARGUMENTS;
+        if !self.too_long {
+            self.arguments.extend_from_slice(&part);
+        }
+    }
+
+    pub(super) fn close(self) -> Option<Called> {
+        let known = !self.too_long && !self.name.is_empty();
+        known.then(|| ToolCall {
+            id: self.id,
+            name: self.name.into(),
+            arguments: canonical(&self.arguments),
+        })
+    }
+}
+
+/// Keeps a call, while there is room.
+pub(super) fn owned(event: Event<'_>, calls: &mut Vec<Called>) {
+    if let Event::Call(call) = event {
+        if calls.len() < CALLS && call.name.len() <= NAME {
+            calls.push(ToolCall {
+                name: call.name.into_owned().into(),
+                ..call
+            });
+        }
+    }
+}
+
+/// Whether an event may speak of tools: most are text, and need not be read.
+fn speaks_of_tools(event: &SseEvent<'_>, open: &[Open]) -> bool {
+    let says = |words: &[u8]| memmem::find(event.data, words).is_some();
+    says(b"tool_")
+        || says(b"function_call")
+        || !open.is_empty() && (says(b"_json") || says(b"content_block_stop"))
+}
+
+pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<Open>, calls: &mut Vec<Called>) {
+    if !speaks_of_tools(event, open) {
+        return;
+    }
+    let mut parts = Parts::default();
+    let read = Scanner::document(event.data, |json, key| {
+        match key {
+            b"type" => parts.kind = json.text()?,
+            b"index" => parts.index = json.integer()?.unwrap_or_default(),
+            b"choices" => parts.choices = Some(json.span()?),
+            b"item" => parts.item = Some(json.span()?),
+            b"content_block" => parts.block = Some(json.span()?),
+            b"delta" => parts.delta = Some(json.span()?),
+            _ => json.skip()?,
+        }
+        Ok(())
+    });
+    if read.is_err() {
+        return;
+    }
+    let at = (0, parts.index);
+    let is = |word: &[u8]| parts.kind.is_some_and(|kind| kind.is(word));
+    if let Some(choices) = parts.choices {
+        let _ = read_choices(choices, open);
+    } else if is(b"response.output_item.done") {
+        if let Some(item) = read_item(parts.item) {
+            item.tell(&mut |event| owned(event, calls));
+        }
+    } else if is(b"content_block_start") {
+        // The input at the start is a place holder, unless nothing follows it.
+        if let Some(block) = read_item(parts.block).filter(Item::is_tool_use) {
+            let (id, name, input) = block.parts();
+            let input = input.filter(|input| canonical(input) != canonical(b"{}"));
+            if let Some(call) = opened(open, at) {
+                call.append(id, name, input);
+            }
+        }
+    } else if is(b"content_block_delta") {
+        let part = parts.delta.and_then(|delta| partial_json(delta).ok()?);
+        if let Some(call) = open.iter_mut().find(|call| call.at == at) {
+            call.append(None, None, part);
+        }
+    } else if is(b"content_block_stop") {
+        if let Some(place) = open.iter().position(|call| call.at == at) {
+            let closed = open.remove(place).close();
+            if let Some(call) = closed.filter(|_| calls.len() < CALLS) {
+                calls.push(call);
+            }
+        }
+    }
+}
+
+fn read_item(span: Option<&[u8]>) -> Option<Item<'_>> {
+    Item::read(&mut Scanner::new(span?)).ok()
+}
+
+fn partial_json(delta: &[u8]) -> Read<Option<&[u8]>> {
+    let mut part = None;
+    Scanner::document(delta, |json, key| match key {
+        b"partial_json" => json.span().map(|span| part = Some(span)),
+        _ => json.skip(),
+    })?;
+    Ok(part)
+}
+
+/// The parts of calls in a chat's chunk.
+fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Read<()> {
+    let on_choice = |json: &mut Scanner<'_>| {
+        let (mut choice, mut delta) = (0, None);
+        json.object(|json, key| {
+            match key {
+                b"index" => choice = json.integer()?.unwrap_or_default(),
+                b"delta" => delta = Some(json.span()?),
+                _ => json.skip()?,
+            }
+            Ok(())
+        })?;
+        read_delta(choice, delta.unwrap_or(b"{}"), open)
+    };
+    Scanner::new(choices).array(on_choice).map(drop)
+}
+
+fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<Open>) -> Read<()> {
+    Scanner::document(delta, |json, key| match key {
+        b"tool_calls" => {
+            let mut number = 0;
+            json.array(|json| {
+                let (mut index, mut id, mut function) = (number, None, None);
+                json.object(|json, key| {
+                    match key {
+                        b"index" => index = json.integer()?.unwrap_or(number),
+                        b"id" => id = json.text()?,
+                        b"function" | b"custom" => function = Some(json.span()?),
+                        _ => json.skip()?,
+                    }
+                    Ok(())
+                })?;
+                number += 1;
+                append(open, (choice, index), id, function)
+            })
+            .map(drop)
+        }
+        b"function_call" => {
+            let function = json.span()?;
+            append(open, (choice, 0), None, Some(function))
+        }
+        _ => json.skip(),
+    })
+}
+
+fn append(
+    open: &mut Vec<Open>,
+    at: (u64, u64),
+    id: Option<Text<'_>>,
+    function: Option<&[u8]>,
+) -> Read<()> {
+    let function = function.unwrap_or(b"{}");
+    let (_, name, arguments) = Item::read(&mut Scanner::new(function))?.parts();
+    if let Some(call) = opened(open, at) {
+        call.append(id, name, arguments);
+    }
+    Ok(())
+}
+
+fn opened(open: &mut Vec<Open>, at: (u64, u64)) -> Option<&mut Open> {
+    if let Some(place) = open.iter().position(|call| call.at == at) {
+        return open.get_mut(place);
+    }
+    if open.len() >= CALLS {
+        return None;
+    }
+    open.push(Open {
+        at,
+        ..Open::default()
+    });
+    open.last_mut()
+}

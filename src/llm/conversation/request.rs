@@ -1,0 +1,287 @@
+use std::collections::VecDeque;
+
+use super::{
+    digest::digest,
+    item::{Event, Item, Kind, each},
+};
+use crate::llm::{
+    dialect::Dialect,
+    json::{Read, Scanner, Text},
+};
+
+/// Under which key a request keeps the conversation.
+const CHAT: &[u8] = b"messages";
+const RESPONSES: &[u8] = b"input";
+
+/// How many places are remembered. A client that moves a mark for caching changes
+/// the last messages of a request in the next; those before stay as they are.
+const PLACES: usize = 8;
+
+/// How much of what is new is told at least, the latest; twice as much at most.
+const EVENTS: usize = 512;
+
+/// The longest text that is read as a whole, in bytes.
+const TEXT: usize = 1024;
+
+/// Where a message of a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Behind it, counted from the bracket that opens the array.
+    end: usize,
+    len: usize,
+    digest: u64,
+}
+
+/// What a request says of the conversation so far.
+#[derive(Debug, Default)]
+pub(crate) struct History<'a> {
+    /// What was said, from where the reading began.
+    pub(crate) events: Vec<Event<'a>>,
+    /// The names of the tools that it declares.
+    pub(crate) tools: Vec<u64>,
+    /// It declares more than that, in words that are not read.
+    pub(crate) more_tools: bool,
+    /// Where its last messages end, the oldest first.
+    pub(crate) places: VecDeque<Place>,
+    /// At which of the places that were given the reading began.
+    pub(crate) from: Option<Place>,
+    /// What came before is known to the provider, by a name.
+    pub(crate) continues: bool,
+    /// A stream is asked for.
+    pub(crate) streams: bool,
+    /// It has the keys of Anthropic's, or of the Responses API.
+    pub(crate) is_anthropic: bool,
+    pub(crate) is_responses: bool,
+    model: Option<Text<'a>>,
+    /// How many messages were walked.
+    pub(crate) walked: usize,
+    /// The content of the last message, if a user said it.
+    said: Option<&'a [u8]>,
+}
+
+/// A message of the array, in offsets of the body.
+struct Message {
+    start: usize,
+    end: usize,
+}
+
+impl<'a> History<'a> {
+    /// Reads a request's body, from the last of `places` that is still there: what
+    /// `dialect` calls the conversation, and no other key, which an upstream would
+    /// not read either. None if it holds none.
+    pub(crate) fn read(
+        dialect: &Dialect,
+        body: &'a [u8],
+        places: &VecDeque<Place>,
+    ) -> Option<Self> {
+        let of = |key| Self::under(key, body, places);
+        match dialect {
+            Dialect::OpenAiChat | Dialect::Anthropic => of(CHAT),
+            Dialect::OpenAiResponses => of(RESPONSES),
+            _ => match (of(CHAT), of(RESPONSES)) {
+                (Some(_), Some(responses)) if responses.acts() => Self::both(body),
+                (Some(chat), Some(_)) => Some(Self {
+                    is_responses: true,
+                    ..chat
+                }),
+                (chat, responses) => chat.or(responses),
+            },
+        }
+    }
+
+    /// It says of tools.
+    fn acts(&self) -> bool {
+        self.events.iter().any(Event::is_of_tools)
+    }
+
+    /// Of a request that may be either, all that it says.
+    fn both(body: &'a [u8]) -> Option<Self> {
+        let whole = |key| Self::under(key, body, &VecDeque::new());
+        let mut history = whole(CHAT)?;
+        let other = whole(RESPONSES)?;
+        // What one says ends nothing of the other.
+        let acts = other.events.into_iter().filter(Event::is_of_tools);
+        history.events.extend(acts);
+        history.places.clear();
+        history.is_responses = true;
+        Some(history)
+    }
+
+    fn under(key: &[u8], body: &'a [u8], places: &VecDeque<Place>) -> Option<Self> {
+        let whole = || Self::walk(key, body, &VecDeque::new()).ok()?;
+        match Self::walk(key, body, places) {
+            // It holds what is new alone, which may say the same as before.
+            Ok(Some(history)) if history.continues => {
+                let mut history = whole()
+                    .filter(|_| history.from.is_some())
+                    .unwrap_or(history);
+                history.places.clear();
+                Some(history)
+            }
+            Ok(history) => history,
+            // The same bytes at the same place, and no message ends there.
+            Err(()) => whole(),
+        }
+    }
+
+    fn walk(
+        conversation: &[u8],
+        body: &'a [u8],
+        places: &VecDeque<Place>,
+    ) -> Result<Option<Self>, ()> {
+        let mut history = Self {
+            is_responses: conversation == RESPONSES,
+            ..Self::default()
+        };
+        let mut found = false;
+        let read = Scanner::document(body, |json, key| {
+            match key {
+                _ if key == conversation => {
+                    found = true;
+                    history.messages(body, json, places)?;
+                }
+                b"tools" | b"functions" => history.declared(json.span()?),
+                b"previous_response_id" | b"conversation" => {
+                    history.continues = json.filled()?;
+                }
+                b"model" => history.model = json.text()?,
+                b"stream" => history.streams = json.span()? == b"true",
+                b"system" | b"anthropic_version" => {
+                    history.is_anthropic = true;
+                    json.skip()?;
+                }
+                _ => json.skip()?,
+            }
+            Ok(())
+        });
+        match read {
+            Ok(()) => Ok(found.then_some(history)),
+            Err(_) if history.from.is_some() => Err(()),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn messages(
+        &mut self,
+        body: &'a [u8],
+        json: &mut Scanner<'a>,
+        places: &VecDeque<Place>,
+    ) -> Read<()> {
+        // Of two equal keys the last counts.
+        self.events.clear();
+        self.said = None;
+        if json.first()? != b'[' {
+            let text = json.span()?;
+            if text.starts_with(b"\"") {
+                self.events.push(Event::Said);
+                self.said = Some(text);
+            }
+            return Ok(());
+        }
+        let start = json.position();
+        let still = |place: &&Place| place.is_in(&body[start..]);
+        self.from = places.iter().rfind(still).copied();
+        let mut last = VecDeque::new();
+        let on_message = |json: &mut Scanner<'a>| {
+            json.first()?;
+            let from = json.position();
+            let item = Item::read(json)?;
+            let kind = item.tell(&mut |event| {
+                if self.events.len() >= 2 * EVENTS {
+                    self.events.drain(..EVENTS);
+                }
+                self.events.push(event);
+            });
+            match kind {
+                Kind::Said(content) => self.said = content,
+                Kind::Work => self.said = None,
+                Kind::Other => {}
+            }
+            self.walked += 1;
+            if last.len() == PLACES {
+                last.pop_front();
+            }
+            last.push_back(Message {
+                start: from,
+                end: json.position(),
+            });
+            Ok(())
+        };
+        match self.from {
+            Some(place) => json.resume(start + place.end, on_message)?,
+            None => drop(json.array(on_message)?),
+        }
+        let known = |place: &&Place| self.from.is_some_and(|from| place.end <= from.end);
+        self.places = places.iter().filter(known).copied().collect();
+        let new = last.iter().map(|message| Place {
+            end: message.end - start,
+            len: message.end - message.start,
+            digest: digest(&body[message.start..message.end]),
+        });
+        self.places.extend(new);
+        let surplus = self.places.len().saturating_sub(PLACES);
+        self.places.drain(..surplus);
+        Ok(())
+    }
+
+    fn declared(&mut self, tools: &'a [u8]) {
+        each(Some(tools), |tool| {
+            let (_, name, _) = tool.parts();
+            let nested = |function: &'a [u8]| {
+                let item = Item::read(&mut Scanner::new(function)).ok()?;
+                item.parts().1
+            };
+            let name = name.or_else(|| nested(tool.function_part()?));
+            match name {
+                Some(name) => self.tools.push(digest(&*name.decoded())),
+                None => self.more_tools = true,
+            }
+        });
+    }
+
+    /// The latest of what was said, from where the reading began.
+    pub(crate) fn latest(&self) -> &[Event<'a>] {
+        let surplus = self.events.len().saturating_sub(EVENTS);
+        &self.events[surplus..]
+    }
+
+    /// The model that is asked for.
+    pub(crate) fn model(&self) -> String {
+        let model = self.model.map(Text::decoded).unwrap_or_default();
+        String::from_utf8_lossy(&model).into_owned()
+    }
+
+    /// The text of the last message, if a user said it, it is text alone, and it
+    /// is not longer than a kilobyte.
+    pub(crate) fn said(&self) -> Option<String> {
+        let said = self.said?;
+        let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
+        let of = |span: &[u8]| decoded(Scanner::new(span).text().ok()??);
+        if said.len() > 8 * TEXT {
+            return None;
+        }
+        let text = if said.starts_with(b"[") {
+            let mut whole = Some(String::new());
+            each(Some(said), |block| {
+                let text = block.text_of().and_then(of);
+                whole = whole.take().zip(text).map(|(whole, text)| whole + &text);
+            });
+            whole
+        } else {
+            of(said)
+        };
+        text.filter(|text| text.len() <= TEXT)
+    }
+}
+
+impl Place {
+    /// Whether the message is where it was, in an array that starts here.
+    fn is_in(&self, array: &[u8]) -> bool {
+        let Some(start) = self.end.checked_sub(self.len) else {
+            return false;
+        };
+        array
+            .get(start..self.end)
+            .is_some_and(|message| digest(message) == self.digest)
+    }
+}

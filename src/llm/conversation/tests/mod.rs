@@ -1,0 +1,36 @@
+mod answers;
+mod any;
+mod canonical;
+mod histories;
+mod linear;
+
+use std::collections::VecDeque;
+
+use super::{digest::digest, item::Event, request::History};
+use crate::llm::dialect::Dialect;
+
+/// What is said in a body, in words: calls as `name(id)`, results as `=id`.
+fn said(body: &str) -> Vec<String> {
+    let history = History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new());
+    history.map(|history| words(&history)).unwrap_or_default()
+}
+
+fn words(history: &History<'_>) -> Vec<String> {
+    let known = |id: &Option<u64>| {
+        let ids = ["a", "b", "c", "d"];
+        let found = ids
+            .into_iter()
+            .find(|it| Some(digest(it.as_bytes())) == *id);
+        found.unwrap_or(if id.is_some() { "?" } else { "-" })
+    };
+    let event = |event: &Event<'_>| match event {
+        Event::Call(call) => {
+            let name = String::from_utf8_lossy(&call.name);
+            format!("{name}({})", known(&call.id))
+        }
+        Event::Result { id, .. } => format!("={}", known(id)),
+        Event::Said => "said".to_owned(),
+        Event::Answered => "answered".to_owned(),
+    };
+    history.events.iter().map(event).collect()
+}

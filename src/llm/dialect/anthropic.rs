@@ -1,0 +1,219 @@
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::{grammar::Grammar, state::StreamState};
+use crate::llm::{
+    json::{Read, Scanner, Text},
+    sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
+};
+
+#[derive(Debug)]
+pub(crate) struct Anthropic;
+
+/// One event, read but not yet believed: it may turn out to be malformed at its end.
+#[derive(Default)]
+struct Message<'a> {
+    kind: Option<Text<'a>>,
+    is_error: bool,
+    delta: Delta<'a>,
+    block: Option<&'a [u8]>,
+    message: Option<&'a [u8]>,
+    usage: Tokens,
+}
+
+#[derive(Default)]
+struct Delta<'a> {
+    kind: Option<Text<'a>>,
+    stop: Option<Text<'a>>,
+    /// It is an object that carries nothing.
+    empty: bool,
+}
+
+// What a delta carries, a bit each, so that the last of two equal keys wins.
+const TEXT: u32 = 1;
+const THINKING: u32 = 1 << 1;
+const SIGNATURE: u32 = 1 << 2;
+const PARTIAL_JSON: u32 = 1 << 3;
+const CITATION: u32 = 1 << 4;
+const UNKNOWN: u32 = 1 << 5;
+
+#[derive(Default)]
+struct Tokens {
+    input: Option<u64>,
+    output: Option<u64>,
+}
+
+impl Grammar for Anthropic {
+    fn name(&self) -> &'static str {
+        "anthropic"
+    }
+
+    #[inline]
+    fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+        let mut message = Message::default();
+        if message.read(event.data).is_err() {
+            if !event.is_blank() {
+                return EventKind::Progress.into();
+            }
+            if event.name.is_empty() && !event.oversized {
+                return EventKind::Life.into();
+            }
+            message = Message::default();
+        }
+        message.report(event, stream)
+    }
+
+    fn error_body(&self, error: &ErrorInfo<'_>) -> Bytes {
+        anthropic_body(error)
+    }
+}
+
+impl<'a> Message<'a> {
+    #[inline]
+    fn read(&mut self, data: &'a [u8]) -> Read<()> {
+        Scanner::document(data, |json, key| {
+            match key {
+                b"type" => self.kind = json.text()?,
+                b"delta" => self.delta = Delta::read(json)?,
+                b"content_block" => self.block = Some(json.span()?),
+                b"message" => self.message = Some(json.span()?),
+                b"usage" => self.usage = Tokens::read(json)?,
+                b"error" => self.is_error = json.is_error()?,
+                _ => json.skip()?,
+            }
+            Ok(())
+        })
+    }
+
+    #[inline]
+    fn report(self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+        let kind = match &*self.kind.map_or(Cow::Borrowed(event.name), Text::decoded) {
+            // An upstream may send these for ever, as it may send pings.
+            b"content_block_delta" if self.delta.empty => EventKind::Prelude,
+            b"content_block_delta" => {
+                return EventVerdict::content(self.delta.kind.is_some_and(|kind| {
+                    kind.is(b"thinking_delta") || kind.is(b"signature_delta")
+                }));
+            }
+            b"content_block_start" => {
+                return self.block.map_or(EventKind::Progress.into(), judge_block);
+            }
+            b"message_start" => {
+                if let Some(message) = self.message {
+                    // One that is no object has nothing to report.
+                    let _ = report_start(message, stream);
+                }
+                EventKind::Prelude
+            }
+            b"message_delta" => {
+                self.usage.report(stream);
+                if let Some(reason) = self.delta.stop {
+                    stream.report_stop(&reason.decoded());
+                }
+                EventKind::Progress
+            }
+            b"message_stop" => EventKind::Terminator,
+            b"ping" => EventKind::Life,
+            b"content_block_stop" => EventKind::Progress,
+            b"error" => EventKind::Error,
+            _ if self.is_error => EventKind::Error,
+            _ => EventKind::Progress,
+        };
+        kind.into()
+    }
+}
+
+impl<'a> Delta<'a> {
+    #[inline]
+    fn read(json: &mut Scanner<'a>) -> Read<Self> {
+        let mut delta = Self::default();
+        let mut carried = 0;
+        let is_delta = json.object(|json, key| {
+            let bit = match key {
+                b"type" => {
+                    delta.kind = json.text()?;
+                    return Ok(());
+                }
+                b"stop_reason" => {
+                    delta.stop = json.text()?;
+                    return Ok(());
+                }
+                b"text" => TEXT,
+                b"thinking" => THINKING,
+                b"signature" => SIGNATURE,
+                b"partial_json" => PARTIAL_JSON,
+                b"citation" => CITATION,
+                _ => UNKNOWN,
+            };
+            if bit != UNKNOWN {
+                carried &= !bit;
+            }
+            if json.filled()? {
+                carried |= bit;
+            }
+            Ok(())
+        })?;
+        delta.empty = is_delta && carried == 0;
+        Ok(delta)
+    }
+}
+
+impl Tokens {
+    fn read(json: &mut Scanner<'_>) -> Read<Self> {
+        let mut tokens = Self::default();
+        json.object(|json, key| {
+            match key {
+                b"input_tokens" => tokens.input = json.integer()?,
+                b"output_tokens" => tokens.output = json.integer()?,
+                _ => json.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(tokens)
+    }
+
+    fn report(&self, stream: &mut StreamState) {
+        stream.report_usage(self.input, self.output);
+    }
+}
+
+fn report_start(message: &[u8], stream: &mut StreamState) -> Read<()> {
+    let mut tokens = Tokens::default();
+    Scanner::document(message, |json, key| {
+        match key {
+            b"usage" => tokens = Tokens::read(json)?,
+            _ => json.skip()?,
+        }
+        Ok(())
+    })?;
+    tokens.report(stream);
+    Ok(())
+}
+
+/// The start of a block that is still empty says nothing; a tool's name already does.
+fn judge_block(block: &[u8]) -> EventVerdict {
+    let mut kind = None;
+    let mut filled = (false, false);
+    let read = Scanner::document(block, |json, key| {
+        match key {
+            b"type" => kind = json.text()?,
+            b"text" => filled.0 = json.filled()?,
+            b"thinking" => filled.1 = json.filled()?,
+            _ => json.skip()?,
+        }
+        Ok(())
+    });
+    let kind = kind.map_or(Cow::Borrowed(&[][..]), Text::decoded);
+    match &*kind {
+        _ if read.is_err() => EventKind::Progress.into(),
+        b"text" if filled.0 => EventVerdict::content(false),
+        b"thinking" if filled.1 => EventVerdict::content(true),
+        b"text" | b"thinking" => EventKind::Prelude.into(),
+        b"redacted_thinking" => EventVerdict::content(true),
+        _ if kind.ends_with(b"tool_use") || kind.ends_with(b"tool_result") => {
+            EventVerdict::content(false)
+        }
+        _ => EventKind::Progress.into(),
+    }
+}

@@ -1,0 +1,209 @@
+use super::{
+    grammar::Grammar,
+    state::{Choices, StreamState},
+};
+use crate::llm::{
+    json::{Read, Scanner, Text},
+    sse::{Event, EventKind, EventVerdict},
+    stream::Finish,
+};
+
+#[derive(Debug)]
+pub(crate) struct OpenAiChat;
+
+// What a delta carries, a bit each, so that the last of two equal keys wins.
+const CONTENT: u32 = 1;
+const REFUSAL: u32 = 1 << 1;
+const TOOL_CALLS: u32 = 1 << 2;
+const FUNCTION_CALL: u32 = 1 << 3;
+const LEGACY_TEXT: u32 = 1 << 4;
+const REASONING: u32 = 1 << 5;
+const REASONING_CONTENT: u32 = 1 << 6;
+const REASONING_DETAILS: u32 = 1 << 7;
+const UNKNOWN: u32 = 1 << 8;
+const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
+
+/// One event, read but not yet believed: it may turn out to be malformed at its end.
+#[derive(Default)]
+struct Chunk<'a> {
+    has_choices: bool,
+    is_chunk: bool,
+    is_error: bool,
+    type_is_error: bool,
+    is_ping: bool,
+    choices: Parsed<'a>,
+    input_tokens: Option<u64>,
+    output_tokens: Option<u64>,
+}
+
+/// What all the choices of one event say together.
+#[derive(Default)]
+struct Parsed<'a> {
+    choices: Choices,
+    carried: u32,
+    stop: Option<Text<'a>>,
+    failed: bool,
+}
+
+impl Grammar for OpenAiChat {
+    fn name(&self) -> &'static str {
+        "openai-chat"
+    }
+
+    #[inline]
+    fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+        let mut chunk = Chunk::default();
+        if chunk.read(event.data).is_err() {
+            return unreadable(event).into();
+        }
+        chunk.report(event, stream)
+    }
+
+    fn finish(&self, stream: &StreamState) -> Finish {
+        if stream.choices.all_finished() {
+            Finish::Finished
+        } else {
+            Finish::Truncated
+        }
+    }
+}
+
+/// Whether the data is `[DONE]`.
+pub(super) fn is_done(data: &[u8]) -> bool {
+    data.trim_ascii() == b"[DONE]"
+}
+
+fn unreadable(event: &Event<'_>) -> EventKind {
+    if is_done(event.data) {
+        EventKind::Terminator
+    } else if event.name == b"ping" || (event.is_blank() && !event.oversized) {
+        EventKind::Life
+    } else {
+        EventKind::Progress
+    }
+}
+
+impl<'a> Chunk<'a> {
+    #[inline]
+    fn read(&mut self, data: &'a [u8]) -> Read<()> {
+        Scanner::document(data, |json, key| match key {
+            b"choices" => {
+                self.choices = Parsed::default();
+                let choices = &mut self.choices;
+                self.has_choices = json.array(|json| choices.read_choice(json))?;
+                Ok(())
+            }
+            b"object" => {
+                self.is_chunk = json
+                    .text()?
+                    .is_some_and(|text| text.is(b"chat.completion.chunk"));
+                Ok(())
+            }
+            b"usage" => {
+                (self.input_tokens, self.output_tokens) = (None, None);
+                json.object(|json, key| {
+                    match key {
+                        b"prompt_tokens" => self.input_tokens = json.integer()?,
+                        b"completion_tokens" => self.output_tokens = json.integer()?,
+                        _ => json.skip()?,
+                    }
+                    Ok(())
+                })
+                .map(drop)
+            }
+            b"error" => {
+                self.is_error = json.is_error()?;
+                Ok(())
+            }
+            b"type" => {
+                let text = json.text()?;
+                self.type_is_error = text.is_some_and(|text| text.is(b"error"));
+                self.is_ping = text.is_some_and(|text| text.is(b"ping"));
+                Ok(())
+            }
+            _ => json.skip(),
+        })
+    }
+
+    #[inline]
+    fn report(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+        stream.choices.merge(self.choices.choices);
+        stream.report_usage(self.input_tokens, self.output_tokens);
+        if let Some(reason) = self.choices.stop {
+            stream.report_stop(&reason.decoded());
+        }
+        if self.is_error || self.type_is_error || self.choices.failed {
+            return EventKind::Error.into();
+        }
+        if self.choices.carried & !UNKNOWN != 0 {
+            return EventVerdict::content(self.choices.carried & !(ANY_REASONING | UNKNOWN) == 0);
+        }
+        let kind = if self.choices.carried != 0 {
+            EventKind::Progress
+        } else if self.has_choices || self.is_chunk {
+            EventKind::Prelude
+        } else if self.is_ping || event.name == b"ping" {
+            EventKind::Life
+        } else {
+            EventKind::Progress
+        };
+        kind.into()
+    }
+}
+
+impl<'a> Parsed<'a> {
+    #[inline]
+    fn read_choice(&mut self, json: &mut Scanner<'a>) -> Read<()> {
+        let mut index = None;
+        let mut stop = None;
+        let mut carried = 0;
+        let mut delta = 0;
+        let is_choice = json.object(|json, key| {
+            match key {
+                b"delta" => delta = read_delta(json)?,
+                b"index" => index = json.integer()?,
+                b"finish_reason" => stop = json.text()?.filter(|text| !text.is_empty()),
+                // `completions`, the predecessor of chat, has its text here.
+                b"text" => carried = if json.filled()? { LEGACY_TEXT } else { 0 },
+                _ => json.skip()?,
+            }
+            Ok(())
+        })?;
+        if is_choice {
+            self.choices.see(index.unwrap_or(0), stop.is_some());
+            self.carried |= carried | delta;
+            if let Some(stop) = stop {
+                self.failed |= stop.is(b"error");
+                self.stop = Some(stop);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Answers what a delta carries.
+#[inline]
+fn read_delta(json: &mut Scanner<'_>) -> Read<u32> {
+    let mut carried = 0;
+    json.object(|json, key| {
+        let bit = match key {
+            b"content" => CONTENT,
+            b"role" => return json.skip(),
+            b"refusal" => REFUSAL,
+            b"tool_calls" => TOOL_CALLS,
+            b"function_call" => FUNCTION_CALL,
+            b"reasoning" => REASONING,
+            b"reasoning_content" => REASONING_CONTENT,
+            b"reasoning_details" => REASONING_DETAILS,
+            _ => UNKNOWN,
+        };
+        if bit != UNKNOWN {
+            carried &= !bit;
+        }
+        if json.filled()? {
+            carried |= bit;
+        }
+        Ok(())
+    })?;
+    Ok(carried)
+}

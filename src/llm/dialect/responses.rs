@@ -1,0 +1,148 @@
+use std::borrow::Cow;
+
+use bytes::Bytes;
+
+use super::{grammar::Grammar, state::StreamState};
+use crate::llm::{
+    json::{Read, Scanner, Text},
+    sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},
+};
+
+#[derive(Debug)]
+pub(crate) struct OpenAiResponses;
+
+impl Grammar for OpenAiResponses {
+    fn name(&self) -> &'static str {
+        "openai-responses"
+    }
+
+    #[inline]
+    fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+        let mut kind = None;
+        let mut sequence = None;
+        let mut response = None;
+        let mut is_error = false;
+        let mut empty = false;
+        let read = Scanner::document(event.data, |json, key| {
+            match key {
+                b"type" => kind = json.text()?,
+                b"sequence_number" => sequence = json.integer()?,
+                b"response" => response = Some(json.span()?),
+                b"error" => is_error = json.is_error()?,
+                b"delta" => empty = !json.filled()?,
+                _ => json.skip()?,
+            }
+            Ok(())
+        });
+        if read.is_err() {
+            return unreadable(event, stream);
+        }
+        if let Some(sequence) = sequence {
+            stream.report_sequence(sequence);
+        }
+        let verdict = classify(
+            &kind.map_or(Cow::Borrowed(event.name), Text::decoded),
+            is_error,
+            empty,
+        );
+        // One that is no object has nothing to report.
+        let _ = match (verdict.kind, response) {
+            (EventKind::Terminator | EventKind::Error, Some(response)) => {
+                report_response(response, stream)
+            }
+            (EventKind::Prelude, Some(response)) if stream.response_id().is_none() => {
+                report_id(response, stream)
+            }
+            _ => Ok(()),
+        };
+        verdict
+    }
+
+    fn error_event(&self, error: &ErrorInfo<'_>) -> Bytes {
+        responses_event(error)
+    }
+}
+
+/// The whole answer is in the last event, so one with images may well be too large to be read:
+/// then its name tells.
+fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+    if event.oversized {
+        stream.report_sequence(stream.next_sequence());
+    }
+    if !event.is_blank() {
+        EventKind::Progress.into()
+    } else if event.name.is_empty() && !event.oversized {
+        EventKind::Life.into()
+    } else {
+        classify(event.name, false, false)
+    }
+}
+
+#[inline]
+fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
+    let kind = match kind {
+        // An upstream may send these for ever, as it may send pings.
+        _ if empty && kind.ends_with(b".delta") => EventKind::Prelude,
+        _ if kind.ends_with(b".delta") => {
+            return EventVerdict::content(kind.starts_with(b"response.reasoning"));
+        }
+        b"response.created" | b"response.queued" | b"response.in_progress" => EventKind::Prelude,
+        b"response.completed" | b"response.incomplete" => EventKind::Terminator,
+        b"response.failed" | b"response.cancelled" | b"error" => EventKind::Error,
+        b"ping" | b"keepalive" => EventKind::Life,
+        _ if is_error && !kind.starts_with(b"response.") => EventKind::Error,
+        _ => EventKind::Progress,
+    };
+    kind.into()
+}
+
+fn report_id(response: &[u8], stream: &mut StreamState) -> Read<()> {
+    let mut id = None;
+    Scanner::document(response, |json, key| {
+        match key {
+            b"id" => id = json.text()?,
+            _ => json.skip()?,
+        }
+        Ok(())
+    })?;
+    if let Some(id) = id {
+        stream.report_response_id(&id.decoded());
+    }
+    Ok(())
+}
+
+fn report_response(response: &[u8], stream: &mut StreamState) -> Read<()> {
+    let mut tokens = (None, None);
+    let mut stop = None;
+    Scanner::document(response, |json, key| match key {
+        b"usage" => {
+            tokens = (None, None);
+            json.object(|json, key| {
+                match key {
+                    b"input_tokens" => tokens.0 = json.integer()?,
+                    b"output_tokens" => tokens.1 = json.integer()?,
+                    _ => json.skip()?,
+                }
+                Ok(())
+            })
+            .map(drop)
+        }
+        b"incomplete_details" => {
+            stop = None;
+            json.object(|json, key| {
+                match key {
+                    b"reason" => stop = json.text()?,
+                    _ => json.skip()?,
+                }
+                Ok(())
+            })
+            .map(drop)
+        }
+        _ => json.skip(),
+    })?;
+    stream.report_usage(tokens.0, tokens.1);
+    if let Some(stop) = stop {
+        stream.report_stop(&stop.decoded());
+    }
+    Ok(())
+}

@@ -1,0 +1,88 @@
+//! What an upstream's answer amounts to.
+//!
+//! Whether another try is worth it depends on what went wrong, not on which
+//! layer noticed. An upstream says it in many ways: by a status, by a body of
+//! one of several shapes, in an event inside a stream that began with 200, or
+//! not at all because the connection broke. A [`Failure`] is the judgement of
+//! any of them: its [`FailureClass`] says what to do about it, and a client
+//! library's opaque errors become a [`TransportError`], so that no layer has to
+//! guess.
+//!
+//! # What counts
+//!
+//! The program's own rules first, if a [`Judgement`] has any. Then exact values
+//! of `error.type` and `error.code`, in this order: quota, rate limit, overload,
+//! region, credential, model, context, size, filter. Then the few fields and
+//! sentences by which a provider tells what it has no code for, then the status,
+//! and at last names such as `invalid_request_error` that say only whose fault
+//! it is. What is announced as JSON under a good status and does not begin and end as
+//! JSON was cut. Text elsewhere in a body is never looked at: an answer that quotes an
+//! error is healthy.
+//!
+//! # Examples
+//!
+//! ```
+//! use std::time::{Duration, SystemTime};
+//! use http::{HeaderMap, HeaderValue, StatusCode};
+//! use tower_agent::llm::failure::{Cool, Failure, FailureClass, Other, Same};
+//!
+//! let now = SystemTime::UNIX_EPOCH;
+//! let mut headers = HeaderMap::new();
+//! headers.insert("retry-after", HeaderValue::from_static("1.5"));
+//!
+//! let body = br#"{"error":{"message":"Rate limit reached","type":"tokens","code":"rate_limit_exceeded"}}"#;
+//! let failure = Failure::of_answer(StatusCode::TOO_MANY_REQUESTS, &headers, body, now).unwrap();
+//! assert_eq!(failure.class, FailureClass::RateLimit);
+//! assert_eq!(failure.retry_after, Some(Duration::from_millis(1500)));
+//! assert!(failure.is_worth_repeating());
+//!
+//! // The same status, but waiting does not fill an empty purse.
+//! let body = br#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
+//! let failure = Failure::of_answer(StatusCode::TOO_MANY_REQUESTS, &headers, body, now).unwrap();
+//! assert_eq!(failure.class, FailureClass::Quota);
+//! assert_eq!(failure.class.same(), Same::No);
+//! assert_eq!(failure.class.other(), Other::Credential);
+//! assert_eq!(failure.class.cool(), Cool::Quota);
+//!
+//! let body = br#"{"choices":[{"message":{"content":"42"}}]}"#;
+//! assert_eq!(Failure::of_answer(StatusCode::OK, &HeaderMap::new(), body, now), None);
+//! ```
+
+mod cause;
+mod class;
+mod classifier;
+mod cooling;
+mod delay;
+mod details;
+mod error_body;
+mod error_codes;
+mod error_messages;
+mod failure;
+mod head;
+mod not_a_stream;
+mod reason;
+mod retry_advice;
+mod retry_after;
+mod rules;
+mod status;
+mod stop;
+#[cfg(test)]
+mod tests;
+mod transport;
+mod unusable;
+
+pub use self::{
+    class::FailureClass,
+    classifier::{Answered, Judgement},
+    cooling::{Cooling, CoolingDown},
+    failure::Failure,
+    not_a_stream::NotAStream,
+    retry_advice::{Cool, Other, Same},
+    transport::TransportError,
+    unusable::{IncompleteJson, Redirected},
+};
+
+pub(crate) use self::{
+    cooling::seconds,
+    error_body::{JsonOutline, is_broken_json, names_json},
+};

@@ -1,0 +1,22 @@
+use super::class::FailureClass;
+
+/// What a terminal reason of another supervisor, which is not trusted here,
+/// amounts to.
+///
+/// Its clock or its caller ended its run, not ours; but a limit would stop the
+/// same work again.
+pub(super) fn class_of(name: &str) -> Option<FailureClass> {
+    match name {
+        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
+        | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
+        "superseded"
+        | "turn_cap_reached"
+        | "retry_budget_exceeded"
+        | "per_dispatch_errors_exceeded"
+        | "consecutive_errors"
+        | "loop_detected"
+        | "stuck"
+        | "idle_circuit_open" => Some(FailureClass::Caller),
+        _ => None,
+    }
+}

@@ -1,0 +1,99 @@
+//! Answers in which the model stopped where another might not.
+
+use memchr::memmem;
+use serde::Deserialize;
+
+use super::class::FailureClass;
+
+/// Anthropic's `stop_reason`, chat's `finish_reason`, the `reason` of Responses'
+/// `incomplete_details`, and Gemini's `finishReason` and `blockReason`.
+const STOPS: [(&str, FailureClass); 6] = [
+    ("refusal", FailureClass::ContentFilter),
+    ("content_filter", FailureClass::ContentFilter),
+    ("SAFETY", FailureClass::ContentFilter),
+    ("PROHIBITED_CONTENT", FailureClass::ContentFilter),
+    ("BLOCKLIST", FailureClass::ContentFilter),
+    (
+        "model_context_window_exceeded",
+        FailureClass::ContextOverflow,
+    ),
+];
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Answer<'a> {
+    #[serde(borrow)]
+    stop_reason: Option<&'a str>,
+    choices: Option<Vec<Choice<'a>>>,
+    candidates: Option<Vec<Choice<'a>>>,
+    #[serde(rename = "promptFeedback")]
+    feedback: Option<Feedback<'a>>,
+    incomplete_details: Option<Incomplete<'a>>,
+}
+
+#[derive(Deserialize)]
+struct Choice<'a> {
+    #[serde(borrow, default, alias = "finishReason")]
+    finish_reason: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Incomplete<'a> {
+    #[serde(borrow, default)]
+    reason: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Feedback<'a> {
+    #[serde(borrow, default, rename = "blockReason")]
+    reason: Option<&'a str>,
+}
+
+/// The class of a stop reason; none for one that ends an answer well.
+pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
+    let mut stops = STOPS.iter();
+    stops
+        .find(|(known, _)| *known == reason)
+        .map(|&(_, class)| class)
+}
+
+/// The class of an answer that is no error, if no choice of it ended well.
+pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
+    if !is_suspect(body) {
+        return None;
+    }
+    let answer: Answer<'_> = serde_json::from_slice(body).ok()?;
+    // Whatever the reason is, there is no answer.
+    if answer
+        .feedback
+        .is_some_and(|feedback| feedback.reason.is_some())
+    {
+        return Some(FailureClass::ContentFilter);
+    }
+    let choices = answer.choices.or(answer.candidates).unwrap_or_default();
+    let reasons = choices.iter().map(|choice| choice.finish_reason);
+    let mut classes = reasons
+        .chain(answer.stop_reason.map(Some))
+        .chain(answer.incomplete_details.map(|details| details.reason))
+        .map(|reason| class_of(reason?));
+    let first = classes.next()?;
+    first.filter(|_| classes.all(|class| class.is_some()))
+}
+
+/// Whether a key that ends like those of the reasons has one of the values.
+///
+/// Nearly every answer ends here, unparsed.
+fn is_suspect(body: &[u8]) -> bool {
+    let reasons = memmem::find_iter(body, b"eason\"");
+    let mut values = reasons.filter_map(|at| {
+        let rest = body[at + b"eason\"".len()..].trim_ascii_start();
+        rest.strip_prefix(b":")?
+            .trim_ascii_start()
+            .strip_prefix(b"\"")
+    });
+    values.any(|value| {
+        STOPS
+            .iter()
+            .any(|(known, _)| value.starts_with(known.as_bytes()))
+    }) || memmem::find(body, b"\"blockReason\"").is_some()
+}

@@ -1,0 +1,43 @@
+//! Whole answers, streams and errors, as upstreams send them.
+
+mod answer;
+mod class;
+mod delay;
+mod details;
+mod error;
+mod good_status;
+mod head;
+mod names;
+mod prose;
+mod retry_after;
+mod stop;
+mod stream;
+
+use std::time::SystemTime;
+
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
+
+use super::{class::FailureClass, failure::Failure};
+
+const NOW: SystemTime = SystemTime::UNIX_EPOCH;
+
+fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    let pair = |&(name, value)| {
+        let name = HeaderName::from_static(name);
+        (name, HeaderValue::from_static(value))
+    };
+    let mut headers = HeaderMap::new();
+    headers.extend(pairs.iter().map(pair));
+    headers
+}
+
+fn judge(status: u16, pairs: &[(&'static str, &'static str)], body: &str) -> Option<Failure> {
+    let status = StatusCode::from_u16(status).unwrap();
+    Failure::of_answer(status, &headers(pairs), body.as_bytes(), NOW)
+}
+
+/// The class of a JSON body; none if it is healthy.
+fn class(status: u16, body: &str) -> Option<FailureClass> {
+    let json = [("content-type", "application/json")];
+    judge(status, &json, body).map(|failure| failure.class)
+}

@@ -1,0 +1,174 @@
+//! The sentences, each by itself, and where they do not count.
+
+use proptest::prelude::*;
+
+use super::{
+    super::{
+        class::FailureClass::{
+            self, Auth, Caller, ContextOverflow, ModelGone, NotReady, Overloaded, Quota, Region,
+        },
+        error_messages,
+    },
+    class,
+};
+
+/// The statuses with which it counts, the name beside which it does, and it.
+type Case = (FailureClass, &'static [u16], &'static str, &'static str);
+
+const CASES: &[Case] = &[
+    (
+        Quota,
+        &[400],
+        "invalid_request_error",
+        "Your credit balance is too low",
+    ),
+    (Quota, &[403], "", "Key limit exceeded (daily limit)."),
+    (
+        Quota,
+        &[429],
+        "RESOURCE_EXHAUSTED",
+        "Your billing account has exceeded its monthly spending cap.",
+    ),
+    (
+        Overloaded,
+        &[503],
+        "",
+        "server busy, please try again.  maximum pending requests exceeded",
+    ),
+    (NotReady, &[503], "", "Loading model"),
+    (
+        NotReady,
+        &[403],
+        "",
+        "Your AWS Marketplace subscription for this model is still being processed",
+    ),
+    (
+        Region,
+        &[400, 403],
+        "",
+        "User location is not supported for the API use.",
+    ),
+    (
+        Region,
+        &[400, 403],
+        "",
+        "not allowed from unsupported countries, regions, or territories.",
+    ),
+    (
+        Auth,
+        &[400],
+        "INVALID_ARGUMENT",
+        "API key not valid. Please pass a valid API key.",
+    ),
+    (
+        ModelGone,
+        &[404],
+        "",
+        "models/x is not found for API version v1beta",
+    ),
+    (ModelGone, &[404], "", "The model `x` does not exist."),
+    (ModelGone, &[404], "", "Publisher Model `x` was not found"),
+    (
+        ContextOverflow,
+        &[400],
+        "",
+        "prompt is too long: 3 tokens > 2 maximum",
+    ),
+    (
+        ContextOverflow,
+        &[400],
+        "",
+        "input length and `max_tokens` exceed context limit: 1 + 2 > 2",
+    ),
+    (
+        ContextOverflow,
+        &[400],
+        "",
+        "The input token count (3) exceeds the maximum number of tokens allowed (2).",
+    ),
+    (
+        ContextOverflow,
+        &[400],
+        "ValidationException",
+        "Input is too long for requested model.",
+    ),
+    (
+        ContextOverflow,
+        &[400],
+        "",
+        "This endpoint's maximum context length is 2 tokens.",
+    ),
+    (
+        ContextOverflow,
+        &[400],
+        "",
+        "The input (3 tokens) is longer than the model's context length (2 tokens).",
+    ),
+    (
+        ContextOverflow,
+        &[500],
+        "",
+        "Context size has been exceeded.",
+    ),
+];
+
+fn body(name: &str, message: &str) -> String {
+    format!(r#"{{"error":{{"type":"{name}","message":"{message}"}}}}"#)
+}
+
+#[test]
+fn a_sentence_counts_with_its_status_and_beside_its_name() {
+    for &(expected, statuses, name, message) in CASES {
+        for status in [400, 403, 404, 405, 422, 429, 500, 503] {
+            let does_count = statuses.contains(&status);
+            let found = class(status, &body(name, message)) == Some(expected);
+            let case = format!("{status} {name} {message}");
+            // Elsewhere the status may happen to tell the same.
+            assert!(found >= does_count, "not counted: {case}");
+            let bare = class(status, &body(name, "x")) == Some(expected);
+            assert!(does_count || found == bare, "counted: {case}");
+            if does_count && !name.is_empty() {
+                let beside = class(status, &body("tool_error", message));
+                let nothing = class(status, &body("tool_error", "x"));
+                assert_eq!(beside, nothing, "counted beside any name: {case}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_number_or_a_quotation_is_no_signal() {
+    let cases = [
+        (400, "invalid_request_error", "a 402 bolt, HTTP 429, 503"),
+        (
+            400,
+            "invalid_request_error",
+            "insufficient_quota rate_limit_error",
+        ),
+        (400, "invalid_request_error", "quota exceeded"),
+        (404, "", "There is no model here"),
+        (404, "", "Unknown path: model"),
+        (404, "", "No route for the model"),
+        (404, "", "No route for publisher model"),
+    ];
+    for (status, name, message) in cases {
+        assert_eq!(
+            class(status, &body(name, message)),
+            Some(Caller),
+            "{message}"
+        );
+    }
+}
+
+proptest! {
+    #[test]
+    fn what_follows_a_phrase_is_found_wherever_it_stands(
+        before in "\\PC{0,20}",
+        after in "\\PC{0,20}",
+    ) {
+        let text = format!("{before}Try Again In {after}");
+        let found = error_messages::after(&text, "again in ").unwrap();
+        prop_assert!(found.ends_with(&after));
+        prop_assert_eq!(error_messages::has(&before, "again in "), before.to_ascii_lowercase().contains("again in "));
+    }
+}

@@ -1,0 +1,13 @@
+//! Server-sent events: bytes are split into events, and an error is written as one.
+
+mod error_event;
+mod event;
+mod pending_event;
+mod splitter;
+
+pub(crate) use self::error_event::{anthropic_body, common_event, openai_body, responses_event};
+pub use self::{
+    error_event::{DONE, ErrorInfo},
+    event::{Event, EventKind, EventVerdict},
+    splitter::{MAX_EVENT, Splitter},
+};

@@ -1,0 +1,211 @@
+use memchr::memchr2;
+
+use super::{
+    event::Event,
+    pending_event::{Borrowed, Field, Pending},
+};
+
+/// Most data bytes that one event may carry (1 MiB); beyond it the event is [`Event::oversized`].
+pub const MAX_EVENT: usize = 1024 * 1024;
+
+const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
+
+/// Splits a `text/event-stream` into events, without I/O.
+///
+/// The events, their offsets and the [`boundary`](Self::boundary) depend on the bytes alone, never
+/// on how they were cut into chunks. Every byte is looked at once, so the work is linear. An event
+/// that lies whole in one chunk is borrowed from it and allocates nothing, unless it has several
+/// `data` lines, which are joined in a buffer that is used again.
+///
+/// What is kept between chunks is at most [`MAX_EVENT`] bytes of data. Comments and fields other
+/// than `event` and `data` are never stored.
+#[derive(Debug, Default)]
+pub struct Splitter {
+    position: u64,
+    boundary: u64,
+    comments: u64,
+    line: Line,
+    pending: Pending,
+    /// The last byte was a CR that ended a line: a LF right after belongs to it.
+    after_cr: bool,
+    /// How much of a byte order mark was seen; 3 when the question is settled.
+    bom: u8,
+}
+
+/// The line that the last chunk left unfinished.
+#[derive(Clone, Copy, Debug, Default)]
+enum Line {
+    #[default]
+    Start,
+    /// In the field name, of which only as much is kept as can still be `event` or `data`.
+    Name { text: [u8; 5], len: u8 },
+    /// Behind the colon; `first` while the optional space may still come.
+    Value { field: Field, first: bool },
+}
+
+impl Splitter {
+    /// A splitter at the start of a stream.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            position: 0,
+            boundary: 0,
+            comments: 0,
+            line: Line::Start,
+            pending: Pending::new(),
+            after_cr: false,
+            bom: 0,
+        }
+    }
+
+    /// Feeds the next bytes and calls `on_event` for every event that they complete.
+    pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(Event<'_>)) {
+        let base = self.position;
+        self.position += chunk.len() as u64;
+        let mut borrowed = Borrowed::default();
+        let mut at = if self.bom < 3 {
+            self.skip_bom(chunk)
+        } else {
+            0
+        };
+
+        while let Some(&byte) = chunk.get(at) {
+            if std::mem::take(&mut self.after_cr) && byte == b'\n' {
+                if self.boundary == base + at as u64 {
+                    self.boundary += 1;
+                }
+                at += 1;
+                continue;
+            }
+            let rest = &chunk[at..];
+            let fresh = matches!(self.line, Line::Start);
+            if fresh && (byte == b'\n' || byte == b'\r') {
+                at += 1;
+                self.after_cr = byte == b'\r';
+                self.boundary = base + at as u64;
+                self.pending
+                    .dispatch(&mut borrowed, self.boundary, &mut on_event);
+                continue;
+            }
+            let Some(len) = memchr2(b'\n', b'\r', rest) else {
+                self.pending.keep(&mut borrowed);
+                self.read_part(rest);
+                break;
+            };
+            at += len + 1;
+            self.after_cr = rest[len] == b'\r';
+            let line = &rest[..len];
+            let field = if fresh {
+                self.pending.read_line(line, &mut borrowed)
+            } else {
+                self.read_part(line);
+                self.end_line()
+            };
+            if field == Field::Comment {
+                self.comments += 1;
+                if !self.pending.has_fields {
+                    self.boundary = base + at as u64;
+                }
+            }
+        }
+        self.pending.keep(&mut borrowed);
+    }
+
+    /// Bytes fed so far.
+    #[must_use]
+    pub const fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// How many comment lines there were.
+    #[must_use]
+    pub const fn comments(&self) -> u64 {
+        self.comments
+    }
+
+    /// The greatest offset fed so far at which the stream may be cut, so that bytes appended there
+    /// parse as a fresh event: after a blank line, and after a comment line while no field line is
+    /// pending. Of a blank line that ends in CRLF, the offset behind the CR counts until the LF came.
+    #[must_use]
+    pub const fn boundary(&self) -> u64 {
+        self.boundary
+    }
+
+    /// Answers how many bytes of `chunk` belong to a byte order mark.
+    fn skip_bom(&mut self, chunk: &[u8]) -> usize {
+        for (at, &byte) in chunk.iter().enumerate() {
+            if byte != BOM[usize::from(self.bom)] {
+                if self.bom > 0 {
+                    // Not a mark after all but the start of a field that nobody knows.
+                    self.begin(Field::Other);
+                }
+                self.bom = 3;
+                return at;
+            }
+            self.bom += 1;
+            if self.bom == 3 {
+                self.boundary = 3;
+                return at + 1;
+            }
+        }
+        chunk.len()
+    }
+
+    /// Reads a part of a line that does not lie whole in one chunk.
+    fn read_part(&mut self, mut part: &[u8]) {
+        if matches!(self.line, Line::Start) {
+            self.line = Line::Name {
+                text: [0; 5],
+                len: 0,
+            };
+        }
+        while let Line::Name { text, len } = &mut self.line {
+            let Some((&byte, rest)) = part.split_first() else {
+                return;
+            };
+            part = rest;
+            let name = &text[..usize::from(*len)];
+            if byte == b':' {
+                let field = Field::of(name, true);
+                self.begin(field);
+            } else if let Some(slot) = text.get_mut(usize::from(*len)) {
+                *slot = byte;
+                *len += 1;
+            } else {
+                self.begin(Field::Other);
+            }
+        }
+        if let Line::Value { field, first } = &mut self.line {
+            if *first && !part.is_empty() {
+                *first = false;
+                part = part.strip_prefix(b" ").unwrap_or(part);
+            }
+            match field {
+                Field::Data => self.pending.append(part),
+                Field::Event => self.pending.append_name(part),
+                Field::Other | Field::Comment => {}
+            }
+        }
+    }
+
+    /// Ends a line that came in parts.
+    fn end_line(&mut self) -> Field {
+        let field = match self.line {
+            Line::Start => Field::Other,
+            Line::Name { text, len } => {
+                let field = Field::of(&text[..usize::from(len)], false);
+                self.begin(field);
+                field
+            }
+            Line::Value { field, .. } => field,
+        };
+        self.line = Line::Start;
+        field
+    }
+
+    /// The name of the line in progress is known: what follows is its value.
+    fn begin(&mut self, field: Field) {
+        self.pending.begin(field);
+        self.line = Line::Value { field, first: true };
+    }
+}

@@ -1,0 +1,64 @@
+//! Reads `text/event-stream` answers of LLM APIs as they pass by, and writes their last words.
+//!
+//! A status of 200 says nothing about a stream: it may stall, carry an error, or just end, and the
+//! official SDKs take a clean end without its terminator for success. So somebody has to know which
+//! event is a part of the answer, which is mere life, and which is the last one.
+//!
+//! Nothing here does I/O or knows a clock. [`Splitter`](crate::llm::sse::Splitter) finds events, a [`Dialect`](crate::llm::dialect::Dialect) says what they
+//! mean, and [`Judge`] keeps the byte offsets at which something was decided, so that a layer that
+//! holds bytes back can tell what it has handed on.
+//!
+//! # What is judged
+//!
+//! Each event is one [`EventKind`](crate::llm::sse::EventKind). Content commits an attempt and is progress; unknown event types
+//! and data that is not JSON are progress; the prelude and signs of life are neither. An event that
+//! is named `error` is an error in every dialect, whatever its data. Only keys at their known place
+//! count: text that quotes an error is text.
+//!
+//! # When a stream is complete
+//!
+//! With its dialect's terminator, see [`Finish`]. While the dialect is not known nothing is called
+//! truncated.
+//!
+//! # Cost
+//!
+//! A content frame is judged without allocating, in time linear in its bytes at any chunking.
+//! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes are kept; a longer event is judged by its name.
+//!
+//! # Examples
+//!
+//! ```
+//! use tower_agent::llm::{
+//!     dialect::{Dialect, error_event},
+//!     sse::ErrorInfo,
+//!     stream::{Finish, Judge},
+//! };
+//!
+//! let mut judge = Judge::new(Dialect::from_path("/v1/chat/completions"));
+//! let seen = judge.push(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel");
+//! assert!(!seen.content);
+//! let seen = judge.push(b"lo\"}}]}\n\ndata: {\"cho");
+//! assert!(seen.content);
+//!
+//! // Upstream goes silent: what came of the second event is dropped, and the error takes its place.
+//! assert_eq!(judge.finish(), Finish::Truncated);
+//! assert_eq!(judge.commit(), Some(judge.boundary()));
+//! let error = ErrorInfo {
+//!     code: "step_timeout",
+//!     message: "no progress for 120 s",
+//!     run_id: None,
+//!     sequence: judge.next_sequence(),
+//!     response_id: judge.response_id(),
+//! };
+//! assert!(error_event(judge.dialect(), &error).starts_with(b"event: error\n"));
+//! ```
+
+mod marks;
+mod partial_text;
+mod reader;
+#[cfg(test)]
+mod tests;
+
+pub use self::reader::{Finish, Judge, Seen};
+
+pub(crate) use self::partial_text::Partial;

@@ -1,0 +1,111 @@
+mod entries;
+mod keys;
+mod model;
+mod owner_caps;
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::{Instant, advance};
+
+use super::{
+    RunRegistry,
+    entries::{Entries, Retirement},
+    owner::Owner,
+};
+use crate::run::{Run, RunId, TerminalReason};
+
+/// As a request does that is served.
+fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
+    let uncounted = || Ok(None);
+    let found = registry.enter_with(Owner::default(), id, session, idle, uncounted);
+    let run = found.unwrap().0;
+    run.node().payload.set_used();
+    run
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_left_of_a_run_that_was_forgotten() {
+    for reason in [TerminalReason::Completed, TerminalReason::Aborted] {
+        let registry = RunRegistry::new();
+        let open = |id: &str, session: Option<&str>| {
+            let session = session.map(Arc::from);
+            let id = id.parse().unwrap();
+            let run = enter(&registry, id, session, RunRegistry::IDLE);
+            run.end(reason.clone());
+            Arc::downgrade(run.node())
+        };
+        // The last opens an id anew, if that has completed.
+        let nodes = [open("a", None), open("b", Some("s")), open("b", Some("s"))];
+        assert!(nodes[0].upgrade().is_some(), "remembered");
+
+        tokio::time::sleep(RunRegistry::REMEMBERED).await;
+
+        assert!(registry.list().is_empty());
+        assert!(nodes.iter().all(|node| node.upgrade().is_none()));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_limit_of_nothing_is_looked_at_once() {
+    let registry = RunRegistry::new();
+    let id = "a".parse().unwrap();
+    let run = enter(&registry, id, None, Duration::ZERO);
+    run.node().leave(run.now());
+    // It would be due again at once, for ever.
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_found_does_not_complete_before_it_is_worked_on() {
+    let registry = RunRegistry::new();
+    let second = Duration::from_secs(1);
+    let find = || enter(&registry, "a".parse().unwrap(), None, second);
+    let run = find();
+    advance(10 * second).await;
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), None, "the call comes next");
+
+    run.node().leave(run.now());
+    advance(second).await;
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    assert_ne!(find().node().number(), run.node().number());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
+    let registry = RunRegistry::new();
+    let second = Duration::from_secs(1);
+    let find = || enter(&registry, "a".parse().unwrap(), None, second);
+    let old = find();
+    old.node().leave(old.now());
+    advance(second).await;
+    // As if another thread was between its look and the end.
+    let key = registry.shared.key(Owner::default(), old.id());
+    let place = old
+        .node()
+        .payload
+        .identity()
+        .unwrap()
+        .listed
+        .get()
+        .unwrap()
+        .place;
+    let retire = |entries: &mut Entries| entries.retire(place, Instant::now());
+    assert!(matches!(
+        registry.shared.with(&key, retire),
+        Some(Retirement::Now)
+    ));
+
+    // Not by a look that would complete it first.
+    let reusable = |entries: &mut Entries| entries.reusable(&key, Instant::now());
+    assert!(registry.shared.with(&key, reusable).is_none());
+    assert_eq!(old.terminal_reason(), None);
+
+    let new = find();
+    assert_ne!(new.node().number(), old.node().number());
+    assert_eq!(new.snapshot().generation, 2);
+    old.end(TerminalReason::Completed);
+    assert_eq!(new.terminal_reason(), None);
+}

@@ -1,0 +1,258 @@
+use std::{collections::VecDeque, sync::Arc};
+
+use super::{
+    judge::{Judge, Row},
+    limits::LoopLimits,
+    pattern::{Found, LoopPattern, LoopVerdict},
+    pending_calls::{Calls, Waiting},
+    recent_calls::{Action, Window},
+    tools::Tools,
+    warnings::Seen,
+};
+use crate::llm::{Called, Event, History, Place, ToolCall};
+
+/// What a run did, as far as it is remembered.
+#[derive(Debug, Default)]
+pub(super) struct State {
+    judge: Judge,
+    window: Window,
+    calls: Calls,
+    places: VecDeque<Place>,
+    tools: Tools,
+    /// The last that was said is an answer without calls.
+    answered: bool,
+}
+
+/// Where what a history says is new.
+#[derive(Debug)]
+struct Beginning {
+    /// The first event that is.
+    at: usize,
+    /// It was added since the last request, so it is known which tools there were.
+    appended: bool,
+    /// From which event on the user may begin a turn; none if none is new.
+    turn: Option<usize>,
+    /// What stands before the first event is an answer without calls.
+    answered: bool,
+}
+
+/// Why it is looked at what was done last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It was done.
+    Action,
+    /// It was told before, and now its result is there.
+    Result,
+    /// Nothing was done: there are other limits.
+    Limits,
+}
+
+/// What is to be done once the lock is free.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Effect {
+    /// This was done, once more or for the first time.
+    Acted(u64),
+    /// The user began another turn.
+    Turned,
+    Found(Found),
+}
+
+impl State {
+    /// Smaller limits hold for what was done before, too: a layer further out may
+    /// have read the request already.
+    pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if self.judge.limit(limits, ends) {
+            self.look(News::Limits, &mut effects);
+        }
+        effects
+    }
+
+    pub(super) const fn places(&self) -> &VecDeque<Place> {
+        &self.places
+    }
+
+    pub(super) fn expect(&mut self, calls: Vec<Called>) {
+        self.calls.expect(calls);
+    }
+
+    pub(super) fn ran(&mut self, action: Action) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.push(action, &mut effects);
+        effects
+    }
+
+    pub(super) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let events = history.latest();
+        let begin = self.beginning(history, events);
+        self.tools.declare(history);
+        let mut answered = begin.answered;
+        for (at, event) in events.iter().enumerate() {
+            match event {
+                Event::Call(call) if at >= begin.at => {
+                    self.called(call, begin.appended, &mut effects);
+                }
+                Event::Result { id, result } if at >= begin.at || id.is_some() => {
+                    self.answered(*id, *result, &mut effects);
+                }
+                Event::Said if answered && begin.turn.is_some_and(|turn| at >= turn) => {
+                    self.begin_anew(&mut effects);
+                }
+                _ => {}
+            }
+            answered = *event == Event::Answered;
+            let ends = |effect: &Effect| matches!(effect, Effect::Found(found) if found.verdict == LoopVerdict::Stopped);
+            if effects.last().is_some_and(ends) {
+                break;
+            }
+        }
+        self.answered = answered;
+        if !history.continues {
+            self.places.clone_from(&history.places);
+        }
+        tell_once(&mut effects);
+        effects
+    }
+
+    /// Where what is new begins.
+    fn beginning(&self, history: &History<'_>, events: &[Event<'_>]) -> Beginning {
+        if history.from.is_some() && history.from.as_ref() == self.places.back() {
+            return Beginning {
+                at: 0,
+                appended: true,
+                turn: Some(0),
+                answered: self.answered,
+            };
+        }
+        let said = |event: &Event<'_>| *event == Event::Said;
+        let known = events.iter().rposition(|event| self.calls.knows(event));
+        let last = match history.continues {
+            true => known,
+            false => known.or_else(|| events.iter().rposition(said)),
+        };
+        let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
+        // The answer that it continues is not in it: it called nothing, if nothing is
+        // waited for, and no result is brought.
+        let continues =
+            history.continues && self.calls.is_empty() && !events.iter().any(Event::is_of_tools);
+        // Of a history that has nothing in common with the last one nobody knows
+        // whose turns it shows.
+        let follows = known.is_some() || history.from.is_some() || continues;
+        Beginning {
+            at: behind(last),
+            appended: known.is_some() || history.continues,
+            turn: follows.then(|| behind(known)),
+            answered: continues,
+        }
+    }
+
+    /// The user has answered what the model said: what it does next is for that.
+    fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
+        self.window = Window::default();
+        self.judge.begin_anew();
+        effects.push(Effect::Turned);
+    }
+
+    fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
+        let waiting = Waiting::new(call);
+        let known = !appended || self.tools.may_hold(&call.name);
+        let unknown = self.window.called(known, self.judge.size());
+        if !known {
+            let row = Row {
+                pattern: LoopPattern::UnknownTool,
+                call: waiting.call,
+                tool: &waiting.name,
+                seen: Seen {
+                    count: unknown,
+                    again: true,
+                },
+                is_told: false,
+            };
+            self.judge
+                .judge(row, |found| effects.push(Effect::Found(found)));
+        }
+        self.calls.show(waiting);
+    }
+
+    fn answered(&mut self, id: Option<u64>, result: u64, effects: &mut Vec<Effect>) {
+        let Some(call) = self.calls.answer(id) else {
+            return;
+        };
+        match self.window.repeated(call.call, result) {
+            Some(true) => return self.look(News::Result, effects),
+            Some(false) => return,
+            None => {}
+        }
+        let action = Action {
+            name: call.name,
+            call: call.call,
+            result: Some(result),
+            told: false,
+        };
+        self.push(action, effects);
+    }
+
+    fn push(&mut self, action: Action, effects: &mut Vec<Effect>) {
+        effects.push(Effect::Acted(action.call));
+        self.window.push(action, self.judge.size());
+        self.look(News::Action, effects);
+    }
+
+    /// Looks at what the last action amounts to.
+    fn look(&mut self, news: News, effects: &mut Vec<Effect>) {
+        let Some(last) = self.window.last() else {
+            return;
+        };
+        let (name, call) = (Arc::clone(&last.name), last.call);
+        let counts: Vec<_> = self.window.counts().collect();
+        let same = counts.iter().find(|(of, _)| *of == LoopPattern::SameCall);
+        let same = same.map_or(0, |(_, count)| *count);
+        for (pattern, count) in counts {
+            if news == News::Result && pattern == LoopPattern::SameTool {
+                continue;
+            }
+            let row = Row {
+                pattern,
+                call,
+                tool: &name,
+                seen: Seen {
+                    count,
+                    again: news != News::Limits,
+                },
+                // As the same call with the same result.
+                is_told: pattern == LoopPattern::SameTool && same >= count,
+            };
+            self.judge
+                .judge(row, |found| effects.push(Effect::Found(found)));
+        }
+    }
+}
+
+#[cfg(test)]
+impl State {
+    /// How much is kept of each kind.
+    pub(super) fn sizes(&self) -> [usize; 5] {
+        let [open, expected, ids] = self.calls.sizes();
+        [open, expected, ids, self.places.len(), self.window.size()]
+    }
+}
+
+/// Of one kind only the last: a request may hold hundreds.
+fn tell_once(effects: &mut Vec<Effect>) {
+    let mut told = Vec::new();
+    let mut is_last = |effect: &Effect| match effect {
+        Effect::Acted(_) | Effect::Turned => true,
+        Effect::Found(found) => {
+            let kind = (found.pattern, found.verdict);
+            let last = !told.contains(&kind);
+            if last {
+                told.push(kind);
+            }
+            last
+        }
+    };
+    effects.reverse();
+    effects.retain(&mut is_last);
+    effects.reverse();
+}

@@ -1,0 +1,213 @@
+//! The error of what was cut, in words for people and as an exit status.
+
+mod exit;
+mod message;
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use self::message::Span;
+use crate::{
+    error::chain,
+    run::{
+        handle::Run,
+        id::RunId,
+        kinds::NodeKind,
+        reason::TerminalReason,
+        state::Info,
+        step::Step,
+        tree::{Measure, Node},
+    },
+};
+
+/// The error of everything that was cut because a node of a run ended.
+///
+/// Every layer hands it up unchanged, so the caller sees the first one. It may
+/// have been wrapped on the way: [`TerminalReason::find`] walks the chain.
+#[non_exhaustive]
+#[derive(Clone)]
+pub struct Terminated {
+    /// Why.
+    pub reason: TerminalReason,
+    /// Which run; also that of an attempt or tool below it.
+    pub run: RunId,
+    /// What kind of node ended.
+    pub kind: NodeKind,
+    /// How long that node had lasted.
+    pub elapsed: Duration,
+    /// The limit that fired, if it is one that is measured in time.
+    pub limit: Option<Duration>,
+    /// What the run did last, if anybody said.
+    pub last_step: Option<Step>,
+    /// Reasons that came too late, oldest first.
+    pub also: Vec<TerminalReason>,
+    pub(in crate::run) tree: u64,
+    pub(in crate::run) origin: u64,
+    pub(in crate::run) measure: Measure,
+    /// What it did to be ended, in words after "it".
+    pub(in crate::run) cause: Option<Arc<str>>,
+    pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Terminated {
+    /// The message for people: which limit, how long it ran, what it did last,
+    /// and what to try next.
+    ///
+    /// ```
+    /// use tower_agent::{Run, Step, StepKind, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.step(Step::new(StepKind::ToolExecution).detail("search"));
+    /// run.end(TerminalReason::TurnCap);
+    ///
+    /// let message = run.terminated().unwrap().message();
+    /// assert!(message.contains("its limit of turns (turn_cap_reached)"));
+    /// assert!(message.contains("Last step: tool_execution (search)"));
+    /// ```
+    #[must_use]
+    pub fn message(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = message::write(&mut text, self);
+        text
+    }
+
+    /// The number of turns that were its cap, if that is what ended it.
+    #[must_use]
+    pub const fn at_turn(&self) -> Option<u32> {
+        match self.measure {
+            Measure::Turns(turns) => Some(turns),
+            _ => None,
+        }
+    }
+
+    /// The first one in the chain of `error`, itself included.
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        // A box of an error is an error of its own, and hides what it holds.
+        chain(error).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
+            error.downcast_ref().or_else(boxed).or_else(shared)
+        })
+    }
+
+    /// Keeps the error that the layer got while the run was over already.
+    #[must_use]
+    pub(crate) fn because(mut self, source: crate::error::BoxError) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+impl Terminated {
+    pub(in crate::run) fn of(node: &Node<Info>) -> Self {
+        let end = node.nearest_end();
+        let origin = end.map_or_else(|| node.number(), |end| end.origin);
+        let mut path = std::iter::once(node).chain(node.ancestors());
+        let ended = path.find(|node| node.number() == origin);
+        Self {
+            reason: end.map_or_else(|| unended(node), |end| end.reason.clone()),
+            run: node.run_id(),
+            kind: end.map_or_else(|| node.kind(), |end| end.kind),
+            elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
+            limit: end.and_then(|end| end.limit),
+            last_step: node.nearest_run().payload.step(),
+            also: ended.unwrap_or(node).also(),
+            tree: node.payload.tree,
+            origin,
+            measure: match end {
+                Some(end) => end.measure,
+                None => node
+                    .closing_for()
+                    .map_or(Measure::Set, |limit| limit.measure),
+            },
+            cause: end.and_then(|end| cause(node, &end.reason)),
+            source: None,
+        }
+    }
+
+    /// Whether it is the end of `run`, and not of a node below it or of
+    /// another tree.
+    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
+        let node = run.node();
+        self.tree == node.payload.tree
+            && node
+                .nearest_end()
+                .is_some_and(|end| end.origin == self.origin)
+    }
+
+    /// Whether it comes from the same tree.
+    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
+        self.tree == run.node().payload.tree
+    }
+}
+
+/// What the run did, if that was what it ended for.
+fn cause(node: &Node<Info>, reason: &TerminalReason) -> Option<Arc<str>> {
+    if *reason != TerminalReason::LoopDetected {
+        return None;
+    }
+    node.nearest_run().payload.harness_if_any()?.actions.cause()
+}
+
+/// What a node that is not over is refused for.
+fn unended(node: &Node<Info>) -> TerminalReason {
+    // What it will end as, at the latest.
+    let closing = node.closing().cloned();
+    closing.unwrap_or(TerminalReason::Aborted)
+}
+
+impl TerminalReason {
+    /// The reason of the first [`Terminated`] in the chain of `error`.
+    ///
+    /// ```
+    /// use tower_agent::{Run, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.end(TerminalReason::Aborted);
+    /// let wrapped = std::io::Error::other(run.terminated().unwrap());
+    ///
+    /// assert_eq!(TerminalReason::find(&wrapped), Some(&TerminalReason::Aborted));
+    /// ```
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        Terminated::find(error).map(|terminated| &terminated.reason)
+    }
+}
+
+impl fmt::Display for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "run {} ended with {} after {}",
+            self.run,
+            self.reason,
+            Span(self.elapsed)
+        )?;
+        match self.limit {
+            Some(limit) => write!(f, ", its limit being {}", Span(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terminated")
+            .field("reason", &self.reason)
+            .field("run", &self.run)
+            .field("kind", &self.kind)
+            .field("elapsed", &self.elapsed)
+            .field("limit", &self.limit)
+            .field("last_step", &self.last_step)
+            .field("also", &self.also)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error for Terminated {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|error| error as _)
+    }
+}

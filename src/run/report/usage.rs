@@ -1,0 +1,102 @@
+//! What answers said of themselves: the tokens they took, why they stopped.
+
+use std::sync::Arc;
+
+use crate::{
+    llm::dialect::Usage,
+    run::{handle::Run, kinds::NodeKind, state::Info, tree::Node},
+};
+
+/// What is known of a node's answers so far.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Told {
+    /// Of all answers at or below the node.
+    pub(in crate::run) usage: Option<Usage>,
+    /// Why the last one stopped, in the upstream's words.
+    pub(in crate::run) stop_reason: Option<Arc<str>>,
+    /// The text of the last one, if it was cut and is kept.
+    pub(in crate::run) partial: Option<Arc<str>>,
+}
+
+/// A mark on an answer, in its extensions: what it says of its usage is not counted.
+///
+/// For an answer that a layer of the program's own makes, such as a cache: what it
+/// repeats was paid for before. Neither [`Run::usage`] nor
+/// [`CallSummary::usage`](crate::run::CallSummary::usage) has it then, wherever the layer
+/// stands.
+///
+/// An answer that no attempt made cannot be told from that of a service that is asked
+/// without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
+/// [`RetryBudgetLayer`](crate::RetryBudgetLayer): it counts unless it is marked.
+///
+/// ```
+/// use tower_agent::NotCounted;
+///
+/// fn from_the_cache<B>(mut answer: http::Response<B>) -> http::Response<B> {
+///     answer.extensions_mut().insert(NotCounted);
+///     answer
+/// }
+/// # from_the_cache(http::Response::new(()));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NotCounted;
+
+impl Run {
+    /// The tokens that upstreams said were used at or below this node, so far:
+    /// of a call those of all its attempts, also of those that failed; of a run
+    /// those of all its calls and sub-agents. `None` if nobody said.
+    ///
+    /// An answer is counted when its body ended or was dropped, and once: by
+    /// the layer that judges it. A layer of your own that makes another answer
+    /// of a stream should keep its [`Judged`](crate::supervise::Judged) extension,
+    /// else what it made is judged, and counted, as a stream of its own. One that
+    /// costs nothing is marked as [`NotCounted`].
+    #[must_use]
+    pub fn usage(&self) -> Option<Usage> {
+        self.node().payload.told().usage
+    }
+
+    /// An answer of this node is over, and said this of itself.
+    pub(crate) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+        if usage.is_none() && stop_reason.is_none() {
+            return;
+        }
+        let node = &**self.node();
+        let mut stop_reason = stop_reason;
+        for node in std::iter::once(node).chain(node.ancestors()) {
+            node.payload.tell(usage, stop_reason);
+            if node.kind() != NodeKind::Attempt {
+                // Above its call it is one of many.
+                stop_reason = None;
+            }
+        }
+    }
+}
+
+impl Info {
+    fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+        let mut told = self.lock_told();
+        if let Some(more) = usage {
+            let sum = told.usage.get_or_insert_default();
+            sum.input_tokens = sum.input_tokens.saturating_add(more.input_tokens);
+            sum.output_tokens = sum.output_tokens.saturating_add(more.output_tokens);
+        }
+        if let Some(reason) = stop_reason {
+            told.stop_reason = Some(Arc::clone(reason));
+        }
+    }
+
+    pub(in crate::run) fn tell_partial(&self, partial: Option<Arc<str>>) {
+        self.lock_told().partial = partial;
+    }
+
+    pub(in crate::run) fn told(&self) -> Told {
+        self.lock_told().clone()
+    }
+}
+
+impl Node<Info> {
+    pub(in crate::run) fn usage(&self) -> Option<Usage> {
+        self.payload.lock_told().usage
+    }
+}

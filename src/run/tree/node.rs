@@ -1,0 +1,300 @@
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use super::{
+    closing::Closing,
+    deadlines::{Clock, Clocks, Life, Nanos},
+    end::End,
+    idle_window::Window,
+    latch::Hook,
+    locked::Inner,
+    pause::Pauses,
+};
+use crate::run::{
+    kinds::{NodeKind, ResetOn},
+    reason::TerminalReason,
+};
+
+/// One node of a run tree.
+// In this order: what an end reads and writes stands side by side, for of thousands that
+// end at once each line that is not in the processor's cache costs more than all else.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Node<P> {
+    pub(super) number: u64,
+    parent: Option<Parent<P>>,
+    pub(super) opened: Duration,
+    inner: Mutex<Inner<P>>,
+    pub(crate) clocks: Clocks,
+    pub(super) end: OnceLock<End>,
+    pub(super) kind: NodeKind,
+    /// Opened though a node above it was closing.
+    pub(super) last: bool,
+    pub(crate) payload: P,
+    /// How many work on nodes at or below this one.
+    pub(super) active: AtomicUsize,
+    /// How many of those are tasks, and no work of their own.
+    pub(super) tasks: AtomicUsize,
+    /// How often drivers here were called because something ended.
+    heard: AtomicU64,
+    /// How many watch the clocks at or below this node.
+    pub(super) watched: AtomicUsize,
+    /// Nothing may start here any more: what it will end as.
+    pub(super) closing: OnceLock<Arc<Closing>>,
+    pub(super) life: Life,
+    /// Pauses at this node, and at it or below it.
+    pub(super) own_pauses: Pauses,
+    pub(super) pauses: Pauses,
+}
+
+#[derive(Debug)]
+struct Parent<P> {
+    node: Arc<Node<P>>,
+    key: usize,
+}
+
+impl<P: Hook> Node<P> {
+    /// Opens the root of a tree; its clock starts at zero.
+    pub(crate) fn root(kind: NodeKind, number: u64, payload: P) -> Arc<Self> {
+        Arc::new(Self::new(kind, number, payload, Duration::ZERO, None))
+    }
+
+    /// Opens a child, which is ended already if this node or an ancestor is, or
+    /// is closing.
+    pub(crate) fn child(
+        self: &Arc<Self>,
+        kind: NodeKind,
+        number: u64,
+        payload: P,
+        now: Duration,
+    ) -> Arc<Self> {
+        self.open(kind, number, payload, now, false)
+    }
+
+    pub(super) fn open(
+        self: &Arc<Self>,
+        kind: NodeKind,
+        number: u64,
+        payload: P,
+        now: Duration,
+        last: bool,
+    ) -> Arc<Self> {
+        let child = {
+            let mut inner = self.lock();
+            let parent = Parent {
+                node: Arc::clone(self),
+                key: inner.children.next_key(),
+            };
+            let mut child = Self::new(kind, number, payload, now, Some(parent));
+            child.last = last || self.last;
+            let child = Arc::new(child);
+            inner.children.insert(Arc::downgrade(&child));
+            child
+        };
+        // An end that came before the insertion did not see the child.
+        if let Some(end) = self.nearest_end() {
+            child.inherit(end);
+        } else if let (Some(closing), false) = (self.refuses(kind), last) {
+            child.stillborn(closing);
+        }
+        child
+    }
+
+    fn new(
+        kind: NodeKind,
+        number: u64,
+        payload: P,
+        opened: Duration,
+        parent: Option<Parent<P>>,
+    ) -> Self {
+        Self {
+            kind,
+            number,
+            opened,
+            parent,
+            end: OnceLock::new(),
+            clocks: Clocks::new(),
+            life: Life::new(),
+            own_pauses: Pauses::default(),
+            pauses: Pauses::default(),
+            heard: AtomicU64::new(0),
+            active: AtomicUsize::new(0),
+            tasks: AtomicUsize::new(0),
+            watched: AtomicUsize::new(0),
+            closing: OnceLock::new(),
+            last: false,
+            inner: Mutex::new(Inner::new()),
+            payload,
+        }
+    }
+
+    /// Registers, or updates, the waker to call when this node ends; with
+    /// `below`, also when a descendant does.
+    pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
+        let replaced = self.lock().waiters.set(key, waker, below);
+        drop(replaced);
+    }
+
+    pub(crate) fn unwait(&self, key: usize) {
+        let removed = self.lock().waiters.remove(key);
+        drop(removed);
+    }
+
+    pub(crate) fn add_window(&self, window: &Arc<Window>) {
+        let key = self.lock().windows.insert(Arc::clone(window));
+        window.keep(key);
+    }
+
+    /// Forgets a window that was added here.
+    pub(crate) fn remove_window(&self, window: &Window) {
+        let removed = self.lock().windows.remove(window.key());
+        drop(removed);
+    }
+
+    /// Notes a sign of life here and on all ancestors.
+    pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+        self.life.record(sign, now);
+        for ancestor in self.ancestors() {
+            ancestor.life.record(sign, now);
+        }
+    }
+
+    /// The latest sign on this node that resets a window of this kind.
+    #[inline]
+    pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
+        self.life.last(resets_on)
+    }
+
+    /// Changes whenever this node or one below it ends.
+    #[inline]
+    pub(crate) fn heard(&self) -> u64 {
+        self.heard.load(Ordering::Acquire)
+    }
+
+    /// Before wakers are collected: who registers later sees that it came late.
+    pub(super) fn hear(&self) {
+        self.heard.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether the node of that number is this one or one above it.
+    #[inline]
+    pub(crate) fn is_below(&self, number: u64) -> bool {
+        self.number == number || self.ancestors().any(|node| node.number == number)
+    }
+
+    pub(crate) const fn kind(&self) -> NodeKind {
+        self.kind
+    }
+
+    pub(crate) const fn number(&self) -> u64 {
+        self.number
+    }
+
+    pub(crate) const fn opened(&self) -> Duration {
+        self.opened
+    }
+
+    pub(crate) fn parent(&self) -> Option<&Arc<Self>> {
+        self.parent.as_ref().map(|parent| &parent.node)
+    }
+
+    /// The parents, from the nearest to the root.
+    pub(crate) fn ancestors(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(self.parent(), |node| node.parent()).map(|node| &**node)
+    }
+
+    /// This node's end alone, which is what it was settled with.
+    pub(crate) fn own_end(&self) -> Option<&End> {
+        self.end.get()
+    }
+
+    /// Whether this node or one above it has ended: a load each, for every poll.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        let mut node = self;
+        while node.end.get().is_none() {
+            match &node.parent {
+                Some(parent) => node = &parent.node,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// This node's end, or that of the nearest ended ancestor.
+    pub(crate) fn nearest_end(&self) -> Option<&End> {
+        let own = self.end.get();
+        own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
+    }
+
+    /// The earliest absolute deadline on the path from the root to here.
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        nodes.filter_map(|node| node.clocks.next()).min()
+    }
+
+    /// The earliest deadline of this clock on the path from the root to here.
+    pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        nodes.filter_map(|node| node.clocks.get(clock)).min()
+    }
+
+    /// When the earliest window of silence on the path from the root to here
+    /// passes, if nothing happens; none during a pause.
+    pub(crate) fn next_window(&self) -> Option<Nanos> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        let due = |node: &Self| {
+            let inner = node.lock();
+            let ours = inner.windows.iter().filter(|window| !window.is_callers());
+            ours.filter_map(|window| window.due(&node.life)).min()
+        };
+        nodes
+            .filter(|node| node.paused().since.is_none())
+            .filter_map(due)
+            .min()
+    }
+
+    /// The reasons that came too late, oldest first, each once.
+    pub(crate) fn also(&self) -> Vec<TerminalReason> {
+        self.lock().also().to_vec()
+    }
+
+    /// What is still registered here: children, waiters, windows.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> [usize; 3] {
+        let inner = self.lock();
+        [
+            inner.children.len(),
+            inner.waiters.len(),
+            inner.windows.len(),
+        ]
+    }
+}
+
+impl<P> Node<P> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<P>> {
+        // Nothing that may panic runs under the lock.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<P> Drop for Node<P> {
+    fn drop(&mut self) {
+        if let Some(Parent { node, key }) = self.parent.take() {
+            node.lock().children.remove(key);
+        }
+        let inner = self.inner.get_mut();
+        let inner = inner.unwrap_or_else(PoisonError::into_inner);
+        for (node, key) in inner.take_followed() {
+            if let Some(node) = node.upgrade() {
+                node.lock().children.remove(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::observer::{Seen, Tap};
+use crate::{
+    error::BoxError,
+    run::{Nanos, Run, TaskId},
+};
+
+/// What one layer measures, and on which node: the part in which the layers
+/// that act on a node differ. `found` is the node that the layer found.
+pub trait Policy {
+    /// Whether it must know what frames are, or whether a body is complete.
+    const READS: bool;
+
+    /// Whether it has clocks that a stream of ready frames must not starve.
+    const TIMED: bool = false;
+
+    /// Whether the answer is told which node it belongs to, if this layer
+    /// settles it.
+    const TELLS: bool = true;
+
+    /// Whether the node is settled only when the body is dropped: somebody
+    /// judges it after its end.
+    const DEFERS: bool = false;
+
+    /// Everything below is pending. Answers when the policy wants to be asked
+    /// again at the latest; ends nothing itself.
+    fn pending(
+        &mut self,
+        found: &Run,
+        tap: Option<&Tap>,
+        now: Duration,
+        task: TaskId,
+    ) -> Option<Nanos> {
+        let _ = (found, tap, now, task);
+        None
+    }
+
+    /// The head has come, and is about to be handed on.
+    fn answered(&mut self, found: &Run) {
+        let _ = found;
+    }
+
+    /// These bytes are handed on next.
+    fn data(&mut self, found: &Run, data: &Bytes) {
+        let _ = (found, data);
+    }
+
+    /// A frame is handed on; `seen` is none if the policy does not read.
+    fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
+        let _ = (found, seen, tap);
+    }
+
+    /// The inner service or body failed at `now`, while `found` lived; the clocks
+    /// are looked at next.
+    fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {
+        let _ = (found, now, task);
+    }
+
+    /// The future or body is dropped before its end, the inner one still being
+    /// there.
+    fn dropped(&mut self, found: &Run) {
+        let _ = found;
+    }
+
+    /// The head of an answer is handed on.
+    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
+        let _ = (found, headers);
+    }
+
+    /// An error is handed on.
+    fn error(&self, found: &Run, error: BoxError) -> BoxError {
+        let _ = found;
+        error
+    }
+
+    /// It is over: gives back what the policy registered.
+    fn release(&mut self, found: &Run) {
+        let _ = found;
+    }
+}
