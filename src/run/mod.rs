@@ -40,7 +40,6 @@
 //! ```
 
 mod drive;
-mod ended;
 mod handle;
 mod hook;
 mod id;
@@ -50,17 +49,14 @@ mod limits;
 mod poll_scope;
 mod reason;
 mod report;
-mod settle;
 mod state;
 mod step;
 mod task;
 mod tree;
 mod verdict;
-mod wait;
 
 pub use self::{
-    ended::{Ended, Settled},
-    handle::{PauseGuard, Run},
+    handle::{Ended, PauseGuard, Run, RunWait, Settled},
     id::{InvalidRunId, RunId},
     kinds::{Limits, NodeKind, ResetOn, Scope},
     limits::{
@@ -74,7 +70,6 @@ pub use self::{
     },
     step::{Step, StepKind},
     verdict::{Answer, Status, Verdict},
-    wait::RunWait,
 };
 
 pub(crate) use self::{

@@ -19,7 +19,7 @@ fn budget(in_a_row: u32) -> RetryBudget {
 
 fn limited(in_a_row: u32) -> Run {
     let run = Run::open();
-    run.limit_errors(&budget(in_a_row));
+    budget(in_a_row).limit_errors(&run);
     run
 }
 
@@ -51,7 +51,10 @@ async fn one_more_in_a_row_than_allowed_ends_the_run_whatever_failed() {
 #[tokio::test(start_paused = true)]
 async fn it_is_off_unless_set() {
     let run = Run::open();
-    run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(None));
+    RetryBudget::new()
+        .per_error_key(None)
+        .per_run(None)
+        .limit_errors(&run);
     for _ in 0..50 {
         fails(&run, "a").await;
     }
@@ -104,7 +107,7 @@ async fn calls_count_once_and_those_that_complete_begin_anew() {
 async fn sub_agents_have_rows_of_their_own() {
     let run = limited(2);
     let agent = run.child();
-    agent.limit_errors(&budget(1));
+    budget(1).limit_errors(&agent);
     fails(&run, "a").await;
     fails(&agent, "a").await;
     fails(&run, "b").await;
@@ -130,7 +133,7 @@ async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
         (budget(1).per_run(1), TerminalReason::RunErrors),
     ] {
         let run = Run::open();
-        run.limit_errors(&budget);
+        budget.limit_errors(&run);
         fails(&run, "a").await;
         fails(&run, "a").await;
         assert_eq!(run.terminal_reason(), Some(reason));
@@ -185,11 +188,11 @@ async fn no_limit_of_errors_is_raised_or_lifted_by_a_later_one() {
         ),
     ] {
         let run = Run::open();
-        run.limit_errors(&limit);
-        run.limit_errors(&larger);
+        limit.limit_errors(&run);
+        larger.limit_errors(&run);
         for _ in 0..3 {
             assert_eq!(run.terminal_reason(), None);
-            run.limit_errors(&none());
+            none().limit_errors(&run);
             fails(&run, "a").await;
         }
         assert_eq!(run.terminal_reason(), Some(reason));

@@ -97,7 +97,7 @@ async fn it_ends_at_the_cap_whatever_it_sends_and_a_batch_of_tools_is_one_turn()
     let lines = Lines::default();
     let run = Run::open();
     run.record_to(&Trajectory::new(lines.clone()));
-    run.limit_errors(&RetryBudget::new());
+    RetryBudget::new().limit_errors(&run);
     let upstream = Upstream::script(Script::json().data("{}"));
     let tools = AtomicUsize::new(0);
 

@@ -7,7 +7,7 @@ use super::{
     grant::Grant,
     settings::{Count, IdleBreaker, NextAttempt, Settings},
 };
-use crate::run::ErrorCounts;
+use crate::run::{ErrorCounts, Run};
 
 /// How often what failed may be tried again: see the
 /// [module](crate::layers::retry_budget).
@@ -199,6 +199,27 @@ impl RetryBudget {
         let counts = ErrorCounts::new(self.0.per_error_key, self.0.per_run);
         counts.tighten_in_a_row(self.0.consecutive_errors);
         counts
+    }
+
+    /// Limits how many errors the nearest run of `run` may make, in all, in a row and of
+    /// one kind: what this budget says, and never more than a budget said before. The
+    /// layers do it for a run of calls; this is for one of tools alone.
+    pub fn limit_errors(&self, run: &Run) {
+        let settings = self.settings();
+        run.tighten_errors(
+            settings.per_error_key,
+            settings.per_run,
+            settings.consecutive_errors,
+        );
+    }
+
+    /// The same for a call of the run.
+    pub(crate) fn limit_errors_of_call(&self, call: &Run) {
+        // A run that is one call is over with the first failure that reaches it.
+        let counts = self.settings().count == Count::Every;
+        if counts || !call.is_single() {
+            self.limit_errors(call);
+        }
     }
 
     pub(crate) fn settings(&self) -> &Settings {

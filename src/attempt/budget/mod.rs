@@ -6,7 +6,6 @@ mod buckets;
 #[allow(clippy::module_inception, reason = "the folder is about this type")]
 mod budget;
 mod grant;
-mod limit;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -82,7 +82,7 @@ impl<P: Service<(), Response = bool> + Clone> Silence<P> {
             }
             if self.failed >= DEAD {
                 self.seat = None;
-                self.found.end_unwell(since.elapsed());
+                self.found.end_unhealthy(since.elapsed());
                 return;
             }
         }

@@ -69,7 +69,7 @@ impl Chain for Fallbacks {
     const MOVES: bool = true;
 
     fn begin(&mut self, own: &Run, mut request: Request<ReplayBody>) -> Result<(), BoxError> {
-        own.limit_errors_of_call(&self.choices.budget);
+        self.choices.budget.limit_errors_of_call(own);
         let candidates = &self.choices.candidates;
         if candidates.is_empty() {
             self.asked = Asked::Plain(Box::new(request));

@@ -117,7 +117,7 @@ impl Chain for Repeats {
             backoff: None,
             prompt: OnceLock::new(),
         }));
-        own.limit_errors_of_call(&self.budget);
+        self.budget.limit_errors_of_call(own);
         Ok(())
     }
 

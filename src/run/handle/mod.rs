@@ -1,21 +1,32 @@
 //! The handle on a node: what a program does with it, and what the layers do.
+//!
+//! [`Run`] has many methods, and a file for each part of them: `open` (nodes and requests),
+//! `settle` (how a node that was worked on ends), `limits` (turns, loops, repetition),
+//! `events` (observers, notices, shadow mode), `record` (tries, usage, texts),
+//! `sub_agent` and `wait`. What a program reads of a run, [`Run::snapshot`] and
+//! [`Run::record_to`], stands with the reports; [`Run::tool`] stands with the tools.
 
-mod attach;
+mod events;
+mod limits;
 mod open;
-mod pause;
-mod unhealthy;
-mod weak;
+mod record;
+mod settle;
+mod sub_agent;
+mod wait;
 
-pub use self::pause::PauseGuard;
+pub use self::wait::{Ended, RunWait, Settled};
 
-pub(crate) use self::weak::WeakRun;
+pub(crate) use self::sub_agent::{Above, Asked};
 
-use std::{fmt, sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    fmt,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
 use super::{
-    ended::{Ended, Settled},
     id::RunId,
     kinds::{NodeKind, ResetOn, Scope},
     poll_scope::Turn,
@@ -23,7 +34,7 @@ use super::{
     report::Terminated,
     state::Info,
     step::{Step, StepKind},
-    tree::{Node, TaskId},
+    tree::{Measure, Node, Passed, TaskId},
 };
 
 /// A handle on one node of a run's tree: the run itself, a call, an attempt or
@@ -286,6 +297,33 @@ impl Run {
     pub(crate) fn to_terminated(&self) -> Terminated {
         Terminated::of(&self.0)
     }
+
+    /// Ends a node whose upstream sent nothing for `silent` and failed its health
+    /// probes, unless a clock of its own or of one above it comes first.
+    pub(crate) fn end_unhealthy(&self, silent: Duration) {
+        let now = self.now();
+        if self.node().check(now, TaskId::NONE).is_err() {
+            return;
+        }
+        let passed = Passed {
+            limit: Some(silent),
+            measure: Measure::Unhealthy,
+        };
+        // Losing means that it is over as well.
+        drop(
+            self.node()
+                .end(TerminalReason::StepTimeout, Some(passed), now),
+        );
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakRun {
+        WeakRun(Arc::downgrade(self.node()))
+    }
+
+    /// Tells one run from another.
+    pub(crate) fn number(&self) -> u64 {
+        self.node().number()
+    }
 }
 
 impl fmt::Debug for Run {
@@ -295,5 +333,34 @@ impl fmt::Debug for Run {
             .field("id", &self.id())
             .field("reason", &self.terminal_reason())
             .finish_non_exhaustive()
+    }
+}
+
+/// Keeps step windows stopped while it lives: [`Run::pause`].
+#[derive(Debug)]
+pub struct PauseGuard(Run);
+
+impl PauseGuard {
+    pub(crate) fn new(run: Run) -> Self {
+        run.node().pause(run.now());
+        Self(run)
+    }
+}
+
+impl Drop for PauseGuard {
+    fn drop(&mut self) {
+        self.0.node().resume(self.0.now());
+    }
+}
+
+/// A handle that does not keep the run alive.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakRun(Weak<Node<Info>>);
+
+impl WeakRun {
+    /// The run, if it is there and goes on.
+    pub(crate) fn live(&self) -> Option<Run> {
+        let run = Run::of(self.0.upgrade()?);
+        run.terminal_reason().is_none().then_some(run)
     }
 }

@@ -6,7 +6,6 @@ mod notices;
 mod partial;
 mod repetition;
 mod shadow;
-mod sub_agent;
 mod turns;
 
 pub use self::{
@@ -17,11 +16,10 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    actions::{Actions, LoopLimits},
+    actions::{Action, Actions, Effect, LoopLimits},
     notices::{NoticeSettings, Working},
     partial::Partials,
-    repetition::Standstill,
-    shadow::Shadows,
-    sub_agent::{Above, Asked},
-    turns::{TurnLimit, Turns},
+    repetition::{Standing, Standstill},
+    shadow::{Noted, Shadows},
+    turns::{LastCall, TurnLimit, Turns},
 };

@@ -5,13 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::run::{
-    handle::Run,
-    kinds::NodeKind,
-    report::Notice,
-    step::Step,
-    tree::{Nanos, nanos},
-};
+use crate::run::{report::Notice, step::Step};
 
 /// When people are told that a step is still under way:
 /// [`Notice::Working`](crate::run::Notice::Working).
@@ -91,7 +85,7 @@ impl ProgressNotices {
         self
     }
 
-    const fn is_on(&self) -> bool {
+    pub(in crate::run) const fn is_on(&self) -> bool {
         !self.after.is_zero() && self.at_most > 0
     }
 }
@@ -154,48 +148,6 @@ impl Working {
     }
 }
 
-impl Run {
-    /// Has [observers](Self::subscribe) told of tools of this run that take long,
-    /// and of those of its sub-agents, unless they ask for something else. A
-    /// [`ProgressLayer`](crate::ProgressLayer) asks for its own if the program
-    /// did not. Tools that are running already are not concerned.
-    pub fn notices(&self, notices: ProgressNotices) {
-        self.nearest().payload.harness().notices.set(notices);
-    }
-
-    /// The same from a layer: what the program asked for stays.
-    pub(crate) fn suggest_notices(&self, notices: ProgressNotices) {
-        if notices.is_on() {
-            self.nearest().payload.harness().notices.suggest(notices);
-        }
-    }
-
-    /// What holds for the tools of this node.
-    pub(crate) fn asked_notices(&self) -> Option<ProgressNotices> {
-        let node = &**self.node();
-        let mut nodes = std::iter::once(node).chain(node.ancestors());
-        nodes.find_map(|node| {
-            let run = node.kind() == NodeKind::Run;
-            let harness = node.payload.harness_if_any().filter(|_| run)?;
-            harness.notices.get()
-        })
-    }
-
-    /// The step of this node is waited for, which is not over: tells if it is
-    /// time. Answers when to look again.
-    pub(crate) fn tell_working(
-        &self,
-        working: &mut Working,
-        now: Duration,
-        step: impl FnOnce() -> Step,
-    ) -> Option<Nanos> {
-        if let Some(running_for) = working.wait(now) {
-            self.notify(&Notice::working(step(), running_for));
-        }
-        working.next().map(nanos)
-    }
-}
-
 impl Notice {
     pub(crate) fn working(step: Step, running_for: Duration) -> Self {
         let seconds = running_for.as_secs();
@@ -208,19 +160,19 @@ impl Notice {
 }
 
 impl NoticeSettings {
-    fn with<R>(&self, f: impl FnOnce(&mut Option<ProgressNotices>) -> R) -> R {
+    pub(in crate::run) fn with<R>(&self, f: impl FnOnce(&mut Option<ProgressNotices>) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn set(&self, notices: ProgressNotices) {
+    pub(in crate::run) fn set(&self, notices: ProgressNotices) {
         self.with(|asked| *asked = Some(notices));
     }
 
-    fn suggest(&self, notices: ProgressNotices) {
+    pub(in crate::run) fn suggest(&self, notices: ProgressNotices) {
         self.with(|asked| *asked = asked.or(Some(notices)));
     }
 
-    fn get(&self) -> Option<ProgressNotices> {
+    pub(in crate::run) fn get(&self) -> Option<ProgressNotices> {
         self.with(|asked| *asked)
     }
 }

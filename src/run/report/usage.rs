@@ -2,10 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::{
-    llm::dialect::Usage,
-    run::{handle::Run, kinds::NodeKind, state::Info, tree::Node},
-};
+use crate::{llm::dialect::Usage, run::state::Info};
 
 /// What is known of a node's answers so far.
 #[derive(Clone, Debug, Default)]
@@ -41,40 +38,8 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotCounted;
 
-impl Run {
-    /// The tokens that upstreams said were used at or below this node, so far:
-    /// of a call those of all its attempts, also of those that failed; of a run
-    /// those of all its calls and sub-agents. `None` if nobody said.
-    ///
-    /// An answer is counted when its body ended or was dropped, and once: by
-    /// the layer that judges it. A layer of your own that makes another answer
-    /// of a stream should keep its [`Judged`](crate::supervise::Judged) extension,
-    /// else what it made is judged, and counted, as a stream of its own. One that
-    /// costs nothing is marked as [`NotCounted`].
-    #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
-        self.node().payload.told().usage
-    }
-
-    /// An answer of this node is over, and said this of itself.
-    pub(crate) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
-        if usage.is_none() && stop_reason.is_none() {
-            return;
-        }
-        let node = &**self.node();
-        let mut stop_reason = stop_reason;
-        for node in std::iter::once(node).chain(node.ancestors()) {
-            node.payload.tell(usage, stop_reason);
-            if node.kind() != NodeKind::Attempt {
-                // Above its call it is one of many.
-                stop_reason = None;
-            }
-        }
-    }
-}
-
 impl Info {
-    fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+    pub(in crate::run) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         let mut told = self.lock_told();
         if let Some(more) = usage {
             let sum = told.usage.get_or_insert_default();
@@ -92,11 +57,5 @@ impl Info {
 
     pub(in crate::run) fn told(&self) -> Told {
         self.lock_told().clone()
-    }
-}
-
-impl Node<Info> {
-    pub(in crate::run) fn usage(&self) -> Option<Usage> {
-        self.payload.lock_told().usage
     }
 }

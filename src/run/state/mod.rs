@@ -9,7 +9,7 @@ mod steps;
 pub(crate) use self::{
     failing::Failing,
     identity::{Identity, Listed, Membership, Place, Registration, RunGuard},
-    run_state::{HEARTBEAT, Harness},
+    run_state::{EVENTS, HEARTBEAT, Harness},
 };
 
 use std::{

@@ -25,7 +25,7 @@ pub(crate) enum Measure {
     /// This many turns of the run.
     Turns(u32),
     /// The silence in which the upstream failed its health probes.
-    Unwell,
+    Unhealthy,
     /// This many open runs of its owner.
     OpenRuns(u32),
     /// This many turns of its owner in an hour.

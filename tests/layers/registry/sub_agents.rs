@@ -149,9 +149,15 @@ async fn a_childs_errors_and_their_limit_are_its_own() {
     let beside = |run: &Run| run.child_asked(secs(1));
     for open in [Run::child, Run::child_detached, beside] {
         let run = Run::open();
-        run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(Some(3)));
+        RetryBudget::new()
+            .per_error_key(None)
+            .per_run(Some(3))
+            .limit_errors(&run);
         let child = open(&run);
-        child.limit_errors(&RetryBudget::new().per_error_key(None).per_run(Some(1)));
+        RetryBudget::new()
+            .per_error_key(None)
+            .per_run(Some(1))
+            .limit_errors(&child);
         let fails = async |run: &Run| {
             let failed = run.tool("t").call(async { Err::<(), _>("no") }).await;
             assert!(failed.is_err());

@@ -384,7 +384,7 @@ async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_be
 #[tokio::test(start_paused = true)]
 async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for() {
     let run = Run::open();
-    run.limit_errors(&no_delay().per_error_key(1).per_run(1));
+    no_delay().per_error_key(1).per_run(1).limit_errors(&run);
     for _ in 0..2 {
         assert_eq!(run.terminal_reason(), None);
         tool(&run, "read", Some("no such file".into())).await;

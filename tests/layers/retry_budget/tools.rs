@@ -14,7 +14,7 @@ use crate::support::{Outcome, attach, later, request, secs};
 async fn tools_of_a_run_of_one_call_are_limited() {
     let agent = service_fn(|request: Request<()>| async move {
         let run = request.extensions().get::<Run>().unwrap().run();
-        run.limit_errors(&RetryBudget::new().per_error_key(1));
+        RetryBudget::new().per_error_key(1).limit_errors(&run);
         for ended in [None, Some(TerminalReason::RetryBudget)] {
             let tool = run
                 .tool("read")
@@ -46,7 +46,10 @@ async fn stuck(run: &Run, called: bool) {
 async fn a_tool_that_its_own_window_cuts_is_an_error_of_its_run() {
     for called in [true, false] {
         let run = Run::open();
-        run.limit_errors(&RetryBudget::new().per_error_key(None).per_run(1));
+        RetryBudget::new()
+            .per_error_key(None)
+            .per_run(1)
+            .limit_errors(&run);
 
         stuck(&run, called).await;
         assert_eq!(run.terminal_reason(), None);
@@ -60,7 +63,7 @@ async fn a_tool_that_its_own_window_cuts_is_an_error_of_its_run() {
 async fn a_tool_that_is_cut_with_its_call_is_no_error_of_its_run() {
     for called in [true, false] {
         let run = Run::open();
-        run.limit_errors(&RetryBudget::new().per_run(0));
+        RetryBudget::new().per_run(0).limit_errors(&run);
         let (_request, call) = attach(&run, request());
         let ends = call.clone();
         let ended = later(1, move || ends.end(TerminalReason::StepTimeout));

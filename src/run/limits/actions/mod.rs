@@ -32,33 +32,23 @@ mod warnings;
 
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
-pub(crate) use self::limits::LoopLimits;
+pub(crate) use self::{limits::LoopLimits, recent_calls::Action, state::Effect};
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::{
-    recent_calls::Action,
-    state::{Effect, State},
-};
-use crate::{
-    llm::{Called, History, Place, digest},
-    run::{handle::Run, reason::TerminalReason, report::Notice},
-};
+use self::state::State;
 
 /// The actions of a run. Bounded, whatever requests say.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
-    memory: Mutex<Memory>,
+    pub(in crate::run) memory: Mutex<Memory>,
     /// What the run ended for, in words.
-    cause: OnceLock<Arc<str>>,
+    pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 
 /// What is known of them: many ended runs are remembered, and need it no more.
 #[derive(Debug, Default)]
-enum Memory {
+pub(in crate::run) enum Memory {
     #[default]
     Empty,
     Kept(Box<State>),
@@ -67,7 +57,7 @@ enum Memory {
 
 impl Actions {
     /// Nothing if the run is over.
-    fn with<R: Default>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut State) -> R) -> R {
         let mut memory = self.lock();
         if let Memory::Empty = *memory {
             *memory = Memory::Kept(Box::default());
@@ -88,7 +78,7 @@ impl Actions {
         self.cause.get().cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Memory> {
+    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, Memory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -96,103 +86,11 @@ impl Actions {
 #[cfg(test)]
 impl Actions {
     /// How much is kept; none after the end.
-    fn kept(&self) -> Option<usize> {
+    pub(in crate::run) fn kept(&self) -> Option<usize> {
         match &*self.lock() {
             Memory::Empty => Some(0),
             Memory::Kept(state) => Some(state.sizes().iter().sum()),
             Memory::Over => None,
-        }
-    }
-}
-
-impl Run {
-    /// Limits how far the nearest run may go in circles, or only tells when it would
-    /// have ended. Limits that are there only tighten.
-    pub(crate) fn limit_loops(&self, limits: LoopLimits, ends: bool) {
-        let effects = self.actions().with(|state| state.limit(limits, ends));
-        self.take(effects);
-    }
-
-    /// Ends the nearest run as [`LoopDetected`](TerminalReason::LoopDetected) once its
-    /// tools go in circles, by the usual limits: those of
-    /// [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). For a run whose tools say
-    /// their [arguments](crate::tool::Tool::arguments), and whose model calls pass no such
-    /// layer; one of both is enough, and of two limits the smaller stays.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// use tower_agent::{Run, TerminalReason};
-    ///
-    /// let run = Run::open();
-    /// run.end_when_looping();
-    /// for _ in 0..20 {
-    ///     let tool = run.tool("job_status").arguments(&7);
-    ///     tool.call(async { Err::<(), _>("no such job") }).await.ok();
-    /// }
-    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::LoopDetected));
-    /// # }
-    /// ```
-    pub fn end_when_looping(&self) {
-        self.limit_loops(LoopLimits::DEFAULT, true);
-    }
-
-    /// Where the messages of the last request ended.
-    pub(crate) fn places(&self) -> VecDeque<Place> {
-        self.actions().with(|state| state.places().clone())
-    }
-
-    /// A request says this of what the run did.
-    pub(crate) fn follow(&self, history: &History<'_>) {
-        let effects = self.actions().with(|state| state.follow(history));
-        self.take(effects);
-    }
-
-    /// An answer made these calls; a request that does not repeat them may bring
-    /// their results.
-    pub(crate) fn expect(&self, calls: Vec<Called>) {
-        if !calls.is_empty() {
-            self.actions().with(|state| state.expect(calls));
-        }
-    }
-
-    /// A tool of the program's ran; `arguments` and `result` are digests.
-    pub(crate) fn ran(&self, name: &str, arguments: u64, result: Option<u64>) {
-        let action = Action {
-            name: name.into(),
-            call: digest((name.as_bytes(), arguments)),
-            result,
-            told: true,
-        };
-        let effects = self.actions().with(|state| state.ran(action));
-        self.take(effects);
-    }
-
-    fn actions(&self) -> &Actions {
-        &self.nearest().payload.harness().actions
-    }
-
-    /// Outside of the lock: an end goes far.
-    fn take(&self, effects: Vec<Effect>) {
-        let acted = effects.iter().filter_map(|effect| match effect {
-            Effect::Acted(action) => Some(Some(*action)),
-            Effect::Turned => Some(None),
-            Effect::Found(_) => None,
-        });
-        self.acted(acted);
-        for effect in effects {
-            match effect {
-                Effect::Acted(_) | Effect::Turned => {}
-                Effect::Found(found) => {
-                    let ends = found.verdict == LoopVerdict::Stopped;
-                    if ends {
-                        let _ = self.actions().cause.set(found.to_string().into());
-                    }
-                    self.notify(&Notice::from(found));
-                    if ends {
-                        self.run().end(TerminalReason::LoopDetected);
-                    }
-                }
-            }
         }
     }
 }

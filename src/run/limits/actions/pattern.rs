@@ -32,11 +32,11 @@ pub enum LoopVerdict {
 
 /// A run goes in a circle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
-    pub(super) pattern: LoopPattern,
-    pub(super) verdict: LoopVerdict,
-    pub(super) tool: Arc<str>,
-    pub(super) times: u32,
+pub(in crate::run) struct Found {
+    pub(in crate::run) pattern: LoopPattern,
+    pub(in crate::run) verdict: LoopVerdict,
+    pub(in crate::run) tool: Arc<str>,
+    pub(in crate::run) times: u32,
 }
 
 /// For people, after "it".

@@ -6,26 +6,26 @@ use super::{limits::LoopLimits, pattern::LoopPattern};
 
 /// A tool was called, and its result is there, or will never be known.
 #[derive(Clone, Debug)]
-pub(super) struct Action {
-    pub(super) name: Arc<str>,
+pub(crate) struct Action {
+    pub(in crate::run) name: Arc<str>,
     /// Its name and arguments.
-    pub(super) call: u64,
+    pub(in crate::run) call: u64,
     /// None if it is not known, and then like no other.
-    pub(super) result: Option<u64>,
+    pub(in crate::run) result: Option<u64>,
     /// The tool itself told of it, and no history has repeated it yet.
-    pub(super) told: bool,
+    pub(in crate::run) told: bool,
 }
 
 /// The last actions, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Window {
+pub(in crate::run) struct Window {
     actions: VecDeque<Action>,
     /// Whether each of the last calls was of a tool that there is.
     known: VecDeque<bool>,
 }
 
 impl Window {
-    pub(super) fn push(&mut self, action: Action, size: usize) {
+    pub(in crate::run) fn push(&mut self, action: Action, size: usize) {
         self.actions.push_back(action);
         while self.actions.len() > size {
             self.actions.pop_front();
@@ -34,7 +34,7 @@ impl Window {
 
     /// A tool was called that there is, or is not. Answers how many calls there
     /// were of those that are not.
-    pub(super) fn called(&mut self, known: bool, size: usize) -> u32 {
+    pub(in crate::run) fn called(&mut self, known: bool, size: usize) -> u32 {
         self.known.push_back(known);
         while self.known.len() > size {
             self.known.pop_front();
@@ -44,7 +44,7 @@ impl Window {
 
     /// A history repeats an action that its tool had told of. None if there is none;
     /// else whether its result is known only now.
-    pub(super) fn repeated(&mut self, call: u64, result: u64) -> Option<bool> {
+    pub(in crate::run) fn repeated(&mut self, call: u64, result: u64) -> Option<bool> {
         let mut told = self.actions.iter_mut();
         let action = told.find(|action| action.told && action.call == call)?;
         action.told = false;
@@ -54,16 +54,16 @@ impl Window {
     }
 
     #[cfg(test)]
-    pub(super) fn size(&self) -> usize {
+    pub(in crate::run) fn size(&self) -> usize {
         self.actions.len().max(self.known.len())
     }
 
-    pub(super) fn last(&self) -> Option<&Action> {
+    pub(in crate::run) fn last(&self) -> Option<&Action> {
         self.actions.back()
     }
 
     /// How often the last action shows each pattern, as far as that is known.
-    pub(super) fn counts(&self) -> impl Iterator<Item = (LoopPattern, u32)> {
+    pub(in crate::run) fn counts(&self) -> impl Iterator<Item = (LoopPattern, u32)> {
         let known = self.last().is_some_and(|last| last.result.is_some());
         let turns = self.ping_pong();
         // What goes back and forth is the same twice, and told once.
@@ -119,7 +119,7 @@ fn count(number: usize) -> u32 {
 
 impl LoopPattern {
     /// At how many the run ends.
-    pub(super) fn stop(self, limits: &LoopLimits) -> Option<u32> {
+    pub(in crate::run) fn stop(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong => limits.stop,
             Self::UnknownTool => limits.unknown_tool,
@@ -129,7 +129,7 @@ impl LoopPattern {
     }
 
     /// At how many it is told, and after how many more again.
-    pub(super) fn warn(self, limits: &LoopLimits) -> Option<u32> {
+    pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,
             Self::UnknownTool => None,

@@ -13,7 +13,7 @@ use crate::llm::{Called, Event, History, Place, ToolCall};
 
 /// What a run did, as far as it is remembered.
 #[derive(Debug, Default)]
-pub(super) struct State {
+pub(in crate::run) struct State {
     judge: Judge,
     window: Window,
     calls: Calls,
@@ -49,7 +49,7 @@ enum News {
 
 /// What is to be done once the lock is free.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Effect {
+pub(crate) enum Effect {
     /// This was done, once more or for the first time.
     Acted(u64),
     /// The user began another turn.
@@ -60,7 +60,7 @@ pub(super) enum Effect {
 impl State {
     /// Smaller limits hold for what was done before, too: a layer further out may
     /// have read the request already.
-    pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
+    pub(in crate::run) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.judge.limit(limits, ends) {
             self.look(News::Limits, &mut effects);
@@ -68,21 +68,21 @@ impl State {
         effects
     }
 
-    pub(super) const fn places(&self) -> &VecDeque<Place> {
+    pub(in crate::run) const fn places(&self) -> &VecDeque<Place> {
         &self.places
     }
 
-    pub(super) fn expect(&mut self, calls: Vec<Called>) {
+    pub(in crate::run) fn expect(&mut self, calls: Vec<Called>) {
         self.calls.expect(calls);
     }
 
-    pub(super) fn ran(&mut self, action: Action) -> Vec<Effect> {
+    pub(in crate::run) fn ran(&mut self, action: Action) -> Vec<Effect> {
         let mut effects = Vec::new();
         self.push(action, &mut effects);
         effects
     }
 
-    pub(super) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
+    pub(in crate::run) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
         let events = history.latest();
         let begin = self.beginning(history, events);
@@ -232,7 +232,7 @@ impl State {
 #[cfg(test)]
 impl State {
     /// How much is kept of each kind.
-    pub(super) fn sizes(&self) -> [usize; 5] {
+    pub(in crate::run) fn sizes(&self) -> [usize; 5] {
         let [open, expected, ids] = self.calls.sizes();
         [open, expected, ids, self.places.len(), self.window.size()]
     }

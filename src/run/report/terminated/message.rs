@@ -39,7 +39,7 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
                 "its heartbeats stopped, for {limit} nothing came ({name})"
             )?;
         }
-        (TerminalReason::StepTimeout, Some(silent)) if end.measure == Measure::Unwell => write!(
+        (TerminalReason::StepTimeout, Some(silent)) if end.measure == Measure::Unhealthy => write!(
             f,
             "nothing came for {silent}, and the upstream failed its health probes ({name})"
         )?,
@@ -74,7 +74,7 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
         None => f.write_str(". Last step: unknown")?,
     }
     let advice = match end.measure {
-        Measure::Unwell => "Restart the upstream, then retry",
+        Measure::Unhealthy => "Restart the upstream, then retry",
         Measure::Announced | Measure::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }

@@ -1,7 +1,7 @@
 //! How a node that somebody worked on ends, and what its failure counts for.
 
-use super::{
-    handle::Run,
+use super::Run;
+use crate::run::{
     kinds::{NodeKind, ResetOn},
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::{ReasonClass, TerminalReason},

@@ -1,3 +1,5 @@
+//! Futures that wait for the end of a node.
+
 use std::{
     future::Future,
     pin::Pin,
@@ -7,7 +9,10 @@ use std::{
 
 use tokio::time::{Instant, Sleep};
 
-use super::{handle::Run, kinds::NodeKind, report::RunSnapshot, state::Info, tree::Node};
+use super::Run;
+use crate::run::{
+    kinds::NodeKind, reason::TerminalReason, report::RunSnapshot, state::Info, tree::Node,
+};
 
 /// Resolves with what is known of a run when it has ended, or with `None` when
 /// the limit has passed: [`Run::wait`].
@@ -60,7 +65,7 @@ impl Run {
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
-        let _over = last.check(self.at(now), super::tree::TaskId::NONE);
+        let _over = last.check(self.at(now), crate::run::tree::TaskId::NONE);
         let clock = last.next_deadline().map(Duration::from_nanos);
         let clock = clock.and_then(|at| self.instant(at));
         let node = &**self.node();
@@ -132,5 +137,68 @@ impl RunWait {
 impl Drop for RunWait {
     fn drop(&mut self) {
         self.release();
+    }
+}
+
+/// Resolves when a node has ended: [`Run::ended`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Ended(EndWaiter);
+
+/// Resolves when a node has ended and its work is gone: [`Run::settled`].
+#[derive(Debug)]
+#[must_use = "futures do nothing unless polled"]
+pub struct Settled(EndWaiter);
+
+#[derive(Debug)]
+struct EndWaiter {
+    run: Run,
+    key: Option<usize>,
+}
+
+impl Ended {
+    pub(super) const fn new(run: Run) -> Self {
+        Self(EndWaiter { run, key: None })
+    }
+}
+
+impl Settled {
+    pub(super) const fn new(run: Run) -> Self {
+        Self(EndWaiter { run, key: None })
+    }
+}
+
+impl Future for Ended {
+    type Output = TerminalReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
+        self.0.poll(cx, |_| true)
+    }
+}
+
+impl Future for Settled {
+    type Output = TerminalReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
+        self.0.poll(cx, |run| run.node().is_idle())
+    }
+}
+
+impl EndWaiter {
+    fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
+        // Register first: an end after the look would find no waker.
+        self.run.node().wait(&mut self.key, cx.waker(), false);
+        match self.run.terminal_reason() {
+            Some(reason) if done(&self.run) => Poll::Ready(reason),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for EndWaiter {
+    fn drop(&mut self) {
+        if let Some(key) = self.key {
+            self.run.node().unwait(key);
+        }
     }
 }
