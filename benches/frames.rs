@@ -16,7 +16,7 @@ use criterion::{
 use http_body::Body;
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceBuilder};
-use tower_agent::{HardCeilingLayer, Run, StepTimeoutLayer, llm::stream::Judge};
+use tower_agent::{HardCeilingLayer, Run, StepTimeoutLayer, llm::stream::StreamReader};
 
 use support::{FRAMES, Frames, Slot, Upstream, drain, request, runtime};
 
@@ -113,7 +113,7 @@ fn sse(c: &mut Criterion) {
     // Judging alone, T7: what every way of telling tokens from pings must do.
     group.bench_function("judge", |b| {
         b.iter_batched(
-            || Judge::new(tower_agent::llm::dialect::Dialect::OpenAiChat),
+            || StreamReader::new(tower_agent::llm::dialect::Dialect::OpenAiChat),
             |mut judge| {
                 for _ in 0..FRAMES {
                     std::hint::black_box(judge.push(std::hint::black_box(EVENT)));

@@ -179,9 +179,9 @@ pub use self::{
     },
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
-        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted, Notice,
-        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunSnapshot, Scope, Step, StepKind,
-        TerminalReason, Terminated, Trajectory,
+        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted,
+        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunNotice, RunSnapshot, Scope, Step,
+        StepKind, TerminalReason, Terminated, Trajectory,
     },
     tool::ToolError,
     watchdog::Watchdog,

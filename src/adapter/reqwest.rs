@@ -101,7 +101,7 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct ReqwestFuture {
         #[pin]
-        state: State,
+        state: ReqwestState,
         run: Option<Run>,
     }
 }
@@ -109,7 +109,7 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     #[derive(Debug)]
-    enum State {
+    enum ReqwestState {
         Executing { #[pin] execute: Execute },
         Unbuilt { error: Option<reqwest::Error> },
     }
@@ -141,10 +141,10 @@ where
         // reqwest drops the extensions.
         let run = request.extensions().get::<Run>().cloned();
         let state = match reqwest::Request::try_from(request.map(reqwest::Body::wrap)) {
-            Ok(request) => State::Executing {
+            Ok(request) => ReqwestState::Executing {
                 execute: self.client.call(request),
             },
-            Err(error) => State::Unbuilt { error: Some(error) },
+            Err(error) => ReqwestState::Unbuilt { error: Some(error) },
         };
         ReqwestFuture { state, run }
     }

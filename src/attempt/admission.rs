@@ -1,4 +1,4 @@
-use super::budget::Grant;
+use super::budget::Permit;
 use crate::run::{Run, TerminalReason};
 
 /// A try that may start as soon as the service is ready.
@@ -6,11 +6,11 @@ use crate::run::{Run, TerminalReason};
 pub(super) struct Admitted {
     // None once it has started: what watches it settles it then.
     attempt: Option<Run>,
-    grant: Option<Grant<'static>>,
+    grant: Option<Permit<'static>>,
 }
 
 impl Admitted {
-    pub(super) const fn new(attempt: Run, grant: Option<Grant<'static>>) -> Self {
+    pub(super) const fn new(attempt: Run, grant: Option<Permit<'static>>) -> Self {
         let attempt = Some(attempt);
         Self { attempt, grant }
     }

@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{completion::Watched, settle_guard::Owner, supervision::AttemptPolicy};
+use super::{completion::Watched, settle_guard::SettleGuard, supervision::AttemptSupervision};
 use crate::{
-    body::Held,
+    body::HeldPrefix,
     error::BoxError,
     llm::failure::{FailureClass, IncompleteJson, JsonOutline},
     run::{Run, TerminalReason},
@@ -24,9 +24,9 @@ pin_project! {
     where
         B: Body,
     {
-        held: Held,
+        held: HeldPrefix,
         #[pin]
-        inner: Option<SupervisedBody<B, AttemptPolicy>>,
+        inner: Option<SupervisedBody<B, AttemptSupervision>>,
         // The node of the layer, whoever settles it.
         own: Run,
         owner: Option<Ownership>,
@@ -49,7 +49,7 @@ pin_project! {
 /// The node of a layer that settles it, and the attempt that decides how.
 #[derive(Debug)]
 pub(super) struct Ownership {
-    pub(super) owner: Owner,
+    pub(super) owner: SettleGuard,
     pub(super) attempt: Run,
     /// What a failed answer amounts to that is handed on whole.
     pub(super) judged: Option<TerminalReason>,
@@ -73,8 +73,8 @@ impl Ownership {
 
 impl<B: Body> AttemptBody<B> {
     pub(super) const fn new(
-        held: Held,
-        inner: SupervisedBody<B, AttemptPolicy>,
+        held: HeldPrefix,
+        inner: SupervisedBody<B, AttemptSupervision>,
         own: Run,
         owner: Option<Ownership>,
         watched: Option<Box<Watched>>,
@@ -99,8 +99,8 @@ impl<B: Body> AttemptBody<B> {
 /// Nothing more is read. The attempt goes first: what it came to is what its
 /// owner says, unless some of the answer was never handed on.
 fn close<B: Body>(
-    mut inner: Pin<&mut Option<SupervisedBody<B, AttemptPolicy>>>,
-    held: &Held,
+    mut inner: Pin<&mut Option<SupervisedBody<B, AttemptSupervision>>>,
+    held: &HeldPrefix,
     owner: &mut Option<Ownership>,
     watched: &mut Option<Box<Watched>>,
 ) {
@@ -120,8 +120,8 @@ fn close<B: Body>(
 /// announced asks for nothing more.
 fn cut<B>(
     document: &Option<JsonOutline>,
-    held: &Held,
-    inner: Pin<&mut SupervisedBody<B, AttemptPolicy>>,
+    held: &HeldPrefix,
+    inner: Pin<&mut SupervisedBody<B, AttemptSupervision>>,
     polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
 ) -> Option<IncompleteJson>
 where
@@ -193,7 +193,7 @@ where
             return Poll::Ready(Some(Err(cut.into())));
         }
         if matches!(next, Poll::Ready(Some(Err(_)))) {
-            *this.held = Held::default();
+            *this.held = HeldPrefix::default();
             close(this.inner, this.held, this.owner, this.watched);
         }
         next

@@ -3,8 +3,8 @@ use http_body::Body;
 
 use super::{Committed, MAX_ERROR};
 use crate::{
-    llm::failure::{Failure, Judgement, Redirected},
-    supervise::{Judged, Stream},
+    llm::failure::{Classifier, Failure, Redirected},
+    supervise::{ResponseMarks, Stream},
 };
 
 /// How many events are held before an attempt counts as committed.
@@ -15,7 +15,7 @@ const MAX_HELD: usize = 256 * 1024;
 
 /// What an answer is read for before it is handed on, or another is tried.
 #[derive(Debug)]
-pub(super) enum Goal {
+pub(super) enum CommitRule {
     /// Nothing: it is served.
     Nothing,
     /// Nothing: its upstream is no place to get an answer from.
@@ -23,7 +23,7 @@ pub(super) enum Goal {
     /// A layer further in has read and judged it.
     Judged(Box<Failure>),
     /// The first content of a stream of events.
-    Content(Judged),
+    Content(ResponseMarks),
     /// Its first byte.
     Byte,
     /// Its end.
@@ -34,7 +34,7 @@ pub(super) enum Goal {
 
 /// How far an answer has come.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Progress {
+pub(super) enum CommitProgress {
     /// Not far enough.
     Going,
     Committed,
@@ -44,7 +44,7 @@ pub(super) enum Progress {
     Judge,
 }
 
-impl Goal {
+impl CommitRule {
     /// `elsewhere` if the answer comes from a candidate's own upstream.
     pub(super) fn of<B: Body>(answer: &Response<B>, elsewhere: bool) -> Self {
         let extensions = answer.extensions();
@@ -68,7 +68,7 @@ impl Goal {
         if is_encoded(answer.headers()) {
             return Self::Byte;
         }
-        match extensions.get::<Judged>() {
+        match extensions.get::<ResponseMarks>() {
             // A layer in between may have made something else of it.
             Some(judged) if Stream::is_events(status, answer.headers()) => {
                 Self::Content(judged.clone())
@@ -78,35 +78,35 @@ impl Goal {
     }
 
     /// What `bytes` of the answer amount to; `ended` if nothing follows.
-    pub(super) fn progress(&self, bytes: usize, ended: bool) -> Progress {
+    pub(super) fn progress(&self, bytes: usize, ended: bool) -> CommitProgress {
         let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
         match self {
-            Self::Nothing => Progress::Committed,
-            Self::Judged(_) | Self::Elsewhere(_) => Progress::Failed,
-            Self::Content(judged) if reached(judged.commit()) => Progress::Committed,
-            Self::Content(judged) if reached(judged.error()) => Progress::Failed,
+            Self::Nothing => CommitProgress::Committed,
+            Self::Judged(_) | Self::Elsewhere(_) => CommitProgress::Failed,
+            Self::Content(judged) if reached(judged.commit()) => CommitProgress::Committed,
+            Self::Content(judged) if reached(judged.error()) => CommitProgress::Failed,
             Self::Content(judged) => {
                 let over = ended || reached(judged.terminator());
                 if over && stopped(judged).is_some() {
-                    return Progress::Failed;
+                    return CommitProgress::Failed;
                 }
                 let full = judged.events() >= MAX_EVENTS || bytes > MAX_HELD;
                 if over || full {
-                    Progress::Committed
+                    CommitProgress::Committed
                 } else {
-                    Progress::Going
+                    CommitProgress::Going
                 }
             }
-            Self::Byte if ended || bytes > 0 => Progress::Committed,
-            Self::End if ended => Progress::Judge,
-            Self::End if bytes > MAX_HELD => Progress::Committed,
-            Self::Failure if ended || bytes >= MAX_ERROR => Progress::Judge,
-            Self::Byte | Self::End | Self::Failure => Progress::Going,
+            Self::Byte if ended || bytes > 0 => CommitProgress::Committed,
+            Self::End if ended => CommitProgress::Judge,
+            Self::End if bytes > MAX_HELD => CommitProgress::Committed,
+            Self::Failure if ended || bytes >= MAX_ERROR => CommitProgress::Judge,
+            Self::Byte | Self::End | Self::Failure => CommitProgress::Going,
         }
     }
 
     /// What a stream that says so failed with.
-    pub(super) fn failure(&self, judgement: &Judgement) -> Option<Failure> {
+    pub(super) fn failure(&self, judgement: &Classifier) -> Option<Failure> {
         match self {
             Self::Judged(failure) => Some(Failure::clone(failure)),
             Self::Elsewhere(redirected) => Some(Failure::of_error(redirected)),
@@ -126,7 +126,7 @@ impl Goal {
 
 /// What a model failed with that stopped before it said anything: it refused,
 /// or the request was too long for it.
-fn stopped(judged: &Judged) -> Option<Failure> {
+fn stopped(judged: &ResponseMarks) -> Option<Failure> {
     Failure::of_stop(&judged.stop_reason()?)
 }
 

@@ -2,9 +2,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::policy::Serving;
 use crate::{
-    llm::failure::Judgement,
+    llm::failure::Classifier,
     run::{Run, TerminalReason},
-    supervise::Judged,
+    supervise::ResponseMarks,
 };
 
 /// The attempt that serves a call, and who wants to know what it comes to.
@@ -13,8 +13,8 @@ pub(super) struct Watched {
     pub(super) attempt: Run,
     pub(super) serving: Box<dyn Serving>,
     /// What its stream says, and how that is judged.
-    pub(super) judged: Option<Judged>,
-    pub(super) judgement: Judgement,
+    pub(super) judged: Option<ResponseMarks>,
+    pub(super) judgement: Classifier,
 }
 
 impl Watched {

@@ -5,9 +5,9 @@ use http_body::Body;
 use super::{
     budget::{Count, IdleBreaker},
     classify,
-    driver::Pilot,
+    driver::AttemptDriver,
     peek::Spent,
-    policy::{Chain, Denial},
+    policy::{AttemptPolicy, Denial},
     tries::Tries,
 };
 use crate::{
@@ -15,10 +15,10 @@ use crate::{
     run::{ErrorAllowance, Run},
 };
 
-impl<S, C: Chain> Pilot<S, C> {
+impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Counts attempts that were silent, one after another: whoever waits for the
     /// run has heard nothing for all that time.
-    pub(super) fn listen<B: Body>(
+    pub(super) fn count_silence_of<B: Body>(
         &mut self,
         spent: &Spent<B>,
         attempt: &Run,

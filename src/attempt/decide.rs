@@ -1,8 +1,8 @@
 use std::time::Duration;
 
 use super::{
-    budget::{Grant, NextAttempt},
-    policy::{Chain, Denial},
+    budget::{NextAttempt, Permit},
+    policy::{AttemptPolicy, Denial},
 };
 use crate::{
     llm::failure::Failure,
@@ -11,7 +11,7 @@ use crate::{
 
 /// A try has failed, nothing of it was handed on, and another is thought of.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct RetryQuery<'a> {
     /// The node of the layer that asks.
     pub(super) own: &'a Run,
     pub(super) failure: &'a Failure,
@@ -24,10 +24,10 @@ pub(super) struct Asked<'a> {
 
 /// Leave to make another try, after a wait.
 #[derive(Debug)]
-pub(super) struct Leave {
+pub(super) struct RetryPermit {
     pub(super) wait: Duration,
     /// What was paid for it; given back if it is never made.
-    pub(super) grant: Option<Grant<'static>>,
+    pub(super) grant: Option<Permit<'static>>,
 }
 
 /// The first question: whether anybody wants another try. Nobody does whose
@@ -45,8 +45,11 @@ pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
 ///
 /// That nothing is committed needs no question: who asks has not handed on a
 /// byte, and after the commit there is nobody left to ask.
-pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave, Denial> {
-    let Asked {
+pub(super) fn decide<C: AttemptPolicy>(
+    chain: &mut C,
+    asked: &RetryQuery<'_>,
+) -> Result<RetryPermit, Denial> {
+    let RetryQuery {
         own,
         failure,
         verdict,
@@ -73,5 +76,5 @@ pub(super) fn decide<C: Chain>(chain: &mut C, asked: &Asked<'_>) -> Result<Leave
         return Err(Denial::Hook);
     }
     let grant = chain.spend(failure, verdict)?;
-    Ok(Leave { wait, grant })
+    Ok(RetryPermit { wait, grant })
 }

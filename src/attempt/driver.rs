@@ -4,23 +4,23 @@ use http::Response;
 use http_body::Body;
 
 use super::{
-    admission::Admitted, body::AttemptBody, budget::Grant, classify, settle_guard::Owner,
-    supervision::AttemptPolicy, tries::Tries,
+    admission::Admitted, body::AttemptBody, budget::Permit, classify, settle_guard::SettleGuard,
+    supervision::AttemptSupervision, tries::Tries,
 };
 use crate::{
     error::BoxError,
     llm::failure::CoolingDown,
-    run::{ErrorAllowance, ErrorKey, Failing, Nanos, Run, TerminalReason, Turn, nanos},
-    supervise::{Drive, Entry, SupervisedFuture},
+    run::{ErrorAllowance, ErrorKey, Failing, Nanos, PollScope, Run, TerminalReason, nanos},
+    supervise::{Claim, SupervisedFuture, TaskTimer},
 };
 
 /// Everything of a call that outlives a try of it.
 #[derive(Debug)]
-pub(super) struct Pilot<S, C> {
+pub(super) struct AttemptDriver<S, C> {
     pub(super) service: S,
     pub(super) chain: C,
     pub(super) own: Run,
-    drive: Drive,
+    drive: TaskTimer,
     /// Whether the service was asked and is ready.
     pub(super) is_ready: bool,
     /// Whether this layer has started a try.
@@ -29,7 +29,7 @@ pub(super) struct Pilot<S, C> {
     pub(super) last: Option<BoxError>,
     pub(super) tries: Tries,
     // Last: it settles the node once all else is gone.
-    pub(super) owner: Option<Owner>,
+    pub(super) owner: Option<SettleGuard>,
 }
 
 /// Where a call goes from here.
@@ -37,7 +37,7 @@ pub(super) struct Pilot<S, C> {
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
 )]
-pub(super) enum Turned<B: Body> {
+pub(super) enum Next<B: Body> {
     /// Something changed: the stage is to be polled again.
     Again,
     /// A try may start, and the service is ready.
@@ -47,31 +47,31 @@ pub(super) enum Turned<B: Body> {
     /// A try may start later.
     Wait {
         at: Nanos,
-        grant: Option<Grant<'static>>,
+        grant: Option<Permit<'static>>,
     },
     Done(Result<Response<AttemptBody<B>>, BoxError>),
 }
 
 /// A try that was started.
 pub(super) struct Started<F> {
-    pub(super) call: SupervisedFuture<F, AttemptPolicy>,
+    pub(super) call: SupervisedFuture<F, AttemptSupervision>,
     pub(super) attempt: Run,
     /// When what is held counts as committed.
     pub(super) hold: Option<Nanos>,
 }
 
-impl<S, C> Pilot<S, C> {
-    pub(super) fn new(service: S, chain: C, entry: Entry) -> Self {
-        let Entry { run: own, owns } = entry;
+impl<S, C> AttemptDriver<S, C> {
+    pub(super) fn new(service: S, chain: C, entry: Claim) -> Self {
+        let Claim { run: own, owns } = entry;
         Self {
             service,
             chain,
-            drive: Drive::default(),
+            drive: TaskTimer::default(),
             is_ready: true,
             started: false,
             last: None,
             tries: Tries::default(),
-            owner: owns.then(|| Owner::new(own.clone())),
+            owner: owns.then(|| SettleGuard::new(own.clone())),
             own,
         }
     }
@@ -97,7 +97,7 @@ impl<S, C> Pilot<S, C> {
     }
 
     /// Sees to the next poll.
-    pub(super) fn wait(&mut self, due: Option<Nanos>, turn: &Turn, cx: &mut Context<'_>) {
+    pub(super) fn wait(&mut self, due: Option<Nanos>, turn: &PollScope, cx: &mut Context<'_>) {
         self.drive.wait(turn, &self.own, due, cx);
     }
 
@@ -107,15 +107,15 @@ impl<S, C> Pilot<S, C> {
         &mut self,
         attempt: Option<&Run>,
         at: Option<Nanos>,
-        turn: &Turn,
+        turn: &PollScope,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B>> {
+    ) -> Poll<Next<B>> {
         let node = attempt.unwrap_or(&self.own).node();
         let deadline = node.next_deadline();
         let now = self.own.at(turn.now());
         if deadline.is_some_and(|at| at <= nanos(now)) {
             drop(node.check(now, turn.task()));
-            return Poll::Ready(Turned::Again);
+            return Poll::Ready(Next::Again);
         }
         let due = deadline.into_iter().chain(at).min();
         self.drive.wait(turn, &self.own, due, cx);
@@ -123,19 +123,19 @@ impl<S, C> Pilot<S, C> {
     }
 
     /// The answer of a call whose node is over.
-    pub(super) fn ended<B: Body>(&mut self) -> Option<Turned<B>> {
+    pub(super) fn ended<B: Body>(&mut self) -> Option<Next<B>> {
         let over = self.own.node().is_over();
-        over.then(|| Turned::Done(Err(self.over(None))))
+        over.then(|| Next::Done(Err(self.over(None))))
     }
 
     /// The same between two tries, where nothing is under way that could go on
     /// for a caller who is gone.
-    pub(super) fn idle<B: Body>(&mut self) -> Option<Turned<B>> {
+    pub(super) fn idle<B: Body>(&mut self) -> Option<Next<B>> {
         let node = self.own.node();
         if !node.is_over() && !node.is_closing() {
             return None;
         }
-        Some(Turned::Done(Err(self.over(None))))
+        Some(Next::Done(Err(self.over(None))))
     }
 
     /// The error of a node that is over; `error` is the last try's.

@@ -14,15 +14,15 @@ use tower_service::Service;
 
 use super::{
     body::AttemptBody,
-    driver::{Pilot, Turned},
-    policy::Chain,
-    state::Stage,
+    driver::{AttemptDriver, Next},
+    policy::AttemptPolicy,
+    state::AttemptState,
 };
 use crate::{
     body::{Buffering, ReplayBody},
     error::BoxError,
-    run::Turn,
-    supervise::Entry,
+    run::PollScope,
+    supervise::Claim,
 };
 
 /// How many stages a call goes through in one poll.
@@ -47,8 +47,8 @@ pin_project! {
         B: Body,
     {
         #[pin]
-        stage: Stage<S::Future, Q, B>,
-        pilot: Pilot<S, C>,
+        stage: AttemptState<S::Future, Q, B>,
+        pilot: AttemptDriver<S, C>,
     }
 
     impl<S, Q, B, C> PinnedDrop for Attempts<S, Q, B, C>
@@ -59,7 +59,7 @@ pin_project! {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
             // What is inside first: who opened its node speaks last.
-            this.stage.set(Stage::Over);
+            this.stage.set(AttemptState::Over);
             this.pilot.finish();
         }
     }
@@ -77,16 +77,16 @@ where
     where
         S: Clone,
     {
-        let entry = Entry::of_call(&mut request);
+        let entry = Claim::of_call(&mut request);
         // The clone that stays has not been asked.
         let next = service.clone();
-        let pilot = Pilot::new(mem::replace(service, next), chain, entry);
+        let pilot = AttemptDriver::new(mem::replace(service, next), chain, entry);
         let (head, body) = request.into_parts();
         let stage = match ReplayBody::try_from_body(body) {
-            Ok(body) => Stage::Begin {
+            Ok(body) => AttemptState::Begin {
                 request: Some(Request::from_parts(head, body)),
             },
-            Err(body) => Stage::Upload {
+            Err(body) => AttemptState::Upload {
                 body: Buffering::new(body, limit),
                 head: Some(head),
                 pause: None,
@@ -104,7 +104,7 @@ where
     Q::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
-    C: Chain,
+    C: AttemptPolicy,
 {
     type Output = Result<Response<AttemptBody<B>>, BoxError>;
 
@@ -115,38 +115,38 @@ where
         let mut this = self.project();
         // What fails at once, again and again, must leave others a turn.
         for _ in 0..TURNS {
-            let turn = Turn::enter(cx.waker(), this.pilot.own());
+            let turn = PollScope::enter(cx.waker(), this.pilot.own());
             let turned = match this.stage.as_mut().poll(this.pilot, &turn, cx) {
                 Poll::Ready(turned) => turned,
                 Poll::Pending => ready!(this.stage.as_mut().pending(this.pilot, &turn, cx)),
             };
             drop(turn);
             let refused = match turned {
-                Turned::Again => continue,
-                Turned::Ready(admitted) => {
+                Next::Again => continue,
+                Next::Ready(admitted) => {
                     let admitted = Some(admitted);
-                    this.stage.set(Stage::Readying { admitted });
+                    this.stage.set(AttemptState::Readying { admitted });
                     continue;
                 }
-                Turned::Wait { at, grant } => {
+                Next::Wait { at, grant } => {
                     let pause = this.pilot.own().pause();
-                    this.stage.set(Stage::Waiting { at, grant, pause });
+                    this.stage.set(AttemptState::Waiting { at, grant, pause });
                     continue;
                 }
-                Turned::Try(admitted) => match this.pilot.call(admitted) {
+                Next::Try(admitted) => match this.pilot.call(admitted) {
                     Ok(started) => {
-                        this.stage.set(Stage::trying(started));
+                        this.stage.set(AttemptState::trying(started));
                         continue;
                     }
                     Err(error) => error,
                 },
-                Turned::Done(result) => {
-                    this.stage.set(Stage::Over);
+                Next::Done(result) => {
+                    this.stage.set(AttemptState::Over);
                     this.pilot.finish();
                     return Poll::Ready(result);
                 }
             };
-            this.stage.set(Stage::Over);
+            this.stage.set(AttemptState::Over);
             this.pilot.finish();
             return Poll::Ready(Err(this.pilot.refuse(refused)));
         }

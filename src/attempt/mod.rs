@@ -72,7 +72,7 @@ mod tries;
 
 pub use self::{
     body::AttemptBody,
-    budget::{Count, Grant, IdleBreaker, Jitter, NextAttempt, RetryBudget},
+    budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
     candidate::{Candidate, CandidateDialect, InvalidBaseUrl},
     effects::SideEffects,
     future::Attempts,
@@ -85,8 +85,8 @@ pub(crate) use self::{
         ACCOUNT, ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress,
         without_credentials,
     },
-    policy::{Chain, Denial, Serving, words},
-    request_template::Kept,
+    policy::{AttemptPolicy, Denial, Serving, words},
+    request_template::RequestTemplate,
 };
 
 use std::time::Duration;

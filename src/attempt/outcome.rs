@@ -9,10 +9,10 @@ use super::{
     body::{AttemptBody, Ownership},
     classify,
     completion::Watched,
-    decide::{Asked, Leave, decide, is_wanted},
-    driver::{Pilot, Turned},
-    peek::{Answer, Outcome, Spent},
-    policy::{Chain, Denial},
+    decide::{RetryPermit, RetryQuery, decide, is_wanted},
+    driver::{AttemptDriver, Next},
+    peek::{AttemptOutcome, PeekedAnswer, Spent},
+    policy::{AttemptPolicy, Denial},
     request_template,
 };
 use crate::{
@@ -20,23 +20,23 @@ use crate::{
     run::{ErrorAllowance, ErrorKey, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
 };
 
-impl<S, C: Chain> Pilot<S, C> {
+impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     pub(super) fn conclude<B: Body<Data = Bytes>>(
         &mut self,
-        outcome: Outcome<B>,
+        outcome: AttemptOutcome<B>,
         attempt: &Run,
         task: TaskId,
-    ) -> Turned<B> {
+    ) -> Next<B> {
         match outcome {
-            Outcome::Served(mut answer) => {
+            AttemptOutcome::Served(mut answer) => {
                 if let Some(ended) = self.ended() {
                     return ended;
                 }
                 answer.parts.extensions.insert(Committed);
-                Turned::Done(Ok(self.hand_on(answer, attempt, None)))
+                Next::Done(Ok(self.hand_on(answer, attempt, None)))
             }
-            Outcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
-            Outcome::Broken { error, streams } => {
+            AttemptOutcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
+            AttemptOutcome::Broken { error, streams } => {
                 let streams = streams || self.chain.streams();
                 let failure = classify::broken(&error, &self.own, streams);
                 self.failed(failure, Spent::Error(error), attempt, task)
@@ -52,12 +52,12 @@ impl<S, C: Chain> Pilot<S, C> {
         spent: Spent<B>,
         attempt: &Run,
         task: TaskId,
-    ) -> Turned<B> {
+    ) -> Next<B> {
         let now = self.own.now();
         if !is_wanted(&self.own, now, task) {
             // Nobody's failure any more: not counted, not told.
             let error = spent.into_error();
-            return Turned::Done(Err(self.over(error)));
+            return Next::Done(Err(self.over(error)));
         }
         let counted = self.note(&failure, &spent, attempt);
         let verdict = counted.unwrap_or(ErrorAllowance::Within);
@@ -66,7 +66,7 @@ impl<S, C: Chain> Pilot<S, C> {
             // The hook may have ended it, or somebody else meanwhile.
             Err(_) if self.own.node().is_over() => {
                 let error = spent.into_error();
-                Turned::Done(Err(self.over(error)))
+                Next::Done(Err(self.over(error)))
             }
             Err(denied) => self.stop(denied, counted, failure, spent, attempt),
         }
@@ -78,7 +78,7 @@ impl<S, C: Chain> Pilot<S, C> {
         spent: &Spent<B>,
         attempt: &Run,
         verdict: ErrorAllowance,
-    ) -> Result<Leave, Denial> {
+    ) -> Result<RetryPermit, Denial> {
         let terminal = match spent {
             Spent::Answer(answer) => {
                 self.chain.trusts() && classify::is_terminal(&answer.parts.headers, &self.own)
@@ -95,8 +95,8 @@ impl<S, C: Chain> Pilot<S, C> {
         if is_upstreams && attempt.has_server() {
             self.chain.failed(failure);
         }
-        self.listen(spent, attempt)?;
-        let asked = Asked {
+        self.count_silence_of(spent, attempt)?;
+        let asked = RetryQuery {
             own: &self.own,
             failure,
             verdict,
@@ -112,8 +112,8 @@ impl<S, C: Chain> Pilot<S, C> {
         failure: &Failure,
         spent: Spent<B>,
         attempt: &Run,
-        leave: Leave,
-    ) -> Turned<B> {
+        leave: RetryPermit,
+    ) -> Next<B> {
         let now = self.own.now();
         // A layer further in may have given up for a reason of its own.
         let reason = attempt.failing().and_then(|failing| failing.reason);
@@ -132,7 +132,7 @@ impl<S, C: Chain> Pilot<S, C> {
         if leave.wait.is_zero() {
             return self.start(leave.grant);
         }
-        Turned::Wait {
+        Next::Wait {
             at: nanos(now.saturating_add(leave.wait)),
             grant: leave.grant,
         }
@@ -146,18 +146,18 @@ impl<S, C: Chain> Pilot<S, C> {
         failure: Failure,
         spent: Spent<B>,
         attempt: &Run,
-    ) -> Turned<B> {
+    ) -> Next<B> {
         if denied == Denial::Terminal {
             // Told by whom we believe: it is over here too.
             self.own.end_call(classify::reason_elsewhere(&spent));
             let error = spent.into_error();
-            return Turned::Done(Err(self.over(error)));
+            return Next::Done(Err(self.over(error)));
         }
         if denied == Denial::Idle && self.chain.budget().ends_idle_runs() {
-            self.tell(denied, &failure);
+            self.report(denied, &failure);
             self.own.run().end(TerminalReason::IdleCircuitOpen);
             let error = spent.into_error();
-            return Turned::Done(Err(self.over(error)));
+            return Next::Done(Err(self.over(error)));
         }
         let key = self.chain.key(&failure);
         let failed = TerminalReason::Failed(failure.class);
@@ -167,7 +167,7 @@ impl<S, C: Chain> Pilot<S, C> {
         };
         // The event comes before anything is latched.
         if self.own.kind() != NodeKind::Attempt {
-            self.tell(denied, &failure);
+            self.report(denied, &failure);
         }
         if attempt.failing().is_none() {
             attempt.fail_as(Failing {
@@ -189,7 +189,7 @@ impl<S, C: Chain> Pilot<S, C> {
                 tries.cool_until(self.chain.soonest());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
-                Turned::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
+                Next::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
             }
             Spent::Error(error) => {
                 self.chain.release();
@@ -197,12 +197,12 @@ impl<S, C: Chain> Pilot<S, C> {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });
-                Turned::Done(Err(error))
+                Next::Done(Err(error))
             }
         }
     }
 
-    fn tell(&self, denied: Denial, failure: &Failure) {
+    fn report(&self, denied: Denial, failure: &Failure) {
         let Self { own, tries, .. } = self;
         macro_rules! event {
             ($level:ident) => {
@@ -251,11 +251,11 @@ impl<S, C: Chain> Pilot<S, C> {
     /// The answer of the try that serves the call, or that was the last.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,
-        answer: Answer<B>,
+        answer: PeekedAnswer<B>,
         attempt: &Run,
         judged: Option<TerminalReason>,
     ) -> Response<AttemptBody<B>> {
-        let Answer {
+        let PeekedAnswer {
             mut parts,
             held,
             body,

@@ -12,16 +12,16 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{
-    commit::{Goal, Progress, is_encoded},
-    policy::Chain,
-    supervision::AttemptPolicy,
+    commit::{CommitProgress, CommitRule, is_encoded},
+    policy::AttemptPolicy,
+    supervision::AttemptSupervision,
 };
 use crate::{
-    body::Held,
+    body::HeldPrefix,
     error::BoxError,
     llm::{
         dialect::Usage,
-        failure::{Failure, IncompleteJson, JsonOutline, Judgement, is_broken_json, names_json},
+        failure::{Classifier, Failure, IncompleteJson, JsonOutline, is_broken_json, names_json},
     },
     supervise::{SupervisedBody, SupervisedFuture},
 };
@@ -39,20 +39,20 @@ pin_project! {
     {
         Calling {
             #[pin]
-            call: SupervisedFuture<F, AttemptPolicy>,
+            call: SupervisedFuture<F, AttemptSupervision>,
         },
         // None once it is over.
-        Reading { reading: Option<Reading<B>> },
+        Reading { reading: Option<ErrorReading<B>> },
     }
 }
 
 /// An answer that is being held.
 #[derive(Debug)]
-pub(super) struct Reading<B: Body> {
+pub(super) struct ErrorReading<B: Body> {
     parts: Parts,
-    body: SupervisedBody<B, AttemptPolicy>,
-    held: Held,
-    goal: Goal,
+    body: SupervisedBody<B, AttemptSupervision>,
+    held: HeldPrefix,
+    goal: CommitRule,
 }
 
 /// What a try came to.
@@ -61,9 +61,9 @@ pub(super) struct Reading<B: Body> {
     reason = "made and taken apart at once, on the hot path"
 )]
 #[derive(Debug)]
-pub(super) enum Outcome<B: Body> {
+pub(super) enum AttemptOutcome<B: Body> {
     /// It serves the call.
-    Served(Answer<B>),
+    Served(PeekedAnswer<B>),
     Failed(Failure, Spent<B>),
     /// It failed without an answer; `streams` if it was a stream by then.
     Broken {
@@ -75,7 +75,7 @@ pub(super) enum Outcome<B: Body> {
 /// What is left of a try that failed.
 #[derive(Debug)]
 pub(super) enum Spent<B: Body> {
-    Answer(Box<Answer<B>>),
+    Answer(Box<PeekedAnswer<B>>),
     Error(BoxError),
 }
 
@@ -94,22 +94,22 @@ impl<B: Body> Spent<B> {
 
 /// The head of an answer and what was read of it.
 #[derive(Debug)]
-pub(super) struct Answer<B: Body> {
+pub(super) struct PeekedAnswer<B: Body> {
     pub(super) parts: Parts,
-    pub(super) held: Held,
-    pub(super) body: SupervisedBody<B, AttemptPolicy>,
+    pub(super) held: HeldPrefix,
+    pub(super) body: SupervisedBody<B, AttemptSupervision>,
     /// The beginning of a JSON document that was not held to its end.
     pub(super) document: Option<JsonOutline>,
 }
 
 impl<F, B: Body> Trial<F, B> {
     #[inline]
-    pub(super) const fn new(call: SupervisedFuture<F, AttemptPolicy>) -> Self {
+    pub(super) const fn new(call: SupervisedFuture<F, AttemptSupervision>) -> Self {
         Self::Calling { call }
     }
 
     /// The answer that is being held, if its head has come.
-    pub(super) const fn reading(&self) -> Option<&Reading<B>> {
+    pub(super) const fn reading(&self) -> Option<&ErrorReading<B>> {
         match self {
             Self::Reading { reading } => reading.as_ref(),
             Self::Calling { .. } => None,
@@ -117,10 +117,10 @@ impl<F, B: Body> Trial<F, B> {
     }
 }
 
-impl<B: Body> Reading<B> {
+impl<B: Body> ErrorReading<B> {
     /// Whether it is the answer of a failure.
     pub(super) const fn fails(&self) -> bool {
-        matches!(self.goal, Goal::Failure)
+        matches!(self.goal, CommitRule::Failure)
     }
 }
 
@@ -133,16 +133,16 @@ where
 {
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
-        chain: &impl Chain,
+        chain: &impl AttemptPolicy,
         cx: &mut Context<'_>,
-    ) -> Poll<Outcome<B>> {
+    ) -> Poll<AttemptOutcome<B>> {
         if let TrialProj::Calling { call } = self.as_mut().project() {
             let reading = match ready!(call.poll(cx)) {
                 Ok(answer) => {
-                    let goal = Goal::of(&answer, chain.is_elsewhere());
+                    let goal = CommitRule::of(&answer, chain.is_elsewhere());
                     let (parts, body) = answer.into_parts();
-                    let held = Held::default();
-                    Some(Reading {
+                    let held = HeldPrefix::default();
+                    Some(ErrorReading {
                         parts,
                         body,
                         held,
@@ -152,7 +152,7 @@ where
                 Err(error) => {
                     self.set(Self::Reading { reading: None });
                     let streams = false;
-                    return Poll::Ready(Outcome::Broken { error, streams });
+                    return Poll::Ready(AttemptOutcome::Broken { error, streams });
                 }
             };
             self.set(Self::Reading { reading });
@@ -168,7 +168,7 @@ where
             Err(error) => {
                 let streams = reading.goal.streams();
                 *slot = None;
-                return Poll::Ready(Outcome::Broken { error, streams });
+                return Poll::Ready(AttemptOutcome::Broken { error, streams });
             }
         };
         Poll::Ready(match slot.take() {
@@ -178,40 +178,43 @@ where
     }
 
     /// Nothing more is waited for: what is held is what there is.
-    pub(super) fn give_up(self: Pin<&mut Self>, judgement: &Judgement) -> Option<Outcome<B>> {
+    pub(super) fn give_up(
+        self: Pin<&mut Self>,
+        judgement: &Classifier,
+    ) -> Option<AttemptOutcome<B>> {
         let TrialProj::Reading { reading } = self.project() else {
             return None;
         };
         let reading = reading.take()?;
         let progress = match reading.goal {
-            Goal::Failure => Progress::Judge,
-            _ => Progress::Committed,
+            CommitRule::Failure => CommitProgress::Judge,
+            _ => CommitProgress::Committed,
         };
         Some(reading.conclude(progress, judgement))
     }
 }
 
-impl<B> Reading<B>
+impl<B> ErrorReading<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Progress, BoxError>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<CommitProgress, BoxError>> {
         // Frames of nothing, always ready, must leave others a turn.
         for _ in 0..TURN {
             let ended = self.body.is_end_stream();
             let progress = self.goal.progress(self.held.len(), ended);
-            if progress != Progress::Going {
+            if progress != CommitProgress::Going {
                 return Poll::Ready(Ok(progress));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => self.held.push(frame),
                 // The body says that it has ended, now.
                 None => {}
-                Some(Err(error)) if matches!(self.goal, Goal::Failure) => {
+                Some(Err(error)) if matches!(self.goal, CommitRule::Failure) => {
                     // The status tells enough; how it broke is the caller's.
                     self.held.broke(error);
-                    return Poll::Ready(Ok(Progress::Judge));
+                    return Poll::Ready(Ok(CommitProgress::Judge));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(error)),
             }
@@ -220,7 +223,7 @@ where
         Poll::Pending
     }
 
-    fn conclude(mut self, progress: Progress, judgement: &Judgement) -> Outcome<B> {
+    fn conclude(mut self, progress: CommitProgress, judgement: &Classifier) -> AttemptOutcome<B> {
         let Parts {
             status, headers, ..
         } = &self.parts;
@@ -228,41 +231,43 @@ where
         let mut unusable: Option<BoxError> = None;
         let mut document = None;
         let failure = match progress {
-            Progress::Failed => {
-                if let Goal::Elsewhere(redirected) = self.goal {
+            CommitProgress::Failed => {
+                if let CommitRule::Elsewhere(redirected) = self.goal {
                     unusable = Some(redirected.into());
                 }
                 self.goal.failure(judgement)
             }
-            Progress::Judge => {
+            CommitProgress::Judge => {
                 let whole = self.held.whole();
                 if status.is_success() && !is_encoded(headers) {
-                    self.body.tell(Usage::of_answer(&whole));
+                    self.body.report(Usage::of_answer(&whole));
                     if is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
                 }
                 judgement.of_answer(*status, headers, &whole, wall_clock(headers))
             }
-            Progress::Committed if matches!(self.goal, Goal::End) && names_json(headers) => {
+            CommitProgress::Committed
+                if matches!(self.goal, CommitRule::End) && names_json(headers) =>
+            {
                 document = Some(self.held.outline());
                 None
             }
-            Progress::Going | Progress::Committed => None,
+            CommitProgress::Going | CommitProgress::Committed => None,
         };
         if let (Some(failure), Some(error)) = (&failure, unusable) {
             Pin::new(&mut self.body).fail(failure.class);
-            return Outcome::Failed(failure.clone(), Spent::Error(error));
+            return AttemptOutcome::Failed(failure.clone(), Spent::Error(error));
         }
-        let answer = Answer {
+        let answer = PeekedAnswer {
             parts: self.parts,
             held: mem::take(&mut self.held),
             body: self.body,
             document,
         };
         match failure {
-            Some(failure) => Outcome::Failed(failure, Spent::Answer(Box::new(answer))),
-            None => Outcome::Served(answer),
+            Some(failure) => AttemptOutcome::Failed(failure, Spent::Answer(Box::new(answer))),
+            None => AttemptOutcome::Served(answer),
         }
     }
 }

@@ -2,17 +2,17 @@ use std::{fmt::Debug, time::Duration};
 
 use http::{Request, response::Parts};
 
-use super::budget::{Grant, RetryBudget};
+use super::budget::{Permit, RetryBudget};
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{Failure, Judgement},
+    llm::failure::{Classifier, Failure},
     run::{ErrorAllowance, ErrorKey, Run, TerminalReason},
 };
 
 /// What comes after one another in a call: the part in which repeating and
 /// falling back differ.
-pub trait Chain {
+pub trait AttemptPolicy {
     /// Whether another try goes to another candidate.
     const MOVES: bool;
 
@@ -62,7 +62,7 @@ pub trait Chain {
     fn budget(&self) -> &RetryBudget;
 
     /// How answers are judged.
-    fn judgement(&self) -> &Judgement;
+    fn judgement(&self) -> &Classifier;
 
     /// Whether the failure is worth another try; how long to wait for it.
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial>;
@@ -75,7 +75,7 @@ pub trait Chain {
         &mut self,
         failure: &Failure,
         verdict: ErrorAllowance,
-    ) -> Result<Option<Grant<'static>>, Denial>;
+    ) -> Result<Option<Permit<'static>>, Denial>;
 
     /// The candidate of a try has failed: it was asked, and neither was the try
     /// given up nor did something on this side of it break.

@@ -8,13 +8,13 @@ use crate::{body::ReplayBody, run::Run};
 /// alone, which each try replaces, and to clone them would cost more than all
 /// else that is kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RequestTemplate {
     /// Without the caller's extensions, but for what later tries need of them.
     head: Parts,
     first: Option<Extensions>,
 }
 
-impl Kept {
+impl RequestTemplate {
     pub(crate) fn new(mut head: Parts) -> Self {
         let extensions = std::mem::take(&mut head.extensions);
         let run_alone = extensions.len() == 1 && extensions.get::<Run>().is_some();

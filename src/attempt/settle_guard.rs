@@ -3,12 +3,12 @@ use crate::run::{Run, TerminalReason};
 /// Settles the node that a layer opened, or was the first to see. Declared
 /// after what it is about, so that it drops last.
 #[derive(Debug)]
-pub(super) struct Owner {
+pub(super) struct SettleGuard {
     run: Run,
     verdict: Option<TerminalReason>,
 }
 
-impl Owner {
+impl SettleGuard {
     pub(super) const fn new(run: Run) -> Self {
         Self { run, verdict: None }
     }
@@ -19,7 +19,7 @@ impl Owner {
     }
 }
 
-impl Drop for Owner {
+impl Drop for SettleGuard {
     fn drop(&mut self) {
         let verdict = self.verdict.take();
         self.run.settle(verdict.unwrap_or(TerminalReason::Aborted));

@@ -13,51 +13,51 @@ use tower_service::Service;
 use super::{
     X_ATTEMPT,
     admission::Admitted,
-    budget::Grant,
+    budget::Permit,
     classify,
-    driver::{Pilot, Started, Turned},
+    driver::{AttemptDriver, Next, Started},
     effects::SideEffects,
     peek::Spent,
-    policy::Chain,
+    policy::AttemptPolicy,
     request_template,
-    supervision::AttemptPolicy,
+    supervision::AttemptSupervision,
 };
 use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::failure::TransportError,
     run::{NodeKind, Run, TaskId, TerminalReason, Terminated, nanos},
-    supervise::{Entry, SupervisedFuture},
+    supervise::{Claim, SupervisedFuture},
 };
 
-impl<S, C: Chain> Pilot<S, C> {
+impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// The request is there, whole.
     #[inline]
-    pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Turned<B> {
+    pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
         self.own.begin_tries();
         if request.extensions().get::<SideEffects>().is_some() {
             self.own.mark_side_effects();
         }
         match self.chain.begin(&self.own, request) {
             Ok(()) => self.start(None),
-            Err(error) => Turned::Done(Err(self.refuse(error))),
+            Err(error) => Next::Done(Err(self.refuse(error))),
         }
     }
 
     /// Opens a try, unless the node is over.
     #[inline]
-    pub(super) fn start<B: Body>(&mut self, grant: Option<Grant<'static>>) -> Turned<B> {
+    pub(super) fn start<B: Body>(&mut self, grant: Option<Permit<'static>>) -> Next<B> {
         let Some(attempt) = self.own.admit(NodeKind::Attempt) else {
             // The grant was not used, and goes back.
-            return Turned::Done(Err(self.over(None)));
+            return Next::Done(Err(self.over(None)));
         };
         self.chain.limit(&attempt);
         let admitted = Admitted::new(attempt, grant);
         // Whoever called has seen to it that the service is ready, once.
         if std::mem::take(&mut self.is_ready) {
-            Turned::Try(admitted)
+            Next::Try(admitted)
         } else {
-            Turned::Ready(admitted)
+            Next::Ready(admitted)
         }
     }
 
@@ -67,7 +67,7 @@ impl<S, C: Chain> Pilot<S, C> {
         admitted: &mut Option<Admitted>,
         task: TaskId,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B>>
+    ) -> Poll<Next<B>>
     where
         S: Service<Request<ReplayBody>>,
         S::Error: Into<BoxError>,
@@ -91,7 +91,7 @@ impl<S, C: Chain> Pilot<S, C> {
             Poll::Ready(Err(error)) => unready(error.into()),
             // Its share of the time went by.
             _ if !alive => attempt.to_terminated().into(),
-            Poll::Ready(Ok(())) => return Poll::Ready(Turned::Try(begun)),
+            Poll::Ready(Ok(())) => return Poll::Ready(Next::Try(begun)),
             Poll::Pending => {
                 *admitted = Some(begun);
                 return Poll::Pending;
@@ -130,13 +130,13 @@ impl<S, C: Chain> Pilot<S, C> {
         }
         let held_to = |hold: Duration| nanos(attempt.node().opened().saturating_add(hold));
         let hold = self.chain.hold().map(held_to);
-        let entry = Entry {
+        let entry = Claim {
             run: attempt.clone(),
             owns: true,
         };
         let service = &mut self.service;
         Ok(Started {
-            call: SupervisedFuture::new(entry, AttemptPolicy, request, |request| {
+            call: SupervisedFuture::new(entry, AttemptSupervision, request, |request| {
                 service.call(request)
             }),
             attempt,

@@ -15,20 +15,20 @@ use tower_service::Service;
 use super::{
     ERROR_TIME,
     admission::Admitted,
-    budget::Grant,
-    driver::{Pilot, Started, Turned},
+    budget::Permit,
+    driver::{AttemptDriver, Next, Started},
     peek::Trial,
-    policy::Chain,
+    policy::AttemptPolicy,
 };
 use crate::{
     body::{Buffering, ReplayBody},
     error::BoxError,
-    run::{Nanos, PauseGuard, Run, Turn, nanos},
+    run::{Nanos, PauseGuard, PollScope, Run, nanos},
 };
 
 pin_project! {
     #[project = StageProj]
-    pub(super) enum Stage<F, Q, B>
+    pub(super) enum AttemptState<F, Q, B>
     where
         B: Body,
     {
@@ -54,7 +54,7 @@ pin_project! {
         /// Before another try.
         Waiting {
             at: Nanos,
-            grant: Option<Grant<'static>>,
+            grant: Option<Permit<'static>>,
             pause: PauseGuard,
         },
         Over,
@@ -68,7 +68,7 @@ pub(super) struct Until {
     pub(super) error: Option<Nanos>,
 }
 
-impl<F, Q, B: Body> Stage<F, Q, B> {
+impl<F, Q, B: Body> AttemptState<F, Q, B> {
     #[inline]
     pub(super) fn trying(started: Started<F>) -> Self {
         let Started {
@@ -84,24 +84,24 @@ impl<F, Q, B: Body> Stage<F, Q, B> {
     }
 }
 
-impl<F, Q, B> Stage<F, Q, B>
+impl<F, Q, B> AttemptState<F, Q, B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
     pub(super) fn poll<S, C>(
         self: Pin<&mut Self>,
-        pilot: &mut Pilot<S, C>,
-        turn: &Turn,
+        pilot: &mut AttemptDriver<S, C>,
+        turn: &PollScope,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B>>
+    ) -> Poll<Next<B>>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Future = F> + Clone,
         F: Future<Output = Result<Response<B>, S::Error>>,
         S::Error: Into<BoxError>,
         Q: Body<Data = Bytes>,
         Q::Error: Into<BoxError>,
-        C: Chain,
+        C: AttemptPolicy,
     {
         match self.project() {
             StageProj::Upload { body, head, pause } => {
@@ -117,7 +117,7 @@ where
                 pilot.own().node().payload.set_refused(body.is_err());
                 Poll::Ready(match (body, head.take()) {
                     (Ok(body), Some(head)) => pilot.begin(Request::from_parts(head, body)),
-                    (Err(error), _) => Turned::Done(Err(pilot.refuse(error))),
+                    (Err(error), _) => Next::Done(Err(pilot.refuse(error))),
                     (Ok(_), None) => panic!("a body was read twice"),
                 })
             }
@@ -146,15 +146,15 @@ where
     /// Everything below is pending.
     pub(super) fn pending<S, C>(
         self: Pin<&mut Self>,
-        pilot: &mut Pilot<S, C>,
-        turn: &Turn,
+        pilot: &mut AttemptDriver<S, C>,
+        turn: &PollScope,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B>>
+    ) -> Poll<Next<B>>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
         F: Future<Output = Result<Response<B>, S::Error>>,
         S::Error: Into<BoxError>,
-        C: Chain,
+        C: AttemptPolicy,
     {
         let now = pilot.own().at(turn.now());
         let due = match self.project() {

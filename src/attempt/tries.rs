@@ -68,8 +68,8 @@ impl Tries {
     }
 
     /// All that failed for a log, as `"large" server 503, "small" transport`.
-    pub(super) const fn listed(&self) -> Listed<'_> {
-        Listed(self)
+    pub(super) const fn listed(&self) -> TriesList<'_> {
+        TriesList(self)
     }
 
     /// Who failed last.
@@ -79,9 +79,9 @@ impl Tries {
 }
 
 /// The tries of a call as a line of a log has them.
-pub(super) struct Listed<'a>(&'a Tries);
+pub(super) struct TriesList<'a>(&'a Tries);
 
-impl fmt::Display for Listed<'_> {
+impl fmt::Display for TriesList<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, tried) in self.0.tried.iter().enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;

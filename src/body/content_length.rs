@@ -4,9 +4,9 @@ use http_body::Body;
 /// How much of a body was announced, in bytes. A server may stop polling a body
 /// once that much was handed over, without ever asking for its end.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Announced(u64);
+pub(crate) struct AnnouncedLength(u64);
 
-impl Announced {
+impl AnnouncedLength {
     pub(crate) const NOTHING: Self = Self(0);
     const UNKNOWN: Self = Self(u64::MAX);
 

@@ -11,7 +11,7 @@ pub use self::replay::ReplayBody;
 
 pub(crate) use self::{
     buffer::Buffering,
-    content_length::{Announced, content_length, has_body, unframe},
-    prefix::Held,
+    content_length::{AnnouncedLength, content_length, has_body, unframe},
+    prefix::HeldPrefix,
     replay::MAX_BODY,
 };

@@ -18,7 +18,7 @@ const JOINED: usize = 16 * 1024;
 /// The beginning of an answer, which is handed on only once its attempt is
 /// committed, or is the last.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldPrefix {
     // Most answers are held for one frame, which needs no allocation.
     first: Option<Bytes>,
     rest: VecDeque<Bytes>,
@@ -31,7 +31,7 @@ pub(crate) struct Held {
     bytes: usize,
 }
 
-impl Held {
+impl HeldPrefix {
     pub(crate) fn push(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
             // Of nothing any number could be held.
@@ -138,15 +138,15 @@ mod tests {
     use bytes::Bytes;
     use http_body::Frame;
 
-    use super::{FEW, Held, JOINED, SMALL};
+    use super::{FEW, HeldPrefix, JOINED, SMALL};
 
     fn of(byte: u8, length: usize) -> Bytes {
         vec![byte; length].into()
     }
 
     /// Behind as many frames as are held as they came.
-    fn held(frames: &[Bytes]) -> Held {
-        let mut held = Held::default();
+    fn held(frames: &[Bytes]) -> HeldPrefix {
+        let mut held = HeldPrefix::default();
         let few = vec![of(b'{', 1); FEW + 1];
         for frame in few.iter().chain(frames) {
             held.push(Frame::data(frame.clone()));
@@ -154,7 +154,7 @@ mod tests {
         held
     }
 
-    fn read(held: &mut Held) -> Vec<Bytes> {
+    fn read(held: &mut HeldPrefix) -> Vec<Bytes> {
         for _ in 0..=FEW {
             let frame = held.next().unwrap().unwrap();
             assert_eq!(frame.into_data().unwrap(), "{");

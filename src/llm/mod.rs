@@ -13,6 +13,8 @@ pub mod stream;
 mod tests;
 
 pub(crate) use self::{
-    conversation::{Answer, Called, Event, History, Place, ToolCall, canonical, digest},
+    conversation::{
+        AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical, digest,
+    },
     prompt::Prompt,
 };

@@ -17,12 +17,12 @@ pub(crate) struct Prompt {
 struct Model {
     /// The bytes of its value, quotes included.
     at: Range<usize>,
-    text: Text,
+    text: ModelName,
 }
 
 /// A name, as it is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Text {
+enum ModelName {
     /// As it stands in the body, where nothing of it is escaped.
     Plain(Bytes),
     Unescaped(String),
@@ -106,7 +106,7 @@ struct RawModel<'a> {
 }
 
 /// A key of the top level, whichever way it is written.
-enum Key {
+enum PromptKey {
     Model,
     Stream,
     Other,
@@ -116,7 +116,7 @@ struct ObjectVisitor;
 
 struct KeyVisitor;
 
-impl Text {
+impl ModelName {
     fn as_str(&self) -> &str {
         match self {
             // It was text before it was cut out.
@@ -138,8 +138,8 @@ impl RawModel<'_> {
             })
             .map(|start| {
                 let at = start..start + self.raw.len();
-                let quoted = || Text::Plain(body.slice(at.start + 1..at.end - 1));
-                let text = self.unescaped.map_or_else(quoted, Text::Unescaped);
+                let quoted = || ModelName::Plain(body.slice(at.start + 1..at.end - 1));
+                let text = self.unescaped.map_or_else(quoted, ModelName::Unescaped);
                 Model { at, text }
             })
             .ok_or_else(|| unusable(&"its `model` was not found again"))
@@ -163,12 +163,12 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         let mut object = Object::default();
         while let Some(key) = map.next_key()? {
             match key {
-                Key::Model if object.model.is_some() => {
+                PromptKey::Model if object.model.is_some() => {
                     // Which of them counts is up to the reader: ours might be
                     // another than the upstream's.
                     return Err(A::Error::custom("a second `model`"));
                 }
-                Key::Model => {
+                PromptKey::Model => {
                     let raw = map.next_value::<&RawValue>()?.get();
                     if !raw.starts_with('"') {
                         return Err(A::Error::custom("`model` is not a string"));
@@ -182,8 +182,8 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     };
                     object.model = Some(RawModel { raw, unescaped });
                 }
-                Key::Stream => object.stream = map.next_value::<&RawValue>()?.get() == "true",
-                Key::Other => {
+                PromptKey::Stream => object.stream = map.next_value::<&RawValue>()?.get() == "true",
+                PromptKey::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
@@ -192,24 +192,24 @@ impl<'de> Visitor<'de> for ObjectVisitor {
     }
 }
 
-impl<'de> Deserialize<'de> for Key {
+impl<'de> Deserialize<'de> for PromptKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_str(KeyVisitor)
     }
 }
 
 impl Visitor<'_> for KeyVisitor {
-    type Value = Key;
+    type Value = PromptKey;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
 
-    fn visit_str<E: Error>(self, key: &str) -> Result<Key, E> {
+    fn visit_str<E: Error>(self, key: &str) -> Result<PromptKey, E> {
         Ok(match key {
-            "model" => Key::Model,
-            "stream" => Key::Stream,
-            _ => Key::Other,
+            "model" => PromptKey::Model,
+            "stream" => PromptKey::Stream,
+            _ => PromptKey::Other,
         })
     }
 }

@@ -102,7 +102,7 @@ impl RunRegistry {
             let node = run.node();
             node.close(&TerminalReason::Shutdown, until, began);
             // A last call would be new work.
-            node.let_go(began);
+            node.release(began);
         }
         RunDrain::new(live, now.checked_add(limit))
     }

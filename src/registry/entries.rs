@@ -5,9 +5,9 @@ use tokio::time::Instant;
 use super::{
     RunRegistry,
     idle::idle_until,
-    key::{Key, Map},
-    slab_map::{Entry, Table},
-    timer_queue::Agenda,
+    key::{EntryKey, Map},
+    slab_map::{RunEntry, SlabMap},
+    timer_queue::TimerQueue,
 };
 use crate::run::{Place, Run, RunId, TerminalReason};
 
@@ -19,9 +19,9 @@ const REMEMBERED: usize = 1;
 /// here.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    table: Table,
+    table: SlabMap,
     /// When an entry is to be looked at again, if it lives and if it is remembered.
-    due: [Agenda; 2],
+    due: [TimerQueue; 2],
     /// When all that live are to be looked at.
     sweep: Option<Instant>,
     /// Ended runs whose id was opened anew before they could be told of, by their
@@ -46,7 +46,7 @@ impl Entries {
     /// Answers where it is from now on.
     pub(crate) fn insert(
         &mut self,
-        key: &Key,
+        key: &EntryKey,
         run: Run,
         serial: u64,
         named: bool,
@@ -60,7 +60,7 @@ impl Entries {
             self.left.push(old.run);
         }
         self.live += 1;
-        let place = self.table.insert(Entry {
+        let place = self.table.insert(RunEntry {
             run,
             serial,
             hash: key.hash(),
@@ -78,14 +78,14 @@ impl Entries {
     }
 
     /// How often the key was opened before, as far as is remembered.
-    pub(crate) fn generation(&self, key: &Key) -> u64 {
+    pub(crate) fn generation(&self, key: &EntryKey) -> u64 {
         let entry = self.table.entry(key);
         let known = entry.and_then(|entry| entry.run.node().payload.identity());
         known.map_or(0, |known| known.generation)
     }
 
     /// The run of this key, unless the next request with it opens a new one.
-    pub(crate) fn reusable(&mut self, key: &Key, now: Instant) -> Option<Run> {
+    pub(crate) fn reusable(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
         let run = self.get(key, now)?;
         let retired = self.table.entry(key).is_some_and(|entry| entry.retired);
         match run.terminal_reason() {
@@ -97,12 +97,12 @@ impl Entries {
 
     /// The run of this key was found by it: from now on it ends by being idle,
     /// if by nothing else. Of several limits the smallest stays.
-    pub(crate) fn share(&mut self, key: &Key, idle: Duration, now: Instant) {
+    pub(crate) fn share(&mut self, key: &EntryKey, idle: Duration, now: Instant) {
         let Some(index) = self.table.find(key) else {
             return;
         };
         let entry = &mut self.table[index];
-        entry.run.node().take_many();
+        entry.run.node().make_shared();
         entry.named = true;
         if entry.idle.is_some_and(|limit| limit <= idle) {
             return;
@@ -116,7 +116,7 @@ impl Entries {
         }
     }
 
-    pub(crate) fn get(&mut self, key: &Key, now: Instant) -> Option<Run> {
+    pub(crate) fn get(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
         let index = self.table.find(key)?;
         let entry = &mut self.table[index];
         if entry.expires.is_some() {
@@ -158,7 +158,7 @@ impl Entries {
     }
 
     pub(crate) fn find(&self, id: &RunId) -> impl Iterator<Item = Run> {
-        let ours = |entry: &&Entry| entry.identity().is_some_and(|known| known.id == *id);
+        let ours = |entry: &&RunEntry| entry.identity().is_some_and(|known| known.id == *id);
         let ours = self.table.iter().filter(ours);
         ours.map(|entry| entry.run.clone())
     }
@@ -174,7 +174,7 @@ impl Entries {
     /// The newest `most` runs that were opened before the run of that serial number,
     /// with their own, in no order.
     pub(crate) fn newest(&self, before: u64, most: usize) -> impl Iterator<Item = (u64, Run)> {
-        let older = |entry: &&Entry| entry.serial < before;
+        let older = |entry: &&RunEntry| entry.serial < before;
         let mut older: Vec<_> = self.table.iter().filter(older).collect();
         if older.len() > most {
             older.select_nth_unstable_by_key(most, |entry| Reverse(entry.serial));
@@ -212,7 +212,7 @@ impl Entries {
 
     /// When [`due`](Self::due) has something to do.
     pub(crate) fn next(&self) -> Option<Instant> {
-        let due = self.due.iter().filter_map(Agenda::next);
+        let due = self.due.iter().filter_map(TimerQueue::next);
         due.chain(self.sweep).min()
     }
 
@@ -277,12 +277,12 @@ impl Entries {
     /// How much there is, wherever that is.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
-        let due: usize = self.due.iter().map(Agenda::len).sum();
+        let due: usize = self.due.iter().map(TimerQueue::len).sum();
         self.table.size() + self.replaced.len() + self.left.len() + due
     }
 
     /// Removes the entry that is there.
-    fn take(&mut self, index: usize) -> Entry {
+    fn take(&mut self, index: usize) -> RunEntry {
         let entry = self.table.remove(index);
         if entry.expires.is_some() {
             self.remembered -= 1;

@@ -1,7 +1,7 @@
 //! Requests beyond a cap of their owner, one of which may be a word to stop.
 
 use super::{RunRegistry, owner::Owner};
-use crate::run::{Passed, Run, TerminalReason};
+use crate::run::{LimitHit, Run, TerminalReason};
 
 /// How many of one owner are read at a time: who is over a cap shall not fill the memory.
 const MOST: u32 = 4;
@@ -12,14 +12,14 @@ const MOST: u32 = 4;
 pub(crate) struct Held {
     registry: RunRegistry,
     owner: Owner,
-    cap: Passed,
+    cap: LimitHit,
     /// Its run would be a new one, and ends with it.
     is_new: bool,
 }
 
 impl RunRegistry {
     /// None if there are too many.
-    pub(crate) fn hold(&self, owner: Owner, cap: Passed, is_new: bool) -> Option<Held> {
+    pub(crate) fn hold(&self, owner: Owner, cap: LimitHit, is_new: bool) -> Option<Held> {
         let place = self.count_owners().take_place(owner, MOST);
         place.then(|| Held {
             registry: self.clone(),

@@ -3,10 +3,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::RunRegistry;
-use crate::run::{Info, Node, ResetOn};
+use crate::run::{Node, NodeState, ResetOn};
 
 /// When the run will have been idle for `limit`, if nothing happens until then.
-pub(super) fn idle_until(node: &Node<Info>, limit: Duration, now: Instant) -> Instant {
+pub(super) fn idle_until(node: &Node<NodeState>, limit: Duration, now: Instant) -> Instant {
     let epoch = node.payload.epoch;
     let before = now.saturating_duration_since(epoch);
     let before = before.saturating_sub(RunRegistry::SAFETY);

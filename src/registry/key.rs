@@ -7,13 +7,13 @@ use std::{
 use crate::run::RunId;
 
 /// Whose run it is, and its id.
-pub(super) type Key = Hashed<Name>;
+pub(super) type EntryKey = Hashed<RunName>;
 
 /// The name of a session.
 pub(super) type Session = Hashed<Arc<str>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Name {
+pub(super) struct RunName {
     pub(super) owner: u128,
     pub(super) id: RunId,
 }

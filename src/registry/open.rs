@@ -9,18 +9,19 @@ use tokio::time::Instant;
 use super::{
     RunRegistry,
     entries::Entries,
-    key::Key,
+    key::EntryKey,
     owner::Owner,
     owner_caps::{OpenRun, OwnerCaps},
     shared::Shared,
 };
 use crate::run::{
-    Identity, Listed, Membership, Notice, Passed, Registration, Run, RunId, TerminalReason,
+    EntryLocation, Identity, LimitHit, Membership, Registration, Run, RunId, RunNotice,
+    TerminalReason,
 };
 
 /// What a run is enrolled with.
 struct Enrolment {
-    key: Key,
+    key: EntryKey,
     session: Option<Arc<str>>,
     /// Whether its id was chosen by somebody.
     named: bool,
@@ -121,8 +122,8 @@ impl RunRegistry {
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
-        count: impl FnOnce() -> Result<Option<OpenRun>, Passed>,
-    ) -> Result<(Run, bool), Passed> {
+        count: impl FnOnce() -> Result<Option<OpenRun>, LimitHit>,
+    ) -> Result<(Run, bool), LimitHit> {
         self.find_with(owner, id, session, idle, Finder::Request, count)
     }
 
@@ -174,7 +175,7 @@ impl RunRegistry {
             run.count_as(Box::new(counted));
         }
         match enrolled {
-            Some(true) => run.notify(&Notice::Opened),
+            Some(true) => run.notify(&RunNotice::Opened),
             Some(false) => drop(run.end(TerminalReason::Shutdown)),
             None => {}
         }
@@ -209,7 +210,7 @@ impl RunRegistry {
                 return false;
             }
             if given {
-                run.node().take_many();
+                run.node().make_shared();
                 // Not one that the program opened: it may go on with it.
                 if run.node().payload.is_owned() {
                     run.node().payload.set_unused();
@@ -224,7 +225,7 @@ impl RunRegistry {
             }
             return false;
         }
-        run.notify(&Notice::Opened);
+        run.notify(&RunNotice::Opened);
         // It may have ended before it had a name to be remembered by.
         if run.terminal_reason().is_some() {
             self.shared.ended(run.node());
@@ -257,7 +258,7 @@ impl RunRegistry {
         if let Some(Ok(open)) = counted.map(|all| all.open(owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));
         }
-        run.notify(&Notice::Opened);
+        run.notify(&RunNotice::Opened);
         Some(run)
     }
 
@@ -284,7 +285,7 @@ impl RunRegistry {
             });
             Membership { hash, slot }
         });
-        let listed = Listed {
+        let listed = EntryLocation {
             hash,
             place: entries.insert(&key, run.clone(), serial, named, idle, now),
             session,

@@ -3,14 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{RunRegistry, owner::Owner};
-use crate::run::{Measure, Passed, Run, RunId, TerminalReason};
+use crate::run::{LimitHit, LimitKind, Run, RunId, TerminalReason};
 
 /// There is one line of each cap in so long.
 const RHYTHM: Duration = Duration::from_secs(60);
 
 /// What one owner was refused, by cap.
 #[derive(Debug, Default)]
-pub(crate) struct Refusals {
+pub(crate) struct OwnerCapLog {
     open_runs: Untold,
     turns_per_hour: Untold,
 }
@@ -35,13 +35,13 @@ pub(crate) struct OwnerRefused {
     session: Option<Arc<str>>,
 }
 
-impl Refusals {
+impl OwnerCapLog {
     /// Something was refused once more. Answers how often it was since that was told
     /// last, if it is to be told now.
-    pub(crate) fn count(&mut self, cap: Measure, now: Duration) -> Option<u64> {
+    pub(crate) fn count(&mut self, cap: LimitKind, now: Duration) -> Option<u64> {
         let untold = match cap {
-            Measure::OpenRuns(_) => &mut self.open_runs,
-            Measure::TurnsPerHour(_) => &mut self.turns_per_hour,
+            LimitKind::OpenRuns(_) => &mut self.open_runs,
+            LimitKind::TurnsPerHour(_) => &mut self.turns_per_hour,
             _ => return None,
         };
         untold.refused = untold.refused.saturating_add(1);
@@ -63,10 +63,10 @@ impl Refusals {
 impl RunRegistry {
     /// An owner's cap refused a request, of a run that there is or of none: that is
     /// told once in a while. Not for who holds a lock: it calls what is the program's.
-    pub(crate) fn tell_refused(&self, owner: Owner, cap: Passed, run: Option<&Run>) {
+    pub(crate) fn tell_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
         let (name, limit) = match cap.measure {
-            Measure::OpenRuns(limit) => ("max_open_runs", limit),
-            Measure::TurnsPerHour(limit) => ("turns_per_hour", limit),
+            LimitKind::OpenRuns(limit) => ("max_open_runs", limit),
+            LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
             _ => return,
         };
         let Some(refused) = self.count_owners().refused(owner, cap.measure) else {

@@ -7,8 +7,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{RunRegistry, owner::Owner, owner_cap_log::Refusals, shared::Shared};
-use crate::run::{Identity, Measure, Passed, Run, RunGuard, RunId, TerminalReason};
+use super::{RunRegistry, owner::Owner, owner_cap_log::OwnerCapLog, shared::Shared};
+use crate::run::{Identity, LimitHit, LimitKind, Run, RunGuard, RunId, TerminalReason};
 
 /// How many runs an owner may have open, and how many turns in an hour, whatever
 /// ids they have: for [`RunLayer::owner_caps`](crate::RunLayer::owner_caps).
@@ -28,11 +28,11 @@ pub struct OwnerCaps {
 #[derive(Debug)]
 pub(crate) struct Owners {
     epoch: Instant,
-    known: Mutex<Known>,
+    known: Mutex<OwnerTable>,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct OwnerTable {
     by_owner: HashMap<u128, Account>,
     /// When it was last looked for owners to be forgotten.
     swept: u64,
@@ -44,7 +44,7 @@ struct Account {
     /// Minutes since the epoch and the turns in each, oldest first; those without
     /// any are not there.
     minutes: VecDeque<(u64, u32)>,
-    refusals: Refusals,
+    refusals: OwnerCapLog,
     /// Requests beyond a cap that are read all the same.
     held: u32,
 }
@@ -143,10 +143,10 @@ impl Owners {
         owner: Owner,
         caps: OwnerCaps,
         turn: bool,
-    ) -> Result<OpenRun, Passed> {
+    ) -> Result<OpenRun, LimitHit> {
         self.with(owner.0, |account, minute| {
             if let Some(cap) = caps.max_open_runs.filter(|cap| account.open >= *cap) {
-                return Err(reached(Measure::OpenRuns(cap)));
+                return Err(reached(LimitKind::OpenRuns(cap)));
             }
             if turn {
                 account.take(minute, caps)?;
@@ -165,13 +165,13 @@ impl Owners {
     /// # Errors
     ///
     /// The cap that forbids it; nothing is counted then.
-    pub(crate) fn turn(&self, owner: Owner, caps: OwnerCaps) -> Result<(), Passed> {
+    pub(crate) fn turn(&self, owner: Owner, caps: OwnerCaps) -> Result<(), LimitHit> {
         self.with(owner.0, |account, minute| account.take(minute, caps))
     }
 
     /// A request of this owner was refused. Answers how many were since that was told
     /// last, if it is to be told now.
-    pub(super) fn refused(&self, owner: Owner, cap: Measure) -> Option<u64> {
+    pub(super) fn refused(&self, owner: Owner, cap: LimitKind) -> Option<u64> {
         let now = self.epoch.elapsed();
         self.with(owner.0, |account, _| account.refusals.count(cap, now))
     }
@@ -191,7 +191,7 @@ impl Owners {
         });
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, OwnerTable> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -242,13 +242,13 @@ impl Account {
         self.minutes.is_empty() && !refused
     }
 
-    fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), Passed> {
+    fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), LimitHit> {
         let Some(cap) = caps.turns_per_hour else {
             return Ok(());
         };
         let taken: u32 = self.minutes.iter().map(|(_, turns)| turns).sum();
         if taken >= cap {
-            return Err(reached(Measure::TurnsPerHour(cap)));
+            return Err(reached(LimitKind::TurnsPerHour(cap)));
         }
         match self.minutes.back_mut() {
             Some((at, turns)) if *at == minute => *turns += 1,
@@ -258,8 +258,8 @@ impl Account {
     }
 }
 
-const fn reached(measure: Measure) -> Passed {
-    Passed {
+const fn reached(measure: LimitKind) -> LimitHit {
+    LimitHit {
         limit: None,
         measure,
     }

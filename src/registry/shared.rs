@@ -13,15 +13,15 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     RunRegistry,
     entries::{Entries, Retirement},
-    eviction::{Memories, Memory},
-    key::{Hashed, Key, Name, Session, part},
+    eviction::{EvictionEntry, EvictionQueue},
+    key::{EntryKey, Hashed, RunName, Session, part},
     owner::Owner,
     owner_caps::Owners,
     sessions::Sessions,
 };
 use crate::run::{
-    End, Identity, Info, Listed, Membership, Nanos, Node, Notice, Registration, Run, RunEvent,
-    RunId, ShadowReport, TerminalReason, Trajectory, nanos,
+    End, EntryLocation, Identity, Membership, Nanos, Node, NodeState, Registration, Run, RunEvent,
+    RunId, RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
 };
 
 const SHARDS: usize = 16;
@@ -34,7 +34,7 @@ const SHARDS: usize = 16;
 pub(crate) struct Shared {
     shards: [Mutex<Entries>; SHARDS],
     sessions: [Mutex<Sessions>; SHARDS],
-    memories: Mutex<Memories>,
+    memories: Mutex<EvictionQueue>,
     /// How many ended runs are remembered.
     remembered: AtomicIsize,
     /// The number of the last entry.
@@ -79,8 +79,8 @@ impl Shared {
         }
     }
 
-    pub(crate) fn key(&self, owner: Owner, id: RunId) -> Key {
-        Hashed::new(Name { owner: owner.0, id }, &self.hasher)
+    pub(crate) fn key(&self, owner: Owner, id: RunId) -> EntryKey {
+        Hashed::new(RunName { owner: owner.0, id }, &self.hasher)
     }
 
     pub(crate) fn session(&self, name: Arc<str>) -> Session {
@@ -88,7 +88,7 @@ impl Shared {
     }
 
     /// What is known under the key.
-    pub(crate) fn with<R>(&self, key: &Key, f: impl FnOnce(&mut Entries) -> R) -> R {
+    pub(crate) fn with<R>(&self, key: &EntryKey, f: impl FnOnce(&mut Entries) -> R) -> R {
         self.with_shard(key.part(SHARDS), f)
     }
 
@@ -174,7 +174,7 @@ impl Shared {
         })
     }
 
-    fn listed<'a>(&self, identity: &'a Identity) -> Option<&'a Listed> {
+    fn listed<'a>(&self, identity: &'a Identity) -> Option<&'a EntryLocation> {
         identity.listed.get().or_else(|| {
             // Somebody may be about to enrol it: either that is done by now, or who
             // does it sees what has become of the run.
@@ -212,7 +212,7 @@ impl Shared {
     }
 
     /// Remembers an ended run, and forgets others if they are too many.
-    fn remember(&self, memory: Memory, end: Option<&End>, named: bool) {
+    fn remember(&self, memory: EvictionEntry, end: Option<&End>, named: bool) {
         // Declared before the lock, so that they are dropped after it.
         let mut forgotten = Vec::new();
         let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
@@ -259,7 +259,7 @@ impl Shared {
 }
 
 impl Registration for Shared {
-    fn ended(&self, node: &Node<Info>) -> Option<u64> {
+    fn ended(&self, node: &Node<NodeState>) -> Option<u64> {
         let identity = node.payload.identity()?;
         let listed = self.listed(identity)?;
         let (shard, place) = (part(listed.hash, SHARDS), listed.place);
@@ -272,21 +272,23 @@ impl Registration for Shared {
             });
             drop(run);
         }
-        self.remember(Memory { shard, place }, node.nearest_end(), named);
+        self.remember(EvictionEntry { shard, place }, node.nearest_end(), named);
         let mut sequence = self.sequence();
         let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
         identity.told.store(number, Ordering::Release);
         Some(number)
     }
 
-    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64> {
+    fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64> {
         let mut sequence = self.sequence();
         if !last && node.nearest_end().is_some() {
             return None;
         }
         match notice {
-            Notice::WouldHaveEnded { .. } => self.would_have_ended.fetch_add(1, Ordering::Relaxed),
-            Notice::FalsePositive { .. } => self.completed.fetch_add(1, Ordering::Relaxed),
+            RunNotice::WouldHaveEnded { .. } => {
+                self.would_have_ended.fetch_add(1, Ordering::Relaxed)
+            }
+            RunNotice::FalsePositive { .. } => self.completed.fetch_add(1, Ordering::Relaxed),
             _ => 0,
         };
         Some(self.send(&mut sequence, |number| {
@@ -298,7 +300,7 @@ impl Registration for Shared {
         self.trajectory.get().cloned()
     }
 
-    fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant> {
+    fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant> {
         let identity = node.payload.identity()?;
         let listed = self.listed(identity)?;
         let retirement = self.with_shard(part(listed.hash, SHARDS), |entries| {
@@ -313,7 +315,7 @@ impl Registration for Shared {
         None
     }
 
-    fn refused(&self, node: &Node<Info>) {
+    fn refused(&self, node: &Node<NodeState>) {
         let listed = node.payload.identity().and_then(|known| self.listed(known));
         let Some(listed) = listed else {
             return;
@@ -326,7 +328,7 @@ impl Registration for Shared {
         }
     }
 
-    fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run) {
+    fn enrol_beside(self: Arc<Self>, node: &Node<NodeState>, child: &Run) {
         let Some(identity) = node.payload.identity() else {
             return;
         };

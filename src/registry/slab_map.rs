@@ -8,20 +8,20 @@ use std::{
 use slab::Slab;
 use tokio::time::Instant;
 
-use super::key::{Key, Map};
+use super::key::{EntryKey, Map};
 use crate::run::{Identity, Place, Run};
 
 /// Entries, each at a place of its own as long as it is there.
 #[derive(Debug, Default)]
-pub(super) struct Table {
-    all: Slab<Entry>,
+pub(super) struct SlabMap {
+    all: Slab<RunEntry>,
     /// Where the newest of each key's hash is in there; the entry says where others of
     /// that hash are. A table of keys would be four times as large.
     by_hash: Map<u64, usize>,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct RunEntry {
     pub(super) run: Run,
     pub(super) serial: u64,
     /// That of its key.
@@ -38,9 +38,9 @@ pub(super) struct Entry {
     pub(super) retired: bool,
 }
 
-impl Table {
+impl SlabMap {
     /// Answers where it is from now on. Its key must not be there.
-    pub(super) fn insert(&mut self, mut entry: Entry) -> Place {
+    pub(super) fn insert(&mut self, mut entry: RunEntry) -> Place {
         let index = self.all.vacant_key();
         let serial = entry.serial;
         entry.same = self.by_hash.insert(entry.hash, index);
@@ -49,7 +49,7 @@ impl Table {
     }
 
     /// Removes the entry that is there.
-    pub(super) fn remove(&mut self, index: usize) -> Entry {
+    pub(super) fn remove(&mut self, index: usize) -> RunEntry {
         let entry = self.all.remove(index);
         let newest = self.by_hash.remove(&entry.hash);
         match newest.filter(|newest| *newest != index) {
@@ -72,11 +72,11 @@ impl Table {
         entry
     }
 
-    pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
+    pub(super) fn entry(&self, key: &EntryKey) -> Option<&RunEntry> {
         self.find(key).map(|index| &self.all[index])
     }
 
-    pub(super) fn find(&self, key: &Key) -> Option<usize> {
+    pub(super) fn find(&self, key: &EntryKey) -> Option<usize> {
         let mut next = self.by_hash.get(&key.hash()).copied();
         while let Some(index) = next {
             let entry = &self.all[index];
@@ -89,7 +89,7 @@ impl Table {
         None
     }
 
-    pub(super) fn at(&mut self, place: Place) -> Option<&mut Entry> {
+    pub(super) fn at(&mut self, place: Place) -> Option<&mut RunEntry> {
         let entry = self.all.get_mut(place.index)?;
         (entry.serial == place.serial).then_some(entry)
     }
@@ -99,7 +99,7 @@ impl Table {
         entry.is_some_and(|entry| entry.serial == place.serial)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Entry> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &RunEntry> {
         self.all.iter().map(|(_, entry)| entry)
     }
 
@@ -113,21 +113,21 @@ impl Table {
     }
 }
 
-impl Index<usize> for Table {
-    type Output = Entry;
+impl Index<usize> for SlabMap {
+    type Output = RunEntry;
 
-    fn index(&self, index: usize) -> &Entry {
+    fn index(&self, index: usize) -> &RunEntry {
         &self.all[index]
     }
 }
 
-impl IndexMut<usize> for Table {
-    fn index_mut(&mut self, index: usize) -> &mut Entry {
+impl IndexMut<usize> for SlabMap {
+    fn index_mut(&mut self, index: usize) -> &mut RunEntry {
         &mut self.all[index]
     }
 }
 
-impl Entry {
+impl RunEntry {
     pub(super) fn identity(&self) -> Option<&Identity> {
         self.run.node().payload.identity()
     }

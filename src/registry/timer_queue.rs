@@ -10,12 +10,12 @@ use crate::run::Place;
 /// When entries are to be looked at. Mostly each later than the one before it: those
 /// stand in a queue, which costs less than a heap.
 #[derive(Debug, Default)]
-pub(super) struct Agenda {
+pub(super) struct TimerQueue {
     in_order: VecDeque<(Instant, Place)>,
     others: BinaryHeap<Reverse<(Instant, Place)>>,
 }
 
-impl Agenda {
+impl TimerQueue {
     pub(super) fn push(&mut self, at: Instant, place: Place) {
         if self.in_order.back().is_none_or(|(last, _)| *last <= at) {
             self.in_order.push_back((at, place));

@@ -4,12 +4,12 @@ use super::{
     kinds::NodeKind,
     reason::ReasonClass,
     report::CallSummary,
-    state::Info,
-    tree::{End, Hook, Later, Node},
+    state::NodeState,
+    tree::{End, EndHook, Node, PendingWakes},
 };
 
-impl Hook for Info {
-    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later<Self>) {
+impl EndHook for NodeState {
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
         node.judge_shadows(end);
         // A run of one call that was cut is over with it, though a reader that
         // does not read keeps the call from being settled.
@@ -38,14 +38,14 @@ impl Hook for Info {
             }
             node.log_run(end, later);
             node.publish_end();
-            node.let_go(end.at);
+            node.release(end.at);
             node.ask_below(end, later);
         }
     }
 
     fn settled(&self, node: &Node<Self>) {
         if let Some(hooks) = self.hooks.get() {
-            CallSummary::tell(node, hooks);
+            CallSummary::report(node, hooks);
         }
     }
 

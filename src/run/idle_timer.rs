@@ -2,12 +2,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     kinds::ResetOn,
-    state::Info,
-    tree::{Nanos, Node, Paused, TaskId, Window, nanos},
+    state::NodeState,
+    tree::{IdleWindow, Nanos, Node, Paused, TaskId, nanos},
 };
 
 /// Measures how long one wrapper has waited in vain: the local half of a
-/// [`Window`], which the wrapper's node holds.
+/// [`IdleWindow`], which the wrapper's node holds.
 ///
 /// Silence is counted from a `Pending` to whatever ends it. What passes between
 /// a frame and the next `Pending` is the reader's time, and what passes during
@@ -15,23 +15,23 @@ use super::{
 ///
 /// Times are kept in nanoseconds: this moves with every answer.
 #[derive(Debug)]
-pub(crate) struct Silence {
+pub(crate) struct IdleTimer {
     length: u64,
     /// Silence counted before the current wait.
     kept: u64,
     /// The pauses that are taken out already.
     taken: Nanos,
-    state: State,
-    window: Option<Arc<Window>>,
+    state: IdleState,
+    window: Option<Arc<IdleWindow>>,
     resets_on: ResetOn,
-    kind: Kind,
+    kind: IdleKind,
     /// The node is not told: it does not end of it.
     observes: bool,
 }
 
 /// What silence is, and what it leads to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum IdleKind {
     /// Nothing was progress: the node may end of it.
     Step,
     /// A stream that gave signs of life gives none.
@@ -39,7 +39,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum IdleState {
     /// Nothing is waited for, and what comes next counts afresh.
     Fresh,
     /// Waiting, with silence counted from there.
@@ -48,17 +48,17 @@ enum State {
     Stopped(u64),
 }
 
-impl Silence {
+impl IdleTimer {
     #[inline]
     pub(crate) fn new(resets_on: ResetOn, length: Duration) -> Self {
         Self {
             length: nanos(length),
             kept: 0,
             taken: 0,
-            state: State::Fresh,
+            state: IdleState::Fresh,
             window: None,
             resets_on,
-            kind: Kind::Step,
+            kind: IdleKind::Step,
             observes: false,
         }
     }
@@ -82,14 +82,14 @@ impl Silence {
     /// Measures how long a stream gives no sign of life.
     pub(crate) fn lifeless(length: Duration) -> Self {
         Self {
-            kind: Kind::Lifeless,
+            kind: IdleKind::Lifeless,
             ..Self::new(ResetOn::AnyByte, length)
         }
     }
 
     #[inline]
     pub(crate) const fn is_of_life(&self) -> bool {
-        matches!(self.kind, Kind::Lifeless)
+        matches!(self.kind, IdleKind::Lifeless)
     }
 
     #[inline]
@@ -99,7 +99,7 @@ impl Silence {
 
     #[inline]
     pub(crate) const fn is_counting(&self) -> bool {
-        matches!(self.state, State::Since(_))
+        matches!(self.state, IdleState::Since(_))
     }
 
     /// The length from the next [`wait`](Self::wait) on.
@@ -113,16 +113,16 @@ impl Silence {
     /// Something came that resets the window: no clock is needed.
     #[inline]
     pub(crate) fn reset(&mut self) {
-        if self.state != State::Fresh {
+        if self.state != IdleState::Fresh {
             self.kept = 0;
-            self.state = State::Fresh;
+            self.state = IdleState::Fresh;
             self.stop_window();
         }
     }
 
     /// Something came that does not reset the window: what was counted is kept.
     /// Only the first call after a wait matters.
-    pub(crate) fn interrupt(&mut self, target: &Node<Info>, now: Duration) {
+    pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
         let paused = self.take_pauses(target, nanos(now));
         self.stop(
             target,
@@ -130,11 +130,11 @@ impl Silence {
         );
     }
 
-    fn stop(&mut self, target: &Node<Info>, at: Nanos) {
-        if let State::Since(since) = self.state {
+    fn stop(&mut self, target: &Node<NodeState>, at: Nanos) {
+        if let IdleState::Since(since) = self.state {
             let since = since.max(self.last(target));
             self.kept = at.saturating_sub(since);
-            self.state = State::Stopped(at);
+            self.state = IdleState::Stopped(at);
             // One that has passed already stays so, whoever looks next.
             if self.kept < self.length {
                 self.stop_window();
@@ -146,7 +146,7 @@ impl Silence {
     /// none during a pause at, above or below `target`.
     pub(crate) fn wait(
         &mut self,
-        target: &Node<Info>,
+        target: &Node<NodeState>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
@@ -157,14 +157,14 @@ impl Silence {
         }
         let last = self.last(target);
         let since = match self.state {
-            State::Since(since) => {
+            IdleState::Since(since) => {
                 if let Some(window) = &self.window {
                     window.run(since, self.length, task);
                 }
                 since
             }
-            State::Fresh => self.begin(target, now, task),
-            State::Stopped(at) => {
+            IdleState::Fresh => self.begin(target, now, task),
+            IdleState::Stopped(at) => {
                 // Progress elsewhere, while this wrapper was not counting.
                 if last >= at {
                     self.kept = 0;
@@ -177,26 +177,26 @@ impl Silence {
 
     /// Takes out pauses that began and ended since the last look, without a
     /// poll that saw them.
-    fn take_pauses(&mut self, node: &Node<Info>, now: Nanos) -> Paused {
+    fn take_pauses(&mut self, node: &Node<NodeState>, now: Nanos) -> Paused {
         let paused = node.paused();
         let unseen = paused.total.saturating_sub(self.taken);
-        if let (State::Since(since), 1..) = (self.state, unseen) {
-            self.state = State::Since(since.saturating_add(unseen).min(now));
+        if let (IdleState::Since(since), 1..) = (self.state, unseen) {
+            self.state = IdleState::Since(since.saturating_add(unseen).min(now));
         }
         self.taken = paused.total;
         paused
     }
 
-    fn begin(&mut self, target: &Node<Info>, now: Duration, task: TaskId) -> u64 {
+    fn begin(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) -> u64 {
         let since = nanos(now).saturating_sub(self.kept);
-        self.state = State::Since(since);
+        self.state = IdleState::Since(since);
         if self.observes {
             return since;
         }
         let window = self.window.get_or_insert_with(|| {
             let window = Arc::new(match self.kind {
-                Kind::Step => Window::new(self.resets_on),
-                Kind::Lifeless => Window::lifeless(),
+                IdleKind::Step => IdleWindow::new(self.resets_on),
+                IdleKind::Lifeless => IdleWindow::lifeless(),
             });
             target.add_window(&window);
             window
@@ -205,7 +205,7 @@ impl Silence {
         since
     }
 
-    fn last(&self, target: &Node<Info>) -> u64 {
+    fn last(&self, target: &Node<NodeState>) -> u64 {
         target.last(self.resets_on)
     }
 
@@ -218,7 +218,7 @@ impl Silence {
 
     /// Brings the node's window up to date, for a check that follows without a
     /// wait: what is waited for has failed.
-    pub(crate) fn look(&mut self, target: &Node<Info>, now: Duration, task: TaskId) {
+    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) {
         if self.is_counting() {
             self.wait(target, now, task);
         }
@@ -226,11 +226,11 @@ impl Silence {
 
     /// Gives the window back to the node.
     #[inline]
-    pub(crate) fn close(&mut self, target: &Node<Info>) {
+    pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if let Some(window) = self.window.take() {
             target.remove_window(&window);
         }
         self.kept = 0;
-        self.state = State::Fresh;
+        self.state = IdleState::Fresh;
     }
 }

@@ -65,8 +65,8 @@ pub use self::{
     },
     reason::{CustomReason, ReasonClass, TerminalReason},
     report::{
-        CallSummary, Deadlines, NotCounted, Notice, Progress, RunEvent, RunEvents, RunSnapshot,
-        Terminated, Trajectory,
+        CallSummary, Deadlines, NotCounted, RunEvent, RunEvents, RunNotice, RunProgress,
+        RunSnapshot, Terminated, Trajectory,
     },
     step::{Step, StepKind},
     verdict::{Answer, Status, Verdict},
@@ -74,15 +74,16 @@ pub use self::{
 
 pub(crate) use self::{
     handle::WeakRun,
-    idle_timer::Silence,
-    limits::{LoopLimits, TurnLimit, Working},
-    poll_scope::{Due, Turn},
-    report::{OnEnd, Server},
+    idle_timer::IdleTimer,
+    limits::{LoopLimits, TurnLimit, WorkingNotices},
+    poll_scope::{PollScope, TreeTime},
+    report::{AttemptTarget, OnEnd},
     state::{
-        Failing, HEARTBEAT, Identity, Info, Listed, Membership, Place, Registration, RunGuard,
+        EntryLocation, Failing, HEARTBEAT, Identity, Membership, NodeState, Place, Registration,
+        RunGuard,
     },
     task::TaskGuard,
-    tree::{Announcement, Clock, End, Measure, Nanos, Node, Passed, TaskId, Window, nanos},
+    tree::{Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, Nanos, Node, TaskId, nanos},
 };
 
 #[cfg(test)]

@@ -27,17 +27,17 @@ struct Polled {
     /// The number of the node whose end the driver waits for.
     node: Cell<u64>,
     /// The earliest deadline that nested wrappers asked for.
-    next: Cell<Option<Due>>,
+    next: Cell<Option<TreeTime>>,
     /// The clock, read once on the way out of a pending poll.
     now: Cell<Option<Instant>>,
 }
 
 /// A poll under way; dropped when it is over.
-pub(crate) struct Turn {
+pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
-    /// How many ends the node had heard of before the poll.
-    heard: u64,
+    /// How many ends the node had epoch of before the poll.
+    epoch: u64,
 }
 
 enum Outer {
@@ -45,10 +45,10 @@ enum Outer {
     Driver,
     /// This poll is the driver's; another task's may be under way around it.
     None,
-    Foreign(TaskId, u64, Option<Due>),
+    Foreign(TaskId, u64, Option<TreeTime>),
 }
 
-impl Turn {
+impl PollScope {
     /// Call before the inner service or body is polled.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
@@ -68,8 +68,8 @@ impl Turn {
                     Outer::Foreign(driver, node, next)
                 }
             };
-            let heard = run.node().heard();
-            Self { task, outer, heard }
+            let epoch = run.node().epoch();
+            Self { task, outer, epoch }
         })
     }
 
@@ -83,11 +83,11 @@ impl Turn {
     }
 
     /// Lowers the driver's next deadline to this one; answers the next.
-    pub(crate) fn lower(deadline: Option<Nanos>, epoch: Instant) -> Option<Due> {
+    pub(crate) fn lower(deadline: Option<Nanos>, epoch: Instant) -> Option<TreeTime> {
         POLLED.with(|polled| {
             let next = polled.next.get();
             let Some(at) = deadline else { return next };
-            let next = Some(Due { epoch, at }.earlier(next));
+            let next = Some(TreeTime { epoch, at }.earlier(next));
             polled.next.set(next);
             next
         })
@@ -103,9 +103,9 @@ impl Turn {
         POLLED.with(|polled| polled.node.get())
     }
 
-    /// How many ends the node had heard of before the poll.
-    pub(crate) const fn heard(&self) -> u64 {
-        self.heard
+    /// How many ends the node had epoch of before the poll.
+    pub(crate) const fn epoch(&self) -> u64 {
+        self.epoch
     }
 
     pub(crate) const fn task(&self) -> TaskId {
@@ -113,7 +113,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for PollScope {
     #[inline]
     fn drop(&mut self) {
         POLLED.with(|polled| match self.outer {
@@ -132,12 +132,12 @@ impl Drop for Turn {
 /// A time on the clock of one tree. Two of one tree are compared as they are;
 /// to make an [`Instant`] of each would cost more than all else in a poll.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Due {
+pub(crate) struct TreeTime {
     pub(crate) epoch: Instant,
     pub(crate) at: Nanos,
 }
 
-impl Due {
+impl TreeTime {
     pub(crate) fn instant(self) -> Option<Instant> {
         self.epoch.checked_add(Duration::from_nanos(self.at))
     }

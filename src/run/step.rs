@@ -21,7 +21,7 @@ pub enum StepKind {
     ToolComplete,
     /// The program said that something changed.
     StateChange,
-    /// A model's answer goes on: of [`Progress::last_change`](crate::run::Progress) alone.
+    /// A model's answer goes on: of [`RunProgress::last_change`](crate::run::RunProgress) alone.
     ContentDelta,
 }
 

@@ -8,14 +8,14 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{
-    observer::Tap,
+    observer::Observer,
     policy::Policy,
-    supervisor::{Stop, Supervision},
+    supervisor::{StopCause, Supervisor},
 };
 use crate::{
     error::BoxError,
     llm::{dialect::Usage, failure::FailureClass},
-    run::Turn,
+    run::PollScope,
 };
 
 pin_project! {
@@ -33,7 +33,7 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         // None in an inert layer: frames pass as they are.
-        supervision: Option<Supervision<P>>,
+        supervision: Option<Supervisor<P>>,
     }
 
     impl<B, P> PinnedDrop for SupervisedBody<B, P>
@@ -49,7 +49,7 @@ pin_project! {
             };
             let whole = supervision.tap().is_none_or(|tap| tap.finish().is_ok());
             let complete = (inner.is_end_stream() && whole)
-                || supervision.tap().is_some_and(Tap::is_complete);
+                || supervision.tap().is_some_and(Observer::is_complete);
             if !complete {
                 // First the reason, so that what is dropped can read it.
                 supervision.policy.dropped(&supervision.found);
@@ -64,7 +64,7 @@ pin_project! {
 }
 
 impl<B: Body, P: Policy> SupervisedBody<B, P> {
-    pub(super) const fn new(inner: B, supervision: Supervision<P>) -> Self {
+    pub(super) const fn new(inner: B, supervision: Supervisor<P>) -> Self {
         Self {
             inner: Some(inner),
             supervision: Some(supervision),
@@ -72,10 +72,10 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
     }
 
     /// The answer, which somebody holds whole, said this of itself.
-    pub(crate) fn tell(&self, usage: Option<Usage>) {
+    pub(crate) fn report(&self, usage: Option<Usage>) {
         if let Some(supervision) = &self.supervision {
-            let counts = supervision.tap().is_none_or(Tap::counts);
-            supervision.found.tell(usage.filter(|_| counts), None);
+            let counts = supervision.tap().is_none_or(Observer::counts);
+            supervision.found.report(usage.filter(|_| counts), None);
         }
     }
 
@@ -121,7 +121,7 @@ where
             this.inner.set(None);
             return Poll::Ready(Some(Err(supervision.over())));
         }
-        let turn = Turn::enter(cx.waker(), supervision.found());
+        let turn = PollScope::enter(cx.waker(), supervision.found());
         let polled = inner.poll_frame(cx).map_err(Into::into);
         // Looked at where it lies: a frame is large, and most are handed on.
         let why = match &polled {
@@ -129,11 +129,11 @@ where
                 Ok(()) => return polled,
                 Err(stop) => stop,
             },
-            Poll::Ready(None) => match supervision.tap().map_or(Ok(()), Tap::finish) {
-                Ok(()) => Stop::Ended,
-                Err(cut) => Stop::Cut(cut),
+            Poll::Ready(None) => match supervision.tap().map_or(Ok(()), Observer::finish) {
+                Ok(()) => StopCause::Ended,
+                Err(cut) => StopCause::Cut(cut),
             },
-            Poll::Ready(Some(Err(_))) => Stop::Failed,
+            Poll::Ready(Some(Err(_))) => StopCause::Failed,
             Poll::Pending => ready!(supervision.pending(&turn, cx)),
         };
         this.inner.set(None);
@@ -145,7 +145,7 @@ where
             None => true,
             // A stream that was cut has an error to hand on yet.
             Some(inner) => {
-                let tap = self.supervision.as_ref().and_then(Supervision::tap);
+                let tap = self.supervision.as_ref().and_then(Supervisor::tap);
                 inner.is_end_stream() && tap.is_none_or(|tap| tap.finish().is_ok())
             }
         }

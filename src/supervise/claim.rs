@@ -4,14 +4,14 @@ use crate::run::{Run, Step, StepKind};
 
 /// The node that a layer acts on, as it found it in a request.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Claim {
     pub(crate) run: Run,
     /// Whether this layer opened the node, or is the first to see one that was
     /// attached: then it settles it.
     pub(crate) owns: bool,
 }
 
-impl Entry {
+impl Claim {
     /// Finds the request's node; without one, opens a run that is this call.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {

@@ -1,23 +1,23 @@
 use http::{HeaderMap, StatusCode, header};
 
-use super::marks::Judged;
+use super::marks::ResponseMarks;
 use crate::llm::{
     dialect::{Dialect, Truncated},
-    stream::{Finish, Judge, Partial, Seen},
+    stream::{ChunkSummary, Finish, Partial, StreamReader},
 };
 
 /// An event stream that this layer judges, and the marks it publishes.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    judge: Judge,
-    judged: Judged,
+    judge: StreamReader,
+    judged: ResponseMarks,
 }
 
 impl Stream {
     pub(crate) fn new(dialect: Dialect) -> Self {
         Self {
-            judge: Judge::new(dialect),
-            judged: Judged::new(),
+            judge: StreamReader::new(dialect),
+            judged: ResponseMarks::new(),
         }
     }
 
@@ -26,11 +26,11 @@ impl Stream {
         status.is_success() && is_event_stream(headers)
     }
 
-    pub(crate) const fn judged(&self) -> &Judged {
+    pub(crate) const fn judged(&self) -> &ResponseMarks {
         &self.judged
     }
 
-    pub(crate) fn push(&mut self, chunk: &[u8]) -> Seen {
+    pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
         let seen = self.judge.push(chunk);
         self.judged.publish(&self.judge);
         seen

@@ -9,10 +9,10 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{body::SupervisedBody, claim::Entry, policy::Policy, supervisor::Supervision};
+use super::{body::SupervisedBody, claim::Claim, policy::Policy, supervisor::Supervisor};
 use crate::{
     error::BoxError,
-    run::{TaskId, Turn},
+    run::{PollScope, TaskId},
 };
 
 pin_project! {
@@ -31,7 +31,7 @@ pin_project! {
         // None once it is over, or if the call was refused.
         #[pin]
         inner: Option<F>,
-        watch: Watch<P>,
+        watch: ClaimState<P>,
     }
 
     impl<F, P> PinnedDrop for SupervisedFuture<F, P>
@@ -40,7 +40,7 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            if let Watch::Node(supervision) = this.watch {
+            if let ClaimState::Node(supervision) = this.watch {
                 if this.inner.is_some() {
                     // First the reason, so that what is dropped can read it.
                     supervision.policy.dropped(&supervision.found);
@@ -53,8 +53,8 @@ pin_project! {
 }
 
 #[derive(Debug)]
-enum Watch<P> {
-    Node(Supervision<P>),
+enum ClaimState<P> {
+    Node(Supervisor<P>),
     /// An inert layer: the answer passes as it is.
     Nothing,
     /// An error to answer without a call.
@@ -68,16 +68,16 @@ impl<F, P: Policy> SupervisedFuture<F, P> {
     /// over already, and the first poll answers why.
     #[inline]
     pub(crate) fn new<B>(
-        entry: Entry,
+        entry: Claim,
         policy: P,
         request: Request<B>,
         call: impl FnOnce(Request<B>) -> F,
     ) -> Self {
         let mut future = Self {
             inner: None,
-            watch: Watch::Node(Supervision::new(entry, policy, &request)),
+            watch: ClaimState::Node(Supervisor::new(entry, policy, &request)),
         };
-        if matches!(&future.watch, Watch::Node(supervision) if !supervision.is_over()) {
+        if matches!(&future.watch, ClaimState::Node(supervision) if !supervision.is_over()) {
             future.inner = Some(call(request));
         }
         future
@@ -87,7 +87,7 @@ impl<F, P: Policy> SupervisedFuture<F, P> {
     pub(crate) const fn inert(inner: F) -> Self {
         Self {
             inner: Some(inner),
-            watch: Watch::Nothing,
+            watch: ClaimState::Nothing,
         }
     }
 
@@ -95,7 +95,7 @@ impl<F, P: Policy> SupervisedFuture<F, P> {
     pub(crate) const fn refused(error: BoxError) -> Self {
         Self {
             inner: None,
-            watch: Watch::Refused(error),
+            watch: ClaimState::Refused(error),
         }
     }
 }
@@ -116,11 +116,11 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let (Watch::Node(supervision), Some(inner)) =
+        if let (ClaimState::Node(supervision), Some(inner)) =
             (&mut *this.watch, this.inner.as_mut().as_pin_mut())
         {
             if !supervision.is_over() {
-                let turn = Turn::enter(cx.waker(), supervision.found());
+                let turn = PollScope::enter(cx.waker(), supervision.found());
                 match inner.poll(cx) {
                     Poll::Ready(Ok(mut answer)) => {
                         drop(turn);
@@ -156,7 +156,7 @@ where
     }
 }
 
-impl<P: Policy> Watch<P> {
+impl<P: Policy> ClaimState<P> {
     /// The supervision goes from the future into the body.
     #[inline]
     fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B, P>> {

@@ -4,17 +4,17 @@
 //! measured. It ends early in the poll in which its node ends, drops the inner
 //! future or body in that same poll, and settles the node if it opened it.
 //!
-//! [`Judged`] is the part of it that outer layers see: each event of a stream
+//! [`ResponseMarks`] is the part of it that outer layers see: each event of a stream
 //! is judged once, by the innermost layer, and the marks travel in the
 //! response's extensions.
 //!
 //! [`ReplayBody`](crate::ReplayBody) is the other direction: a request body that can be sent again.
 //!
 //! ```
-//! use tower_agent::supervise::Judged;
+//! use tower_agent::supervise::ResponseMarks;
 //!
 //! fn usage<B>(response: &http::Response<B>) -> Option<tower_agent::llm::dialect::Usage> {
-//!     response.extensions().get::<Judged>()?.usage()
+//!     response.extensions().get::<ResponseMarks>()?.usage()
 //! }
 //! ```
 
@@ -31,16 +31,16 @@ mod timer;
 mod until;
 mod upload;
 
-pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::Judged};
+pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
-    claim::Entry,
+    claim::Claim,
     event_stream::{Stream, is_plain, names_events},
-    marks::Shifted,
-    observer::{Facts, Seen, Tap, dialect_of},
+    marks::ShiftedMarks,
+    observer::{FrameKind, Observer, ResponseFacts, dialect_of},
     policy::Policy,
-    read_request::{Reading, Reads},
+    read_request::{ReadRequest, RequestReader},
     supervisor::reason_of,
-    timer::Drive,
+    timer::TaskTimer,
     until::{poll_until_end, poll_until_end_and},
 };

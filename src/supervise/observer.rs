@@ -2,9 +2,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
-use super::{event_stream::Stream, marks::Judged};
+use super::{event_stream::Stream, marks::ResponseMarks};
 use crate::{
-    body::{Announced, has_body},
+    body::{AnnouncedLength, has_body},
     llm::{
         dialect::{Dialect, Truncated},
         failure::{Failure, FailureClass},
@@ -14,8 +14,8 @@ use crate::{
 
 /// What a layer must remember of the request to read its answer.
 #[derive(Debug, Default)]
-pub(crate) struct Facts {
-    dialect: Known,
+pub(crate) struct ResponseFacts {
+    dialect: KnownDialect,
     head: bool,
 }
 
@@ -31,7 +31,7 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
 
 /// A [`Dialect`], small where it is one of ours.
 #[derive(Debug, Default)]
-enum Known {
+enum KnownDialect {
     #[default]
     Any,
     Chat,
@@ -40,7 +40,7 @@ enum Known {
     Other(Box<Dialect>),
 }
 
-impl From<Dialect> for Known {
+impl From<Dialect> for KnownDialect {
     #[inline]
     fn from(dialect: Dialect) -> Self {
         match dialect {
@@ -53,21 +53,21 @@ impl From<Dialect> for Known {
     }
 }
 
-impl From<Known> for Dialect {
-    fn from(known: Known) -> Self {
+impl From<KnownDialect> for Dialect {
+    fn from(known: KnownDialect) -> Self {
         match known {
-            Known::Any => Self::Any,
-            Known::Chat => Self::OpenAiChat,
-            Known::Responses => Self::OpenAiResponses,
-            Known::Anthropic => Self::Anthropic,
-            Known::Other(other) => *other,
+            KnownDialect::Any => Self::Any,
+            KnownDialect::Chat => Self::OpenAiChat,
+            KnownDialect::Responses => Self::OpenAiResponses,
+            KnownDialect::Anthropic => Self::Anthropic,
+            KnownDialect::Other(other) => *other,
         }
     }
 }
 
 /// What a frame was for this layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum FrameKind {
     /// A delta, or bytes of an answer that is no event stream.
     Progress,
     /// Bytes, but no progress: a ping, a prelude.
@@ -79,10 +79,10 @@ pub enum Seen {
 /// Reads along with a body: what was progress, whether it is complete, whether
 /// it failed.
 #[derive(Debug)]
-pub struct Tap {
-    mode: Mode,
+pub struct Observer {
+    mode: ObserverMode,
     passed: u64,
-    announced: Announced,
+    announced: AnnouncedLength,
     failed: Option<FailureClass>,
     /// The strongest sign since it was last noted on the node.
     unnoted: Option<ResetOn>,
@@ -95,7 +95,7 @@ pub struct Tap {
 }
 
 #[derive(Debug)]
-enum Mode {
+enum ObserverMode {
     /// Every byte is progress.
     Bytes,
     /// The innermost layer that sees this stream.
@@ -106,12 +106,12 @@ enum Mode {
 
 #[derive(Debug)]
 struct Follower {
-    judged: Judged,
+    judged: ResponseMarks,
     progressed: u64,
     position: u64,
 }
 
-impl Facts {
+impl ResponseFacts {
     /// Whether an answer with this head is a stream of events that can be read.
     pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         // A stream that is announced as empty has been cut all the same.
@@ -136,15 +136,15 @@ fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
     judged.or_else(|| FailureClass::from_status(answer.status()))
 }
 
-impl Tap {
+impl Observer {
     /// Reads the head of an answer; the first layer to see a stream of events
     /// marks it as judged.
     #[inline]
-    pub(crate) fn new<B: Body>(facts: Facts, answer: &mut Response<B>) -> Self {
-        let announced = Announced::by(facts.head, answer);
+    pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>) -> Self {
+        let announced = AnnouncedLength::by(facts.head, answer);
         let mode = if facts.is_events(answer.status(), answer.headers()) {
-            match answer.extensions().get::<Judged>() {
-                Some(judged) => Mode::Following(Box::new(Follower {
+            match answer.extensions().get::<ResponseMarks>() {
+                Some(judged) => ObserverMode::Following(Box::new(Follower {
                     judged: judged.clone(),
                     progressed: 0,
                     position: 0,
@@ -152,11 +152,11 @@ impl Tap {
                 None => {
                     let stream = Box::new(Stream::new(facts.dialect.into()));
                     answer.extensions_mut().insert(stream.judged().clone());
-                    Mode::Judging(stream)
+                    ObserverMode::Judging(stream)
                 }
             }
         } else {
-            Mode::Bytes
+            ObserverMode::Bytes
         };
         Self {
             mode,
@@ -173,7 +173,7 @@ impl Tap {
     /// The answer belongs to this node, which may want to keep what it says.
     #[inline]
     pub(crate) fn begin(&mut self, run: &Run) {
-        if let Mode::Judging(stream) = &mut self.mode {
+        if let ObserverMode::Judging(stream) = &mut self.mode {
             if let Some(partial) = run.begin_partial() {
                 stream.keep_text(partial);
             }
@@ -181,33 +181,33 @@ impl Tap {
     }
 
     #[inline]
-    pub(crate) fn frame(&mut self, data: &Bytes) -> Seen {
+    pub(crate) fn frame(&mut self, data: &Bytes) -> FrameKind {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
-            Mode::Bytes => true,
-            Mode::Judging(stream) => stream.push(data).progress,
-            Mode::Following(follower) => {
+            ObserverMode::Bytes => true,
+            ObserverMode::Judging(stream) => stream.push(data).progress,
+            ObserverMode::Following(follower) => {
                 let latest = follower.judged.progressed();
                 let position = follower.judged.position();
                 let grown = std::mem::replace(&mut follower.position, position) != position;
                 if !grown && !data.is_empty() {
-                    return Seen::Inserted;
+                    return FrameKind::Inserted;
                 }
                 std::mem::replace(&mut follower.progressed, latest) != latest
             }
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
-            Seen::Progress
+            FrameKind::Progress
         } else {
             self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
-            Seen::Life
+            FrameKind::Life
         }
     }
 
     /// Trailers are handed on: nothing but the end comes after them.
     pub(crate) const fn trailers(&mut self) {
-        self.announced = Announced::NOTHING;
+        self.announced = AnnouncedLength::NOTHING;
     }
 
     /// Stores what was seen since the last call on the node and above it.
@@ -220,7 +220,7 @@ impl Tap {
 
     /// Those of a stream are counted where it is judged, once.
     fn note_heartbeats(&mut self, run: &Run) {
-        if let Mode::Judging(stream) = &self.mode {
+        if let ObserverMode::Judging(stream) = &self.mode {
             let count = stream.judged().heartbeats();
             let new = count - std::mem::replace(&mut self.heartbeats, count);
             if new > 0 {
@@ -231,12 +231,12 @@ impl Tap {
 
     /// The answer is over: what it said of itself goes to the node, from the
     /// layer that judges it, once.
-    pub(crate) fn tell(&mut self, run: &Run) {
-        if let Mode::Judging(stream) = &self.mode {
+    pub(crate) fn report(&mut self, run: &Run) {
+        if let ObserverMode::Judging(stream) = &self.mode {
             if !std::mem::replace(&mut self.told, true) {
                 let judged = stream.judged();
                 let usage = judged.usage().filter(|_| self.counts);
-                run.tell(usage, judged.stop_reason().as_ref());
+                run.report(usage, judged.stop_reason().as_ref());
                 if let Some(partial) = stream.kept_text() {
                     run.end_partial(partial);
                 }
@@ -251,17 +251,17 @@ impl Tap {
     }
 
     /// The marks of the stream of events that this is, if it is one.
-    pub(crate) fn judged(&self) -> Option<&Judged> {
+    pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
-            Mode::Bytes => None,
-            Mode::Judging(stream) => Some(stream.judged()),
-            Mode::Following(follower) => Some(&follower.judged),
+            ObserverMode::Bytes => None,
+            ObserverMode::Judging(stream) => Some(stream.judged()),
+            ObserverMode::Following(follower) => Some(&follower.judged),
         }
     }
 
     /// Why the model stopped, as the upstream put it.
     pub(crate) fn stop_reason(&self) -> Option<std::sync::Arc<str>> {
-        self.judged().and_then(Judged::stop_reason)
+        self.judged().and_then(ResponseMarks::stop_reason)
     }
 
     /// Whether any content was seen yet.
@@ -283,7 +283,7 @@ impl Tap {
     /// If it does.
     pub(crate) fn finish(&self) -> Result<(), Truncated> {
         match &self.mode {
-            Mode::Judging(stream) => stream.finish(),
+            ObserverMode::Judging(stream) => stream.finish(),
             _ => Ok(()),
         }
     }
@@ -291,14 +291,14 @@ impl Tap {
     /// Whether all that was announced, or the terminator, was handed on.
     pub(crate) fn is_complete(&self) -> bool {
         // After its own error event an upstream has nothing more to say.
-        let ends = |judged: &Judged| judged.terminator().or(judged.error());
+        let ends = |judged: &ResponseMarks| judged.terminator().or(judged.error());
         let terminator = self.judged().and_then(ends);
         terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
     }
 
     /// What a body that was handed on whole amounts to.
     pub(crate) fn verdict(&self) -> TerminalReason {
-        let failure = self.judged().and_then(Judged::failure);
+        let failure = self.judged().and_then(ResponseMarks::failure);
         let class = failure.map(|failure| Failure::of_stream(failure).class);
         let cut = || self.finish().err().map(|_| FailureClass::Transport);
         match class.or(self.failed).or_else(cut) {

@@ -3,7 +3,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::observer::{Seen, Tap};
+use super::observer::{FrameKind, Observer};
 use crate::{
     error::BoxError,
     run::{Nanos, Run, TaskId},
@@ -31,7 +31,7 @@ pub trait Policy {
     fn pending(
         &mut self,
         found: &Run,
-        tap: Option<&Tap>,
+        tap: Option<&Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
@@ -50,7 +50,7 @@ pub trait Policy {
     }
 
     /// A frame is handed on; `seen` is none if the policy does not read.
-    fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
+    fn frame(&mut self, found: &Run, seen: Option<FrameKind>, tap: Option<&Observer>) {
         let _ = (found, seen, tap);
     }
 

@@ -15,7 +15,7 @@ use crate::{body::ReplayBody, error::BoxError, run::Run};
 
 /// What a layer does with a request that it has read whole: `A` is the answer of the
 /// inner service.
-pub trait Reads<A> {
+pub trait RequestReader<A> {
     /// The answer of the layer.
     type Answer;
 
@@ -33,12 +33,12 @@ pin_project! {
     /// Reads a request, and calls the inner service unless the node is over by then or
     /// the layer answers itself.
     #[derive(Debug)]
-    pub struct Reading<S, Q, R>
+    pub struct ReadRequest<S, Q, R>
     where
         S: Service<Request<ReplayBody>>,
     {
         #[pin]
-        stage: Stage<S::Future, Q>,
+        stage: ReadStage<S::Future, Q>,
         service: S,
         reader: R,
     }
@@ -47,7 +47,7 @@ pin_project! {
 pin_project! {
     #[project = StageProj]
     #[derive(Debug)]
-    enum Stage<F, Q> {
+    enum ReadStage<F, Q> {
         Upload {
             #[pin]
             upload: Upload<Q>,
@@ -59,7 +59,7 @@ pin_project! {
     }
 }
 
-impl<S, Q, R> Reading<S, Q, R>
+impl<S, Q, R> ReadRequest<S, Q, R>
 where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
@@ -68,20 +68,20 @@ where
     pub(crate) fn new(service: S, reader: R, request: Request<Q>, max_body: usize) -> Self {
         let upload = Upload::new(request, max_body);
         Self {
-            stage: Stage::Upload { upload },
+            stage: ReadStage::Upload { upload },
             service,
             reader,
         }
     }
 }
 
-impl<S, Q, R> Future for Reading<S, Q, R>
+impl<S, Q, R> Future for ReadRequest<S, Q, R>
 where
     S: Service<Request<ReplayBody>>,
     S::Error: Into<BoxError>,
     Q: Body<Data = Bytes>,
     Q::Error: Into<BoxError>,
-    R: Reads<S::Response>,
+    R: RequestReader<S::Response>,
 {
     type Output = Result<R::Answer, BoxError>;
 
@@ -102,7 +102,7 @@ where
                         return Poll::Ready(Err(ended.into()));
                     }
                     let future = this.service.call(request);
-                    this.stage.set(Stage::Calling { future });
+                    this.stage.set(ReadStage::Calling { future });
                 }
                 StageProj::Calling { future } => {
                     let answer = ready!(future.poll(cx)).map_err(Into::into);

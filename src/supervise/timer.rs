@@ -3,13 +3,13 @@ use std::{future::Future, pin::Pin, task::Context};
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use crate::run::Due;
-use crate::run::{Nanos, Run, TaskId, Turn};
+use crate::run::TreeTime;
+use crate::run::{Nanos, PollScope, Run, TaskId};
 
 /// What a wrapper needs to be the driver: made at its first `Pending`, and
 /// boxed, so that an answer that is ready moves a pointer.
 #[derive(Debug, Default)]
-pub(crate) struct Drive(Option<Pin<Box<Engine>>>);
+pub(crate) struct TaskTimer(Option<Pin<Box<Engine>>>);
 
 pin_project! {
     #[derive(Debug)]
@@ -17,27 +17,27 @@ pin_project! {
         #[pin]
         timer: Option<Sleep>,
         // What the timer is set to.
-        armed: Option<Due>,
+        armed: Option<TreeTime>,
         // The task that timer and waiter were last registered for.
         task: TaskId,
         waiter: Option<usize>,
     }
 }
 
-impl Drive {
+impl TaskTimer {
     /// Sees to it that the task is polled again at `deadline`, and when `run`
     /// or anything below it ends. Call on the way out of a pending poll.
     pub(crate) fn wait(
         &mut self,
-        turn: &Turn,
+        turn: &PollScope,
         run: &Run,
         deadline: Option<Nanos>,
         cx: &mut Context<'_>,
     ) {
         let epoch = run.node().payload.epoch;
-        let next = Turn::lower(deadline, epoch);
+        let next = PollScope::lower(deadline, epoch);
         let nested = turn.is_nested();
-        if nested && run.node().is_below(Turn::driven()) {
+        if nested && run.node().is_below(PollScope::driven()) {
             return;
         }
         let engine = self.0.get_or_insert_with(|| {
@@ -54,7 +54,7 @@ impl Drive {
             run.node().wait(engine.waiter, cx.waker(), true);
             // It, or a node below it, may have ended between the look at it and
             // the registration.
-            if run.node().heard() != turn.heard() || run.node().is_over() {
+            if run.node().epoch() != turn.epoch() || run.node().is_over() {
                 cx.waker().wake_by_ref();
             }
         }
@@ -78,14 +78,14 @@ impl Drive {
 
 fn arm(
     mut timer: Pin<&mut Option<Sleep>>,
-    armed: &mut Option<Due>,
-    next: Option<Due>,
+    armed: &mut Option<TreeTime>,
+    next: Option<TreeTime>,
     moved: bool,
     cx: &mut Context<'_>,
 ) {
     // An armed timer is never postponed: it looks when it fires, which is
     // cheaper than to move it with every frame.
-    let stays = |due: Due, armed: Due| due.epoch == armed.epoch && due.at >= armed.at;
+    let stays = |due: TreeTime, armed: TreeTime| due.epoch == armed.epoch && due.at >= armed.at;
     let touched = match (timer.as_mut().as_pin_mut(), next) {
         (None, None) => false,
         (Some(timer), Some(due))

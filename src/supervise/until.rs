@@ -5,8 +5,8 @@ use std::{
     time::Duration,
 };
 
-use super::timer::Drive;
-use crate::run::{Nanos, Run, Silence, Terminated, Turn};
+use super::timer::TaskTimer;
+use crate::run::{IdleTimer, Nanos, PollScope, Run, Terminated};
 
 /// Polls `future` until it is ready or `run` is over, whichever is first; a
 /// ready future wins a tie with a clock. `silence` is a step window on `run`
@@ -20,9 +20,9 @@ use crate::run::{Nanos, Run, Silence, Terminated, Turn};
     reason = "the cold path, and the type of every layer"
 )]
 pub(crate) fn poll_until_end<F: Future>(
-    drive: &mut Drive,
+    drive: &mut TaskTimer,
     run: &Run,
-    silence: Option<&mut Silence>,
+    silence: Option<&mut IdleTimer>,
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, Terminated>> {
@@ -40,9 +40,9 @@ pub(crate) fn poll_until_end<F: Future>(
     reason = "the cold path, and the type of every layer"
 )]
 pub(crate) fn poll_until_end_and<F: Future>(
-    drive: &mut Drive,
+    drive: &mut TaskTimer,
     run: &Run,
-    silence: Option<&mut Silence>,
+    silence: Option<&mut IdleTimer>,
     waits: impl FnOnce(Duration) -> Option<Nanos>,
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
@@ -50,7 +50,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
     if run.node().is_over() {
         return Poll::Ready(Err(run.to_terminated()));
     }
-    let turn = Turn::enter(cx.waker(), run);
+    let turn = PollScope::enter(cx.waker(), run);
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }

@@ -6,8 +6,8 @@ use std::{
 };
 
 use crate::{
-    run::{Run, Turn, nanos},
-    supervise::Drive,
+    run::{PollScope, Run, nanos},
+    supervise::TaskTimer,
 };
 
 /// How long a tool may go on once something above it has ended.
@@ -35,7 +35,7 @@ impl Grace {
     /// time is up, counted from the end.
     pub(crate) fn poll<F: Future>(
         &self,
-        drive: &mut Drive,
+        drive: &mut TaskTimer,
         tool: &Run,
         future: Pin<&mut F>,
         cx: &mut Context<'_>,
@@ -47,7 +47,7 @@ impl Grace {
             return Poll::Ready(());
         };
         let until = end.at.saturating_add(self.length);
-        let turn = Turn::enter(cx.waker(), tool);
+        let turn = PollScope::enter(cx.waker(), tool);
         if future.poll(cx).is_ready() || tool.at(turn.now()) >= until {
             return Poll::Ready(());
         }

@@ -11,10 +11,10 @@ use super::{Tool, acting::Doing, grace::Grace};
 use crate::{
     llm::digest,
     run::{
-        ErrorKey, NodeKind, ResetOn, Run, Silence, Step, StepKind, TerminalReason, Terminated,
-        Working,
+        ErrorKey, IdleTimer, NodeKind, ResetOn, Run, Step, StepKind, TerminalReason, Terminated,
+        WorkingNotices,
     },
-    supervise::{Drive, poll_until_end_and},
+    supervise::{TaskTimer, poll_until_end_and},
 };
 
 pin_project! {
@@ -27,11 +27,11 @@ pin_project! {
         pub(crate) node: Run,
         pub(crate) name: Cow<'static, str>,
         doing: Option<Doing>,
-        drive: Drive,
+        drive: TaskTimer,
         // Boxed: most runs ask for no notices.
-        working: Option<Box<Working>>,
+        working: Option<Box<WorkingNotices>>,
         grace: Option<Grace>,
-        silence: Option<Silence>,
+        silence: Option<IdleTimer>,
         settled: bool,
     }
 
@@ -60,16 +60,16 @@ impl<F> Watch<F> {
             node,
             name: tool.name,
             doing: tool.doing,
-            drive: Drive::default(),
+            drive: TaskTimer::default(),
             working: tool
                 .run
                 .asked_notices()
-                .and_then(Working::new)
+                .and_then(WorkingNotices::new)
                 .map(Box::new),
             grace: tool.grace.map(Grace::new),
             silence: tool
                 .window
-                .map(|window| Silence::new(ResetOn::Step, window)),
+                .map(|window| IdleTimer::new(ResetOn::Step, window)),
             settled: false,
         }
     }

@@ -2,18 +2,18 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use tokio::sync::Semaphore;
 
-use super::{question::Question, stage::Stage};
+use super::{question::Question, stage::InquiryStage};
 use crate::{
     error::BoxError,
-    run::{Answer, Notice, Run, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
+    run::{Answer, Run, RunNotice, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
 };
 
 /// What happens to a run that looks stuck.
 #[derive(Debug)]
 pub(super) struct Stages {
-    pub(super) checker: Option<Stage<RunSnapshot, Verdict>>,
+    pub(super) checker: Option<InquiryStage<RunSnapshot, Verdict>>,
     pub(super) check_within: Duration,
-    pub(super) question: Option<Stage<Question, Answer>>,
+    pub(super) question: Option<InquiryStage<Question, Answer>>,
     pub(super) answer_within: Option<Duration>,
     pub(super) ends: bool,
     pub(super) shadow: bool,
@@ -60,15 +60,15 @@ impl Stages {
         }
         let question = self.question.as_ref()?;
         if self.shadow {
-            live.notify(&Notice::WouldHaveAsked);
+            live.notify(&RunNotice::WouldHaveAsked);
             return None;
         }
         let asked = question.ask(Question::of(&live, repeats, verdict.as_ref()));
-        live.notify(&Notice::Asked);
+        live.notify(&RunNotice::Asked);
         drop(live);
         let answer = within(self.answer_within, asked).await.ok();
         let live = run.live()?;
-        live.notify(&Notice::Answered { answer });
+        live.notify(&RunNotice::Answered { answer });
         if live.stuck_in()? != row {
             return Some(Anew);
         }
@@ -83,7 +83,7 @@ impl Stages {
     async fn check(
         &self,
         run: &WeakRun,
-        checker: &Stage<RunSnapshot, Verdict>,
+        checker: &InquiryStage<RunSnapshot, Verdict>,
     ) -> Option<(u64, Verdict)> {
         // It is never closed.
         let _permit = self.checks.acquire().await.ok()?;
@@ -95,7 +95,7 @@ impl Stages {
         let answer = within(Some(self.check_within), asked).await;
         let unknown = |error: BoxError| Verdict::new(Status::Unknown, error.to_string());
         let verdict = answer.unwrap_or_else(unknown);
-        run.live()?.notify(&Notice::Checked {
+        run.live()?.notify(&RunNotice::Checked {
             status: verdict.status,
             reason: verdict.reason.clone(),
         });

@@ -2,7 +2,7 @@
 //!
 //! An agent that polls a job five times in a row may be stuck, or it may wait for
 //! something slow, and no clock knows which. A [`Watchdog`] listens for runs that
-//! [look stuck](crate::Notice::LooksStuck) and has them looked at: by a checker, which
+//! [look stuck](crate::RunNotice::LooksStuck) and has them looked at: by a checker, which
 //! may be a second model, and by a person. It stands beside the calls and not in their
 //! way: no call waits for it.
 //!
@@ -26,8 +26,8 @@
 //! at a time. An observer that was too slow for some events looks at all live runs
 //! again, so that one of those may be asked about earlier.
 //!
-//! Observers are told of each stage: [`Checked`](crate::Notice::Checked),
-//! [`Asked`](crate::Notice::Asked), [`Answered`](crate::Notice::Answered).
+//! Observers are told of each stage: [`Checked`](crate::RunNotice::Checked),
+//! [`StageFuture`](crate::RunNotice::Asked), [`Answered`](crate::RunNotice::Answered).
 //!
 //! # Same instant
 //!

@@ -11,12 +11,12 @@ use tower_service::Service;
 
 use crate::error::BoxError;
 
-type Asked<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
+type StageFuture<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
 
 /// A service that is asked, whatever its type: each question goes to a clone of it.
-pub(super) struct Stage<Q, A>(Mutex<Box<dyn FnMut(Q) -> Asked<A> + Send>>);
+pub(super) struct InquiryStage<Q, A>(Mutex<Box<dyn FnMut(Q) -> StageFuture<A> + Send>>);
 
-impl<Q: Send + 'static, A: 'static> Stage<Q, A> {
+impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
     pub(super) fn new<S>(service: S) -> Self
     where
         S: Service<Q, Response = A> + Clone + Send + 'static,
@@ -56,7 +56,7 @@ fn panicked() -> BoxError {
     "it panicked".into()
 }
 
-impl<Q, A> fmt::Debug for Stage<Q, A> {
+impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stage")
     }

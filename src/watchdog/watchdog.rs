@@ -6,8 +6,8 @@ use tower_service::Service;
 use super::{
     inquiry::Stages,
     question::Question,
-    stage::Stage,
-    watching::{Source, Watching},
+    stage::InquiryStage,
+    watching::{WatchSource, Watching},
 };
 use crate::{
     error::BoxError,
@@ -25,7 +25,7 @@ const CHECKS: usize = 16;
 #[derive(Debug)]
 #[must_use = "it watches nothing unless it runs"]
 pub struct Watchdog {
-    source: Source,
+    source: WatchSource,
     events: RunEvents,
     stages: Stages,
 }
@@ -33,16 +33,16 @@ pub struct Watchdog {
 impl Watchdog {
     /// Watches over all runs of a registry, from now on.
     pub fn new(registry: &RunRegistry) -> Self {
-        let source = Source::Registry(registry.downgrade());
+        let source = WatchSource::Registry(registry.downgrade());
         Self::of(source, registry.subscribe())
     }
 
     /// Watches over one run, or a sub-agent's, from now on.
     pub fn of_run(run: &Run) -> Self {
-        Self::of(Source::Run(run.run().downgrade()), run.subscribe())
+        Self::of(WatchSource::Run(run.run().downgrade()), run.subscribe())
     }
 
-    const fn of(source: Source, events: RunEvents) -> Self {
+    const fn of(source: WatchSource, events: RunEvents) -> Self {
         Self {
             source,
             events,
@@ -67,7 +67,7 @@ impl Watchdog {
         S::Error: Into<BoxError>,
         S::Future: Send + 'static,
     {
-        self.stages.checker = Some(Stage::new(checker));
+        self.stages.checker = Some(InquiryStage::new(checker));
         self
     }
 
@@ -99,7 +99,7 @@ impl Watchdog {
         S::Error: Into<BoxError>,
         S::Future: Send + 'static,
     {
-        self.stages.question = Some(Stage::new(question));
+        self.stages.question = Some(InquiryStage::new(question));
         self
     }
 

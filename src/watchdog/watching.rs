@@ -12,22 +12,22 @@ use std::{
 use super::inquiry::{Stages, inquire};
 use crate::{
     registry::WeakRegistry,
-    run::{Notice, Run, RunEvent, RunEvents, WeakRun},
+    run::{Run, RunEvent, RunEvents, RunNotice, WeakRun},
 };
 
 /// Whose runs are watched.
 #[derive(Debug)]
-pub(super) enum Source {
+pub(super) enum WatchSource {
     Registry(WeakRegistry),
     Run(WeakRun),
 }
 
-type Next = Pin<Box<dyn Future<Output = (Option<RunEvent>, RunEvents)> + Send>>;
+type NextEvent = Pin<Box<dyn Future<Output = (Option<RunEvent>, RunEvents)> + Send>>;
 
 /// The watchdog at work.
 pub(super) struct Watching {
-    source: Source,
-    next: Next,
+    source: WatchSource,
+    next: NextEvent,
     stages: Arc<Stages>,
     /// By the number of the run: one at a time for each.
     inquiries: HashMap<u64, Inquiry>,
@@ -47,7 +47,7 @@ struct Signal {
 }
 
 impl Watching {
-    pub(super) fn new(source: Source, events: RunEvents, stages: Stages) -> Self {
+    pub(super) fn new(source: WatchSource, events: RunEvents, stages: Stages) -> Self {
         Self {
             source,
             next: Box::pin(next(events)),
@@ -74,14 +74,14 @@ impl Watching {
     fn hear(&mut self, event: &RunEvent, waker: &Waker) {
         match event {
             RunEvent::Notice { run, notice, .. } => {
-                let Notice::LooksStuck { repeats } = notice else {
+                let RunNotice::LooksStuck { repeats } = notice else {
                     return;
                 };
                 let found = match &self.source {
-                    Source::Registry(registry) => registry
+                    WatchSource::Registry(registry) => registry
                         .upgrade()
                         .map_or_else(Vec::new, |registry| registry.find(run)),
-                    Source::Run(run) => run.live().into_iter().collect(),
+                    WatchSource::Run(run) => run.live().into_iter().collect(),
                 };
                 self.look(found, Some(*repeats), waker);
             }
@@ -89,10 +89,10 @@ impl Watching {
             RunEvent::Lost { .. } => {
                 self.forget();
                 let all = match &self.source {
-                    Source::Registry(registry) => registry
+                    WatchSource::Registry(registry) => registry
                         .upgrade()
                         .map_or_else(Vec::new, |registry| registry.runs()),
-                    Source::Run(run) => run.live().into_iter().collect(),
+                    WatchSource::Run(run) => run.live().into_iter().collect(),
                 };
                 self.look(all, None, waker);
             }

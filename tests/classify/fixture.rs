@@ -11,7 +11,7 @@ use http::{HeaderMap, HeaderName, StatusCode};
 use serde::Deserialize;
 use tower_agent::llm::{
     dialect::StreamFailure,
-    failure::{Failure, Judgement},
+    failure::{Classifier, Failure},
 };
 
 #[derive(Deserialize)]
@@ -59,7 +59,7 @@ impl Fixture {
         headers
     }
 
-    pub(crate) fn judged(&self, judgement: &Judgement) -> Option<Failure> {
+    pub(crate) fn judged(&self, judgement: &Classifier) -> Option<Failure> {
         let Some(status) = self.status else {
             return Some(judgement.of_stream(&StreamFailure::read(&self.body())));
         };

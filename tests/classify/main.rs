@@ -21,9 +21,9 @@ use tower_agent::{
     llm::{
         dialect::{Dialect, Truncated},
         failure::{
-            Answered, Failure, FailureClass, IncompleteJson, Judgement, Redirected, TransportError,
+            Answered, Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError,
         },
-        stream::Judge,
+        stream::StreamReader,
     },
 };
 
@@ -36,7 +36,7 @@ use self::{
 fn each_fixture_is_judged_as_its_provider_means_it() {
     let mut wrong = Vec::new();
     for fixture in fixtures() {
-        let failure = fixture.judged(&Judgement::new());
+        let failure = fixture.judged(&Classifier::new());
         let class = failure.as_ref().map(|failure| failure.class.as_str());
         let delay = failure.as_ref().and_then(|failure| failure.retry_after);
         let delay = delay.map(|delay| humantime::format_duration(delay).to_string());
@@ -122,13 +122,13 @@ fn the_judge_of_a_stream_finds_the_same_failure() {
             continue;
         }
         let body = fixture.body();
-        let mut judge = Judge::new(Dialect::Any);
+        let mut judge = StreamReader::new(Dialect::Any);
         judge.push(b"data: ");
         judge.push(body.trim_ascii_end());
         judge.push(b"\n\n");
         let failure = judge.failure().expect(&fixture.file);
         let failure = Failure::of_stream(failure);
-        assert_eq!(Some(failure), fixture.judged(&Judgement::new()));
+        assert_eq!(Some(failure), fixture.judged(&Classifier::new()));
     }
 }
 
@@ -203,7 +203,7 @@ fn each_way_in_which_no_answer_comes_is_judged() {
 
 #[test]
 fn a_rule_of_the_program_goes_before_everything() {
-    let judgement = Judgement::new()
+    let judgement = Classifier::new()
         .rule(|answered: &Answered<'_>| {
             let is_named = answered.error.code == "insufficient_quota";
             is_named.then_some(FailureClass::RateLimit)
@@ -227,7 +227,7 @@ fn a_rule_of_the_program_goes_before_everything() {
         });
     let mut ruled = 0;
     for fixture in fixtures() {
-        let plain = fixture.judged(&Judgement::new()).unwrap();
+        let plain = fixture.judged(&Classifier::new()).unwrap();
         let failure = fixture.judged(&judgement).unwrap();
         let by_rule = match &*fixture.signal {
             "insufficient_quota" => FailureClass::RateLimit,
@@ -243,13 +243,13 @@ fn a_rule_of_the_program_goes_before_everything() {
     }
     assert!(ruled >= 10, "{ruled}");
 
-    let healthy = |judgement: &Judgement| {
+    let healthy = |judgement: &Classifier| {
         let (headers, now) = (HeaderMap::new(), SystemTime::UNIX_EPOCH);
         let answer = |status| judgement.of_answer(status, &headers, b"{}", now);
         assert_eq!(answer(StatusCode::FOUND), None);
         answer(StatusCode::OK).map(|failure| failure.class)
     };
     assert_eq!(healthy(&judgement), Some(FailureClass::Conflict));
-    assert_eq!(healthy(&Judgement::new()), None);
+    assert_eq!(healthy(&Classifier::new()), None);
     assert_eq!(format!("{judgement:?}"), "Judgement { rules: 5 }");
 }

@@ -8,7 +8,7 @@ mod nodes;
 mod rules;
 mod tools;
 
-use tower_agent::{LoopPattern, LoopVerdict, Notice, RunEvent, run::RunEvents};
+use tower_agent::{LoopPattern, LoopVerdict, RunEvent, RunNotice, run::RunEvents};
 
 /// What was told of a run: loops by their numbers, and the rest by name.
 async fn told(mut events: RunEvents) -> Vec<String> {
@@ -17,7 +17,7 @@ async fn told(mut events: RunEvents) -> Vec<String> {
         match event {
             // That it is stuck is told of again as it goes on, and that is not the matter here.
             RunEvent::Notice {
-                notice: Notice::LooksStuck { repeats: 6.. },
+                notice: RunNotice::LooksStuck { repeats: 6.. },
                 ..
             } => {}
             RunEvent::Notice { notice, .. } => told.push(word(&notice)),
@@ -31,11 +31,11 @@ async fn told(mut events: RunEvents) -> Vec<String> {
     told
 }
 
-fn word(notice: &Notice) -> String {
+fn word(notice: &RunNotice) -> String {
     match notice {
-        Notice::Opened => "opened".to_owned(),
-        Notice::LooksStuck { repeats } => format!("stuck {repeats}"),
-        Notice::Loop {
+        RunNotice::Opened => "opened".to_owned(),
+        RunNotice::LooksStuck { repeats } => format!("stuck {repeats}"),
+        RunNotice::Loop {
             pattern,
             verdict,
             tool,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 use tokio::time::Instant;
-use tower_agent::{BoxError, Notice, Run, RunEvent};
+use tower_agent::{BoxError, Run, RunEvent, RunNotice};
 
 use crate::support::{ReadExt, secs};
 
@@ -62,7 +62,7 @@ impl Noticed {
                 match event {
                     RunEvent::Notice {
                         notice:
-                            Notice::Working {
+                            RunNotice::Working {
                                 step,
                                 running_for,
                                 message,

@@ -15,7 +15,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Notice, Owner, Run, RunEvent, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    Owner, Run, RunEvent, RunId, RunLayer, RunNotice, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
 use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
@@ -196,7 +196,7 @@ async fn every_run_has_one_event_at_its_beginning_and_one_at_its_end_and_numbers
             ..
         } = event
         {
-            assert_eq!(notice, Notice::Opened);
+            assert_eq!(notice, RunNotice::Opened);
             seen.push((run.to_string(), sequence));
             continue;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, Notice, Run, RunEvent, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
+    HardCeilingLayer, Run, RunEvent, RunLayer, RunNotice, RunRegistry, Scope, StepTimeoutLayer,
     TerminalReason, run::RunEvents,
 };
 
@@ -26,14 +26,14 @@ fn slow() -> Script {
     script.repeat(2, MINUTE, chat("a")).data(DONE)
 }
 
-fn would_have_ended(reason: TerminalReason, seconds: u64) -> Notice {
+fn would_have_ended(reason: TerminalReason, seconds: u64) -> RunNotice {
     let limit = Some(secs(seconds));
-    Notice::WouldHaveEnded { reason, limit }
+    RunNotice::WouldHaveEnded { reason, limit }
 }
 
-fn false_positive(reason: TerminalReason, after: u64, took: u64) -> Notice {
+fn false_positive(reason: TerminalReason, after: u64, took: u64) -> RunNotice {
     let [after, took] = [after, took].map(secs);
-    Notice::FalsePositive {
+    RunNotice::FalsePositive {
         reason,
         after,
         took,
@@ -41,13 +41,13 @@ fn false_positive(reason: TerminalReason, after: u64, took: u64) -> Notice {
 }
 
 /// Ends the run, and answers what was told of it before.
-async fn told(run: &Run, events: RunEvents) -> Vec<Notice> {
+async fn told(run: &Run, events: RunEvents) -> Vec<RunNotice> {
     run.end(TerminalReason::Aborted);
     notices(events).await
 }
 
 /// What was told before the end, which comes last.
-async fn notices(mut events: RunEvents) -> Vec<Notice> {
+async fn notices(mut events: RunEvents) -> Vec<RunNotice> {
     let mut told = Vec::new();
     loop {
         match events.next().await.unwrap() {
@@ -175,7 +175,7 @@ async fn a_registry_counts_what_would_have_ended_and_what_of_it_completed() {
         assert_eq!(
             notices(events).await,
             [
-                Notice::Opened,
+                RunNotice::Opened,
                 would_have_ended(TerminalReason::StepTimeout, 30),
                 false_positive(TerminalReason::StepTimeout, 30, 120),
             ],
@@ -312,7 +312,7 @@ async fn a_pause_is_taken_out_of_a_window_that_is_observed() {
 
 #[test]
 fn a_notice_serialises_its_times_in_milliseconds() {
-    let notice = Notice::WouldHaveEnded {
+    let notice = RunNotice::WouldHaveEnded {
         reason: TerminalReason::StepTimeout,
         limit: Some(Duration::from_millis(1500)),
     };

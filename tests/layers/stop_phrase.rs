@@ -12,7 +12,7 @@ use tower_agent::{
     llm::{
         dialect::Dialect,
         sse::Splitter,
-        stream::{Finish, Judge},
+        stream::{Finish, StreamReader},
     },
 };
 
@@ -242,7 +242,7 @@ async fn the_answer_is_a_message_in_the_dialect_of_the_request() {
         let outcome = service.ask(request).await;
         assert_eq!(outcome.headers["content-type"], "text/event-stream");
         let stream = outcome.whole();
-        let mut judge = Judge::new(Dialect::Any);
+        let mut judge = StreamReader::new(Dialect::Any);
         assert!(judge.push(stream.as_bytes()).content, "{path}");
         assert_eq!(judge.dialect(), dialect, "{path}");
         assert_eq!(judge.finish(), Finish::Complete, "{path}");

@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, num::NonZeroU32};
 
-use tower_agent::{Notice, Run, RunEvent, TerminalReason};
+use tower_agent::{Run, RunEvent, RunNotice, TerminalReason};
 
 /// Runs a tool that is called with this.
 async fn act(run: &Run, tool: &'static str, argument: u32) {
@@ -65,7 +65,7 @@ async fn five_heartbeats_without_a_change_look_stuck_and_are_told_once() {
         matches!(
             looks,
             RunEvent::Notice {
-                notice: Notice::LooksStuck { repeats: 5 },
+                notice: RunNotice::LooksStuck { repeats: 5 },
                 ..
             }
         ),

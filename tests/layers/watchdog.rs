@@ -20,7 +20,7 @@ use tokio::{
 };
 use tower::Service;
 use tower_agent::{
-    BoxError, Notice, Owner, Run, RunEvent, RunRegistry, RunSnapshot, TerminalReason, Watchdog,
+    BoxError, Owner, Run, RunEvent, RunNotice, RunRegistry, RunSnapshot, TerminalReason, Watchdog,
     run::{Answer, RunEvents, Status, Verdict},
     watchdog::Question,
 };
@@ -149,7 +149,7 @@ fn watch(watchdog: Watchdog) -> JoinHandle<()> {
 }
 
 /// What was told but for the end, after which nothing is.
-async fn told(run: &Run, mut events: RunEvents) -> Vec<Notice> {
+async fn told(run: &Run, mut events: RunEvents) -> Vec<RunNotice> {
     run.end(TerminalReason::Aborted);
     let mut told = Vec::new();
     loop {
@@ -163,14 +163,14 @@ async fn told(run: &Run, mut events: RunEvents) -> Vec<Notice> {
     told
 }
 
-fn checked(status: Status) -> Notice {
-    Notice::Checked {
+fn checked(status: Status) -> RunNotice {
+    RunNotice::Checked {
         status,
         reason: "so it seems".into(),
     }
 }
 
-const LOOKS_STUCK: Notice = Notice::LooksStuck { repeats: 5 };
+const LOOKS_STUCK: RunNotice = RunNotice::LooksStuck { repeats: 5 };
 
 #[tokio::test(start_paused = true)]
 async fn a_run_that_works_is_left_alone_and_nobody_waits_for_the_check() {
@@ -252,7 +252,7 @@ async fn a_checker_that_takes_too_long_or_fails_knows_nothing() {
             None,
             "what nobody knows ends nothing"
         );
-        let unknown = Notice::Checked {
+        let unknown = RunNotice::Checked {
             status: Status::Unknown,
             reason: words.into(),
         };
@@ -295,7 +295,7 @@ async fn the_time_for_a_check_is_a_setting_and_counts_waiting_for_readiness() {
     let status = Status::Unknown;
     assert_eq!(
         notice,
-        Notice::Checked {
+        RunNotice::Checked {
             status,
             reason: words
         }
@@ -348,12 +348,12 @@ async fn a_person_may_stop_the_run_or_let_it_go_on_after_any_time() {
                 run.id()
             )
         );
-        let answered = Notice::Answered {
+        let answered = RunNotice::Answered {
             answer: Some(answer),
         };
         assert_eq!(
             told(&run, events).await,
-            [LOOKS_STUCK, Notice::Asked, answered]
+            [LOOKS_STUCK, RunNotice::Asked, answered]
         );
     }
 }
@@ -382,10 +382,10 @@ async fn a_question_that_nobody_answers_in_time_ends_nothing() {
 
         assert_eq!(person.under_way(), 0);
         assert_eq!(run.terminal_reason(), None);
-        let unanswered = Notice::Answered { answer: None };
+        let unanswered = RunNotice::Answered { answer: None };
         assert_eq!(
             told(&run, events).await,
-            [LOOKS_STUCK, Notice::Asked, unanswered]
+            [LOOKS_STUCK, RunNotice::Asked, unanswered]
         );
     }
 }
@@ -416,8 +416,8 @@ async fn each_stage_leads_to_the_next_and_what_none_ends_meets_its_limit() {
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Stuck));
     watching.await.unwrap();
-    let looks = |repeats| Notice::LooksStuck { repeats };
-    let goes_on = || Notice::Answered {
+    let looks = |repeats| RunNotice::LooksStuck { repeats };
+    let goes_on = || RunNotice::Answered {
         answer: Some(Answer::Continue),
     };
     assert_eq!(
@@ -427,11 +427,11 @@ async fn each_stage_leads_to_the_next_and_what_none_ends_meets_its_limit() {
             checked(Status::Working),
             looks(10),
             checked(Status::Unknown),
-            Notice::Asked,
+            RunNotice::Asked,
             goes_on(),
             looks(15),
             checked(Status::Looping),
-            Notice::Asked,
+            RunNotice::Asked,
             goes_on(),
         ]
     );
@@ -459,7 +459,7 @@ async fn what_is_asked_is_dropped_with_its_run_and_nothing_follows() {
         pass(100).await;
         assert_eq!(person.times(), usize::from(question));
         let told = told(&run, events).await;
-        let asked = told.contains(&Notice::Asked);
+        let asked = told.contains(&RunNotice::Asked);
         assert_eq!(asked, question, "{told:?}");
     }
 }
@@ -572,12 +572,12 @@ async fn in_shadow_mode_it_says_what_it_would_have_done() {
     for (ends, expected) in [
         (
             true,
-            Notice::WouldHaveEnded {
+            RunNotice::WouldHaveEnded {
                 reason: TerminalReason::Stuck,
                 limit: None,
             },
         ),
-        (false, Notice::WouldHaveAsked),
+        (false, RunNotice::WouldHaveAsked),
     ] {
         let run = Run::open();
         let events = run.subscribe();
@@ -611,7 +611,7 @@ async fn a_false_alarm_in_shadow_mode_is_told_when_the_run_completes() {
 
     assert_eq!(
         told.last(),
-        Some(&Notice::FalsePositive {
+        Some(&RunNotice::FalsePositive {
             reason: TerminalReason::Stuck,
             after: secs(10),
             took: secs(40),
@@ -743,14 +743,14 @@ async fn a_stage_that_panics_is_one_that_failed_and_other_runs_are_watched_on() 
 
         assert_eq!(second.terminal_reason(), Some(TerminalReason::Stuck));
         assert_eq!(person.asked.load(Ordering::SeqCst), 1);
-        let unknown = Notice::Checked {
+        let unknown = RunNotice::Checked {
             status: Status::Unknown,
             reason: "it panicked".into(),
         };
-        let none = Notice::Answered { answer: None };
+        let none = RunNotice::Answered { answer: None };
         assert_eq!(
             told(&first, events).await,
-            [LOOKS_STUCK, unknown, Notice::Asked, none]
+            [LOOKS_STUCK, unknown, RunNotice::Asked, none]
         );
         assert!(!watching.is_finished());
     }

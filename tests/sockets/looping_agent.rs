@@ -9,7 +9,7 @@ use http_body_util::Full;
 use serde_json::{Value, json};
 use tower::ServiceBuilder;
 use tower_agent::{
-    LoopGuardLayer, Notice, ReplayBody, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer,
+    LoopGuardLayer, ReplayBody, RunEvent, RunLayer, RunNotice, RunRegistry, StepTimeoutLayer,
     TerminalResponseLayer, adapter::reqwest::ReqwestService, run::RunEvents,
 };
 
@@ -68,7 +68,7 @@ fn stuck(events: &mut RunEvents) -> Vec<u32> {
     let mut found = Vec::new();
     while let Some(Some(event)) = events.next().now_or_never() {
         if let RunEvent::Notice {
-            notice: Notice::LooksStuck { repeats },
+            notice: RunNotice::LooksStuck { repeats },
             ..
         } = event
         {

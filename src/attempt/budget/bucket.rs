@@ -61,7 +61,7 @@ impl Cell for AtomicU64 {
 /// Which half of a bucket granted a repeat. Not `Clone`: it is spent, or given
 /// back by value.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum PermitSource {
     Deposits,
     Floor,
 }
@@ -115,14 +115,14 @@ impl<C: Cell> Bucket<C> {
     /// One repeat, if there is one; from the deposits first. `now` is in
     /// nanoseconds since the bucket was made, and only read for the floor.
     #[inline]
-    pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<Source> {
+    pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<PermitSource> {
         if self.deposits.update(|have| have.checked_sub(TOKEN)) {
-            return Some(Source::Deposits);
+            return Some(PermitSource::Deposits);
         }
         self.draw_floor(now)
     }
 
-    fn draw_floor(&self, now: impl FnOnce() -> u64) -> Option<Source> {
+    fn draw_floor(&self, now: impl FnOnce() -> u64) -> Option<PermitSource> {
         if self.interval == 0 {
             return None;
         }
@@ -132,14 +132,14 @@ impl<C: Cell> Bucket<C> {
             let next = until.max(due - self.burst).checked_add(self.interval)?;
             (next <= due).then_some(next)
         });
-        drawn.then_some(Source::Floor)
+        drawn.then_some(PermitSource::Floor)
     }
 
     /// Gives back what [`withdraw`](Self::withdraw) granted.
-    pub(crate) fn refund(&self, source: Source) {
+    pub(crate) fn refund(&self, source: PermitSource) {
         match source {
-            Source::Deposits => self.add(TOKEN),
-            Source::Floor => {
+            PermitSource::Deposits => self.add(TOKEN),
+            PermitSource::Floor => {
                 let back = |until: u64| Some(until.saturating_sub(self.interval));
                 self.spent_until.update(back);
             }

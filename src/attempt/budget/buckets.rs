@@ -24,14 +24,14 @@ pub(super) struct Buckets {
     /// A hash table whose places are taken once and for all: a reader writes
     /// nothing, where a lock's counter would cost more than the bucket. And if
     /// names could be removed, a flood of them would refill buckets.
-    named: Box<[OnceLock<Named>]>,
+    named: Box<[OnceLock<NamedBucket>]>,
     hasher: RandomState,
     /// For all names that have no bucket of their own.
     overflow: Arc<Bucket>,
 }
 
 #[derive(Debug)]
-struct Named {
+struct NamedBucket {
     name: Box<str>,
     bucket: Arc<Bucket>,
 }
@@ -70,7 +70,7 @@ impl Buckets {
         // The first place that is free or ours. Of two threads that come to a
         // free one the later finds what the earlier put there.
         let place = from.iter().chain(before).find_map(|place| {
-            let named = place.get_or_init(|| Named {
+            let named = place.get_or_init(|| NamedBucket {
                 name: name.into(),
                 bucket: Arc::new(Bucket::new(self.rates)),
             });

@@ -4,7 +4,7 @@ use super::{
     backoff::{Backoff, Jitter},
     bucket::{Bucket, Rates},
     buckets::Buckets,
-    grant::Grant,
+    grant::Permit,
     settings::{Count, IdleBreaker, NextAttempt, Settings},
 };
 use crate::run::{ErrorCounts, Run};
@@ -170,7 +170,7 @@ impl RetryBudget {
     }
 
     /// Leave for one repeat to `candidate`, or `None` if the candidate has
-    /// none left. Given back unless it is [spent](Grant::spend).
+    /// none left. Given back unless it is [spent](Permit::spend).
     ///
     /// ```
     /// use tower_agent::RetryBudget;
@@ -186,11 +186,11 @@ impl RetryBudget {
     /// ```
     #[inline]
     #[must_use = "dropped, it gives the repeat back"]
-    pub fn withdraw(&self, candidate: Option<&str>) -> Option<Grant<'_>> {
+    pub fn withdraw(&self, candidate: Option<&str>) -> Option<Permit<'_>> {
         let Some(buckets) = &self.0.buckets else {
-            return Some(Grant::unshared());
+            return Some(Permit::unshared());
         };
-        Grant::withdraw(buckets.of(candidate), || buckets.now())
+        Permit::withdraw(buckets.of(candidate), || buckets.now())
     }
 
     /// Counts for one run, with this budget's limits; nothing is counted yet.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::bucket::{Bucket, Source};
+use super::bucket::{Bucket, PermitSource};
 
 /// Leave for one repeat, from [`RetryBudget::withdraw`](crate::attempt::RetryBudget::withdraw).
 ///
@@ -8,9 +8,9 @@ use super::bucket::{Bucket, Source};
 /// before a repeat is often cut by the end of the run.
 #[derive(Debug)]
 #[must_use = "dropped, it gives the repeat back"]
-pub struct Grant<'a> {
+pub struct Permit<'a> {
     /// What goes back on a drop; nothing from a budget that is not shared.
-    from: Option<(Lender<'a>, Source)>,
+    from: Option<(Lender<'a>, PermitSource)>,
 }
 
 /// Borrowed where it can be: threads that count references to one bucket
@@ -21,7 +21,7 @@ enum Lender<'a> {
     Owned(Arc<Bucket>),
 }
 
-impl<'a> Grant<'a> {
+impl<'a> Permit<'a> {
     pub(super) const fn unshared() -> Self {
         Self { from: None }
     }
@@ -41,16 +41,16 @@ impl<'a> Grant<'a> {
     }
 
     /// The same, to be kept beside or beyond the budget.
-    pub fn into_owned(mut self) -> Grant<'static> {
+    pub fn into_owned(mut self) -> Permit<'static> {
         let from = self.from.take().map(|(lender, source)| match lender {
             Lender::Borrowed(bucket) => (Lender::Owned(Arc::clone(bucket)), source),
             Lender::Owned(bucket) => (Lender::Owned(bucket), source),
         });
-        Grant { from }
+        Permit { from }
     }
 }
 
-impl Drop for Grant<'_> {
+impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some((lender, source)) = self.from.take() {

@@ -13,7 +13,7 @@ mod tests;
 pub use self::{
     backoff::Jitter,
     budget::RetryBudget,
-    grant::Grant,
+    grant::Permit,
     settings::{Count, IdleBreaker, NextAttempt},
 };
 

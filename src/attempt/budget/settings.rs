@@ -45,7 +45,7 @@ pub struct NextAttempt<'a> {
     pub after: FailureClass,
 }
 
-pub(super) type Hook = dyn Fn(&NextAttempt<'_>) -> bool + Send + Sync;
+pub(super) type AttemptHook = dyn Fn(&NextAttempt<'_>) -> bool + Send + Sync;
 
 /// What a budget is set to, and the buckets that its clones share.
 #[derive(Clone)]
@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) count: Count,
     pub(crate) idle_breaker: Option<(u32, IdleBreaker)>,
     pub(super) buckets: Option<Arc<Buckets>>,
-    pub(super) before_attempt: Option<Arc<Hook>>,
+    pub(super) before_attempt: Option<Arc<AttemptHook>>,
 }
 
 impl Settings {

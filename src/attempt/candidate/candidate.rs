@@ -13,7 +13,7 @@ use crate::{
     body::ReplayBody,
     error::InvalidRequest,
     llm::Prompt,
-    run::{Limits, Run, Server},
+    run::{AttemptTarget, Limits, Run},
 };
 
 /// One model at one upstream, which a request may be sent to.
@@ -57,7 +57,7 @@ pub struct Candidate {
     pub(crate) forward_credentials: bool,
 }
 
-impl Server for Candidate {
+impl AttemptTarget for Candidate {
     fn label(&self) -> &str {
         Self::label(self)
     }

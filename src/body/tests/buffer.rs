@@ -21,7 +21,7 @@ const LIMIT: usize = 8;
 
 pin_project_lite::pin_project! {
     /// Says how long it is, and counts its frames.
-    struct Announced<B> {
+    struct AnnouncedLength<B> {
         #[pin]
         body: B,
         length: u64,
@@ -29,7 +29,7 @@ pin_project_lite::pin_project! {
     }
 }
 
-impl<B: Body> Body for Announced<B> {
+impl<B: Body> Body for AnnouncedLength<B> {
     type Data = B::Data;
     type Error = B::Error;
 
@@ -133,7 +133,7 @@ async fn a_limit_further_out_is_found_below_what_wraps_it() {
 #[tokio::test]
 async fn what_is_announced_as_too_long_is_not_read() {
     let polled = Rc::new(Cell::new(0));
-    let body = Announced {
+    let body = AnnouncedLength {
         body: frames([data("a"), data("b"), data("c")]),
         length: LIMIT as u64 + 1,
         polled: Rc::clone(&polled),
@@ -144,7 +144,7 @@ async fn what_is_announced_as_too_long_is_not_read() {
 
 #[tokio::test]
 async fn a_length_that_is_not_kept_costs_little() {
-    let body = Announced {
+    let body = AnnouncedLength {
         body: frames([data("a"), data("b")]),
         length: u64::from(u32::MAX),
         polled: Rc::default(),

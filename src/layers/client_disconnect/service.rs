@@ -9,7 +9,7 @@ use super::policy::DropPolicy;
 use crate::{
     error::BoxError,
     run::Scope,
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`ClientDisconnectLayer`](crate::layers::client_disconnect::ClientDisconnectLayer).
@@ -48,7 +48,7 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         let policy = DropPolicy::new(self.scope);
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }

@@ -2,17 +2,17 @@ use std::{sync::Arc, time::Duration};
 
 use http::HeaderMap;
 
-use super::caller_headers::Announced;
+use super::caller_headers::CallerLimits;
 use crate::{
-    run::{Announcement, Nanos, NodeKind, Run, TaskId, Window, nanos},
+    run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
     supervise::names_events,
 };
 
 /// Holds one call to what its caller announced.
 #[derive(Debug)]
-pub(super) struct Caller {
+pub(super) struct CallerDeadline {
     call: Run,
-    announced: Announced,
+    announced: CallerLimits,
     /// What of it stands on the call.
     standing: Option<Announcement>,
     /// From the head on.
@@ -26,7 +26,7 @@ struct Unheard {
     /// Since when the upstream is waited for: what passes between a frame and
     /// the next `Pending` is the caller's own time.
     since: Option<Nanos>,
-    window: Option<Arc<Window>>,
+    window: Option<Arc<IdleWindow>>,
 }
 
 /// The call that `found` is, or is a try of.
@@ -41,8 +41,8 @@ fn call_of(found: &Run) -> Run {
     node
 }
 
-impl Caller {
-    pub(super) fn new(announced: Announced, found: &Run) -> Self {
+impl CallerDeadline {
+    pub(super) fn new(announced: CallerLimits, found: &Run) -> Self {
         let mut caller = Self {
             call: call_of(found),
             announced,
@@ -126,7 +126,7 @@ impl Unheard {
     fn wait(&mut self, call: &Run, now: Duration, task: TaskId) -> Nanos {
         let since = *self.since.get_or_insert(nanos(now));
         let window = self.window.get_or_insert_with(|| {
-            let window = Arc::new(Window::callers());
+            let window = Arc::new(IdleWindow::callers());
             call.node().add_window(&window);
             window
         });

@@ -19,7 +19,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// How long a caller waits, as it announced; each from the call's opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Announced {
+pub(crate) struct CallerLimits {
     /// For the last byte.
     pub(super) total: Option<Duration>,
     /// For the head; for the last byte of an answer that is no event stream.
@@ -28,7 +28,7 @@ pub(crate) struct Announced {
     pub(super) silence: Option<Duration>,
 }
 
-impl Announced {
+impl CallerLimits {
     /// What the headers say; none if that is nothing.
     ///
     /// A hint that cannot be read is as good as none: what no SDK means must

@@ -2,13 +2,13 @@ use std::time::Duration;
 
 use tower_layer::Layer;
 
-use super::{limits::Totals, service::HardCeiling};
+use super::{limits::CeilingLimits, service::HardCeiling};
 use crate::run::Scope;
 
 /// Ends a node at an absolute limit: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct HardCeilingLayer {
-    totals: Totals,
+    totals: CeilingLimits,
     scope: Scope,
     caller_deadline: bool,
     observes: bool,
@@ -36,7 +36,7 @@ impl HardCeilingLayer {
             assert!(!limit.is_zero(), "a ceiling must be longer than zero");
         }
         Self {
-            totals: Totals {
+            totals: CeilingLimits {
                 ceiling: limit,
                 timeout: None,
             },
@@ -75,8 +75,8 @@ impl HardCeilingLayer {
     }
 
     /// Shadow mode: measures and ends nothing. When a limit passes, observers are told
-    /// what [would have ended](crate::Notice::WouldHaveEnded), and if it completes all
-    /// the same, that this was a [false positive](crate::Notice::FalsePositive).
+    /// what [would have ended](crate::RunNotice::WouldHaveEnded), and if it completes all
+    /// the same, that this was a [false positive](crate::RunNotice::FalsePositive).
     /// Another layer, of a limit that is known to be safe, may stand beside it.
     ///
     /// What a caller announces is not looked at then.

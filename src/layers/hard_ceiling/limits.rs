@@ -6,12 +6,12 @@ use crate::run::Limits;
 
 /// The limits of a layer, or of one call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Totals {
+pub(crate) struct CeilingLimits {
     pub(super) ceiling: Option<Duration>,
     pub(super) timeout: Option<Duration>,
 }
 
-impl Totals {
+impl CeilingLimits {
     pub(super) const fn is_empty(self) -> bool {
         self.ceiling.is_none() && self.timeout.is_none()
     }

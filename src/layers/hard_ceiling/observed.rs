@@ -1,18 +1,18 @@
 use std::time::Duration;
 
-use super::limits::Totals;
+use super::limits::CeilingLimits;
 use crate::run::{Nanos, Run, Scope, TerminalReason, nanos};
 
 /// Absolute limits in shadow mode: they have passed or will, and end nothing.
 #[derive(Debug)]
-pub(super) struct Observed {
+pub(super) struct ObservedCeiling {
     opened: Duration,
     /// None once it has passed, and was told.
     limits: [(TerminalReason, Option<Duration>); 2],
 }
 
-impl Observed {
-    pub(super) const fn new(totals: Totals, opened: Duration) -> Self {
+impl ObservedCeiling {
+    pub(super) const fn new(totals: CeilingLimits, opened: Duration) -> Self {
         let limits = [
             (TerminalReason::HardCeiling, totals.ceiling),
             (TerminalReason::CallerDeadline, totals.timeout),

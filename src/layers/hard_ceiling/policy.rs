@@ -3,11 +3,12 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::{
-    caller_deadline::Caller, caller_headers::Announced, limits::Totals, observed::Observed,
+    caller_deadline::CallerDeadline, caller_headers::CallerLimits, limits::CeilingLimits,
+    observed::ObservedCeiling,
 };
 use crate::{
     run::{Clock, Nanos, Run, Scope, TaskId},
-    supervise::{Policy, Seen, Tap},
+    supervise::{FrameKind, Observer, Policy},
 };
 
 /// Watches the absolute deadlines of one node.
@@ -15,16 +16,16 @@ use crate::{
 pub struct CeilingPolicy {
     scope: Scope,
     /// Boxed: most calls have none, and this moves with every answer.
-    caller: Option<Box<Caller>>,
+    caller: Option<Box<CallerDeadline>>,
     /// The limits that end nothing, in a layer that observes.
-    observed: Option<Box<Observed>>,
+    observed: Option<Box<ObservedCeiling>>,
 }
 
 impl CeilingPolicy {
     #[inline]
     pub(super) fn new(
-        totals: Totals,
-        announced: Option<Announced>,
+        totals: CeilingLimits,
+        announced: Option<CallerLimits>,
         found: &Run,
         scope: Scope,
     ) -> Self {
@@ -38,7 +39,7 @@ impl CeilingPolicy {
                 node.tighten(clock, node.opened().saturating_add(limit));
             }
         }
-        let caller = announced.map(|announced| Box::new(Caller::new(announced, found)));
+        let caller = announced.map(|announced| Box::new(CallerDeadline::new(announced, found)));
         Self {
             scope,
             caller,
@@ -47,12 +48,12 @@ impl CeilingPolicy {
     }
 
     /// The same without a consequence for the node.
-    pub(super) fn observing(totals: Totals, found: &Run, scope: Scope) -> Self {
+    pub(super) fn observing(totals: CeilingLimits, found: &Run, scope: Scope) -> Self {
         let opened = found.in_scope(scope).opened();
         Self {
             scope,
             caller: None,
-            observed: Some(Box::new(Observed::new(totals, opened))),
+            observed: Some(Box::new(ObservedCeiling::new(totals, opened))),
         }
     }
 }
@@ -64,7 +65,7 @@ impl Policy for CeilingPolicy {
     fn pending(
         &mut self,
         found: &Run,
-        _: Option<&Tap>,
+        _: Option<&Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
@@ -86,7 +87,7 @@ impl Policy for CeilingPolicy {
     }
 
     #[inline]
-    fn frame(&mut self, _: &Run, _: Option<Seen>, _: Option<&Tap>) {
+    fn frame(&mut self, _: &Run, _: Option<FrameKind>, _: Option<&Observer>) {
         if let Some(caller) = &mut self.caller {
             caller.frame();
         }

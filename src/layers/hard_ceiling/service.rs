@@ -5,18 +5,18 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{caller_headers::Announced, limits::Totals, policy::CeilingPolicy};
+use super::{caller_headers::CallerLimits, limits::CeilingLimits, policy::CeilingPolicy};
 use crate::{
     error::BoxError,
     run::Scope,
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`HardCeilingLayer`](crate::layers::hard_ceiling::HardCeilingLayer).
 #[derive(Clone, Copy, Debug)]
 pub struct HardCeiling<S> {
     inner: S,
-    totals: Totals,
+    totals: CeilingLimits,
     scope: Scope,
     caller_deadline: bool,
     observes: bool,
@@ -25,7 +25,7 @@ pub struct HardCeiling<S> {
 impl<S> HardCeiling<S> {
     pub(super) const fn new(
         inner: S,
-        totals: Totals,
+        totals: CeilingLimits,
         scope: Scope,
         caller_deadline: bool,
         observes: bool,
@@ -66,17 +66,17 @@ where
         if self.totals.is_empty() && !self.caller_deadline {
             return SupervisedFuture::inert(self.inner.call(request));
         }
-        let mut entry = Entry::of(&mut request);
+        let mut entry = Claim::of(&mut request);
         let totals = self.totals.replaced_by(&request);
         let announces = self.caller_deadline;
-        let announced = announces.then(|| Announced::by(request.headers()));
+        let announced = announces.then(|| CallerLimits::by(request.headers()));
         let announced = announced.flatten();
         let mut scope = self.scope;
         if announced.is_some() && entry.run.is_of_many() {
             // What this caller announced ends this call; the rest is measured on
             // the run, as it was found.
             request = entry.run.attach(request);
-            entry = Entry::of(&mut request);
+            entry = Claim::of(&mut request);
             scope = Scope::Run;
         }
         let policy = if self.observes {

@@ -9,18 +9,22 @@ use http_body::{Body, Frame, SizeHint};
 use tower_service::Service;
 
 use super::silence::Silence;
-use crate::{body::Held, error::BoxError};
+use crate::{body::HeldPrefix, error::BoxError};
 
 /// An answer: what was read of it to judge it, and the rest.
 pub struct Passed<B, P: Service<()>> {
-    held: Held,
+    held: HeldPrefix,
     /// None once it has ended.
     inner: Option<B>,
     silence: Option<Silence<P>>,
 }
 
 impl<B, P: Service<()>> Passed<B, P> {
-    pub(super) const fn new(held: Held, inner: Option<B>, silence: Option<Silence<P>>) -> Self {
+    pub(super) const fn new(
+        held: HeldPrefix,
+        inner: Option<B>,
+        silence: Option<Silence<P>>,
+    ) -> Self {
         Self {
             held,
             inner,

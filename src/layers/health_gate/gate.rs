@@ -10,7 +10,7 @@ use http::{
 };
 
 use super::rounds::Rounds;
-use crate::{body::MAX_BODY, llm::failure::Judgement};
+use crate::{body::MAX_BODY, llm::failure::Classifier};
 
 /// What is asked and how often unless the program says otherwise.
 const EVERY: Duration = Duration::from_secs(5);
@@ -25,7 +25,7 @@ pub(super) struct Gate<P> {
     pub(super) patience: Option<Duration>,
     pub(super) silence: Option<Duration>,
     pub(super) authority: Option<Authority>,
-    pub(super) judgement: Judgement,
+    pub(super) judgement: Classifier,
     pub(super) max_body: usize,
 }
 
@@ -39,7 +39,7 @@ impl<P> Gate<P> {
             patience: None,
             silence: None,
             authority: None,
-            judgement: Judgement::new(),
+            judgement: Classifier::new(),
             max_body: MAX_BODY,
         }
     }

@@ -4,7 +4,7 @@ use http::uri::{Authority, Uri};
 use tower_layer::Layer;
 
 use super::{gate::Gate, probe::HttpProbe, service::HealthGate};
-use crate::llm::failure::Judgement;
+use crate::llm::failure::Classifier;
 
 /// What a timer can measure.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -98,7 +98,7 @@ impl<P> HealthGateLayer<P> {
     /// How failed answers are judged: one that is
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady) is waited for.
     #[must_use]
-    pub fn judgement(mut self, judgement: Judgement) -> Self {
+    pub fn judgement(mut self, judgement: Classifier) -> Self {
         self.gate.judgement = judgement;
         self
     }

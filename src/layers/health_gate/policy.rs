@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{
     run::{Nanos, Run, TaskId},
-    supervise::{Policy, Tap},
+    supervise::{Observer, Policy},
 };
 
 /// Sees to it that the deadlines of the node hold while its call waits.
@@ -12,7 +12,13 @@ pub struct GatePolicy;
 impl Policy for GatePolicy {
     const READS: bool = false;
 
-    fn pending(&mut self, found: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Nanos> {
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&Observer>,
+        _: Duration,
+        _: TaskId,
+    ) -> Option<Nanos> {
         found.node().next_deadline()
     }
 }

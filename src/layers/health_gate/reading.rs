@@ -13,9 +13,9 @@ use tower_service::Service;
 use super::{body::Passed, seat::wait, silence::Silence};
 use crate::{
     attempt::{ERROR_TIME, MAX_ERROR},
-    body::Held,
+    body::HeldPrefix,
     error::BoxError,
-    llm::failure::{Failure, FailureClass, Judgement},
+    llm::failure::{Classifier, Failure, FailureClass},
 };
 
 /// How many frames are taken in one poll: those of nothing, always ready, must
@@ -27,7 +27,7 @@ const TURN: usize = 128;
 pub(super) struct Reading<B> {
     parts: Parts,
     body: Option<B>,
-    held: Held,
+    held: HeldPrefix,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
@@ -49,7 +49,7 @@ impl<B> Reading<B> {
         Self {
             parts,
             body: Some(body),
-            held: Held::default(),
+            held: HeldPrefix::default(),
             timer: None,
         }
     }
@@ -69,7 +69,7 @@ where
     B::Error: Into<BoxError>,
 {
     /// Reads until it can be judged; answers whether the upstream is not ready.
-    pub(super) fn poll(&mut self, judgement: &Judgement, cx: &mut Context<'_>) -> Poll<bool> {
+    pub(super) fn poll(&mut self, judgement: &Classifier, cx: &mut Context<'_>) -> Poll<bool> {
         let mut turns = 0..TURN;
         while let Some(body) = self.body.as_mut() {
             if body.is_end_stream() || self.held.len() >= MAX_ERROR {
@@ -100,7 +100,7 @@ where
         Poll::Ready(self.judge(judgement))
     }
 
-    fn judge(&mut self, judgement: &Judgement) -> bool {
+    fn judge(&mut self, judgement: &Classifier) -> bool {
         let whole = self.held.whole();
         let Parts {
             status, headers, ..

@@ -18,13 +18,13 @@ use tokio::time::Instant;
 /// leaves, or is not polled when it should have been, another takes its turn.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    state: Mutex<State>,
+    state: Mutex<RoundState>,
     /// The upstream is down, as far as is known: read by every call.
     closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoundState {
     /// How many probes are over.
     number: u64,
     healthy: bool,
@@ -189,13 +189,13 @@ impl Rounds {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RoundState> {
         // Nothing that may panic runs under the lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl RoundState {
     fn prober_waker(&mut self) -> Option<Waker> {
         let key = self.prober.as_ref()?.key;
         self.seats.get_mut(key)?.waker.take()

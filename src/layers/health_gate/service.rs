@@ -13,7 +13,7 @@ use super::{body::Passed, gate::Gate, passage::Passage, policy::GatePolicy};
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`HealthGateLayer`](crate::layers::health_gate::HealthGateLayer).
@@ -54,7 +54,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         let found = entry.run.clone();
         // The clone that stays has not been asked.
         let next = self.inner.clone();

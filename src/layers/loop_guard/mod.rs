@@ -23,7 +23,7 @@
 //! that the model had finished, and not one who speaks between two calls. A call
 //! that was refused is no action, and changes nothing. The run ends as
 //! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the request is
-//! sent on; what is told is a [`Notice::Loop`](crate::Notice::Loop). Actions count
+//! sent on; what is told is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions count
 //! for the [signs of being stuck](crate::Run::end_when_stuck) too.
 //!
 //! Read are the requests and answers of OpenAI's chat and Responses and of

@@ -2,20 +2,20 @@ use bytes::Bytes;
 use http::HeaderMap;
 
 use crate::{
-    llm::{Answer, failure::names_json},
+    llm::{AnswerReader, failure::names_json},
     run::Run,
-    supervise::{Policy, Seen, Tap, is_plain, names_events},
+    supervise::{FrameKind, Observer, Policy, is_plain, names_events},
 };
 
 /// Measures nothing; reads the tool calls of an answer.
 #[derive(Debug)]
 pub struct CallsPolicy {
-    answer: Box<Answer>,
+    answer: Box<AnswerReader>,
 }
 
 impl CallsPolicy {
     pub(super) fn new() -> Self {
-        let answer = Box::new(Answer::nothing());
+        let answer = Box::new(AnswerReader::nothing());
         Self { answer }
     }
 
@@ -32,9 +32,9 @@ impl Policy for CallsPolicy {
             return;
         }
         if names_events(headers) {
-            *self.answer = Answer::events();
+            *self.answer = AnswerReader::events();
         } else if names_json(headers) {
-            *self.answer = Answer::document();
+            *self.answer = AnswerReader::document();
         }
     }
 
@@ -44,9 +44,9 @@ impl Policy for CallsPolicy {
     }
 
     #[inline]
-    fn frame(&mut self, found: &Run, _: Option<Seen>, tap: Option<&Tap>) {
+    fn frame(&mut self, found: &Run, _: Option<FrameKind>, tap: Option<&Observer>) {
         // Who gets the last bytes may ask again before this body is dropped.
-        if tap.is_some_and(Tap::is_complete) {
+        if tap.is_some_and(Observer::is_complete) {
             self.finish(found);
         }
     }

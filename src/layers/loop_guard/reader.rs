@@ -4,14 +4,14 @@ use crate::{
     body::ReplayBody,
     llm::History,
     run::Run,
-    supervise::{Reads, dialect_of},
+    supervise::{RequestReader, dialect_of},
 };
 
 /// Tells the run what its requests say of tools.
 #[derive(Debug)]
-pub struct Reader(pub(super) Run);
+pub struct HistoryReader(pub(super) Run);
 
-impl<A> Reads<A> for Reader {
+impl<A> RequestReader<A> for HistoryReader {
     type Answer = A;
 
     fn run(&self) -> &Run {

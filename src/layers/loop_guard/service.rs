@@ -8,12 +8,12 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{policy::CallsPolicy, reader::Reader};
+use super::{policy::CallsPolicy, reader::HistoryReader};
 use crate::{
     body::ReplayBody,
     error::BoxError,
     run::LoopLimits,
-    supervise::{Entry, Reading, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`LoopGuardLayer`](crate::layers::loop_guard::LoopGuardLayer).
@@ -37,7 +37,7 @@ impl<S> LoopGuard<S> {
 }
 
 /// The response future of [`LoopGuard`].
-pub type LoopGuardFuture<S, Q> = SupervisedFuture<Reading<S, Q, Reader>, CallsPolicy>;
+pub type LoopGuardFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, HistoryReader>, CallsPolicy>;
 
 /// The response body of [`LoopGuard`].
 pub type LoopGuardBody<B> = SupervisedBody<B, CallsPolicy>;
@@ -60,7 +60,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Entry::of_call(&mut request);
+        let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
         run.limit_loops(self.limits, self.ends);
         // The clone has not been asked whether it is ready.
@@ -68,7 +68,7 @@ where
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
         SupervisedFuture::new(entry, CallsPolicy::new(), request, |request| {
-            Reading::new(service, Reader(run), request, max_body)
+            ReadRequest::new(service, HistoryReader(run), request, max_body)
         })
     }
 }

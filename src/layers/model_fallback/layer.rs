@@ -6,33 +6,33 @@ use tower_layer::Layer;
 use super::{
     cooldown::{Cooldowns, Cooled},
     service::ModelFallback,
-    sticky::Sessions,
+    sticky::StickySessions,
 };
 use crate::{
     attempt::{Candidate, RetryBudget},
     body::MAX_BODY,
-    llm::failure::{FailureClass, Judgement},
+    llm::failure::{Classifier, FailureClass},
 };
 
 /// Moves a call to another model when one fails: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct ModelFallbackLayer {
-    choices: Choices,
+    choices: FallbackSettings,
     max_body: usize,
 }
 
 /// What every call of a layer chooses from.
 #[derive(Clone, Debug)]
-pub(super) struct Choices {
+pub(super) struct FallbackSettings {
     pub(super) candidates: Vec<Arc<Candidate>>,
     /// What callers are told of each, where a header can hold it.
     pub(super) served: Vec<Option<HeaderValue>>,
     pub(super) budget: RetryBudget,
-    pub(super) judgement: Judgement,
+    pub(super) judgement: Classifier,
     pub(super) hold: Option<Duration>,
     pub(super) allowed: Vec<FailureClass>,
     pub(super) cooled: Option<Cooled>,
-    pub(super) sessions: Option<Arc<Sessions>>,
+    pub(super) sessions: Option<Arc<StickySessions>>,
 }
 
 impl ModelFallbackLayer {
@@ -53,14 +53,14 @@ impl ModelFallbackLayer {
             .iter()
             .map(|it| HeaderValue::from_str(it.model()).ok());
         Self {
-            choices: Choices {
+            choices: FallbackSettings {
                 served: served.collect(),
                 candidates: known,
                 budget: RetryBudget::new()
                     .per_error_key(None)
                     .per_run(None)
                     .unshared(),
-                judgement: Judgement::new(),
+                judgement: Classifier::new(),
                 hold: None,
                 allowed: Vec::new(),
                 cooled: None,
@@ -115,7 +115,7 @@ impl ModelFallbackLayer {
     /// How answers are judged: rules of the program's own go before what is
     /// known of the providers. Give the same to every layer that tries again.
     #[must_use]
-    pub fn judgement(mut self, judgement: Judgement) -> Self {
+    pub fn judgement(mut self, judgement: Classifier) -> Self {
         self.choices.judgement = judgement;
         self
     }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use super::{policy::Fallbacks, request::Original, route::Route};
+use super::{policy::FallbackPolicy, request::OriginalRequest, route::Route};
 use crate::{
     attempt::{Candidate, CandidateDialect},
     error::{BoxError, InvalidRequest},
     run::Run,
 };
 
-impl Fallbacks {
+impl FallbackPolicy {
     /// Finds the way that the request takes: whom its session stays with, whom
     /// it names, and the others.
     pub(super) fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
@@ -58,7 +58,7 @@ impl Fallbacks {
     }
 }
 
-fn unspoken(original: &Original, candidates: &[&Arc<Candidate>]) -> InvalidRequest {
+fn unspoken(original: &OriginalRequest, candidates: &[&Arc<Candidate>]) -> InvalidRequest {
     let asked = original
         .operation()
         .map_or("any", |operation| CandidateDialect::of(operation).name());

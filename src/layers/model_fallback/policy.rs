@@ -3,13 +3,14 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    cooldown::Watch, layer::Choices, order::CandidateOrder, request::Original, route::Route,
+    cooldown::CooldownWatch, layer::FallbackSettings, order::CandidateOrder,
+    request::OriginalRequest, route::Route,
 };
 use crate::{
-    attempt::{Chain, Denial, Grant, RetryBudget, Serving, strip_hop},
+    attempt::{AttemptPolicy, Denial, Permit, RetryBudget, Serving, strip_hop},
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{Failure, Judgement, Other},
+    llm::failure::{Classifier, Failure, TryOther},
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
@@ -21,10 +22,10 @@ struct Served;
 
 /// One request, made out to one candidate after the other.
 #[derive(Debug)]
-pub struct Fallbacks {
-    pub(super) choices: Arc<Choices>,
+pub struct FallbackPolicy {
+    pub(super) choices: Arc<FallbackSettings>,
     pub(super) own: Option<Run>,
-    asked: Asked,
+    asked: PreparedRequest,
     pub(super) route: Route,
     /// Where the one stands that is being tried.
     pub(super) current: usize,
@@ -36,20 +37,20 @@ pub struct Fallbacks {
 }
 
 #[derive(Debug)]
-enum Asked {
+enum PreparedRequest {
     /// Not read yet, or not needed any more.
     Nothing,
     /// There is no candidate: it passes as it is.
     Plain(Box<Request<ReplayBody>>),
-    Original(Box<Original>),
+    Original(Box<OriginalRequest>),
 }
 
-impl Fallbacks {
-    pub(super) fn new(choices: Arc<Choices>) -> Self {
+impl FallbackPolicy {
+    pub(super) fn new(choices: Arc<FallbackSettings>) -> Self {
         Self {
             choices,
             own: None,
-            asked: Asked::Nothing,
+            asked: PreparedRequest::Nothing,
             route: Route::default(),
             current: 0,
             next: None,
@@ -57,28 +58,28 @@ impl Fallbacks {
         }
     }
 
-    pub(super) const fn original(&self) -> Option<&Original> {
+    pub(super) const fn original(&self) -> Option<&OriginalRequest> {
         match &self.asked {
-            Asked::Original(original) => Some(original),
+            PreparedRequest::Original(original) => Some(original),
             _ => None,
         }
     }
 }
 
-impl Chain for Fallbacks {
+impl AttemptPolicy for FallbackPolicy {
     const MOVES: bool = true;
 
     fn begin(&mut self, own: &Run, mut request: Request<ReplayBody>) -> Result<(), BoxError> {
         self.choices.budget.limit_errors_of_call(own);
         let candidates = &self.choices.candidates;
         if candidates.is_empty() {
-            self.asked = Asked::Plain(Box::new(request));
+            self.asked = PreparedRequest::Plain(Box::new(request));
             return Ok(());
         }
         // It is this layer's: another further in knows other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        self.asked = Asked::Original(Box::new(Original::read(request)?));
+        self.asked = PreparedRequest::Original(Box::new(OriginalRequest::read(request)?));
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
@@ -89,9 +90,10 @@ impl Chain for Fallbacks {
     fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError> {
         let candidate = self.route.at(self.current);
         let candidate = candidate.and_then(|at| self.choices.candidates.get(at));
-        let (Asked::Original(original), Some(candidate)) = (&mut self.asked, candidate) else {
-            return match mem::replace(&mut self.asked, Asked::Nothing) {
-                Asked::Plain(request) => Ok(*request),
+        let (PreparedRequest::Original(original), Some(candidate)) = (&mut self.asked, candidate)
+        else {
+            return match mem::replace(&mut self.asked, PreparedRequest::Nothing) {
+                PreparedRequest::Plain(request) => Ok(*request),
                 _ => Err("a request was sent more often than it was kept for".into()),
             };
         };
@@ -104,7 +106,7 @@ impl Chain for Fallbacks {
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
-        attempt.serve_by(Arc::clone(candidate), self.able().next().is_some());
+        attempt.set_candidate(Arc::clone(candidate), self.able().next().is_some());
         Ok(request)
     }
 
@@ -127,7 +129,7 @@ impl Chain for Fallbacks {
     }
 
     fn streams(&self) -> bool {
-        let prompt = self.original().and_then(Original::prompt);
+        let prompt = self.original().and_then(OriginalRequest::prompt);
         prompt.is_some_and(|prompt| prompt.stream())
     }
 
@@ -155,14 +157,14 @@ impl Chain for Fallbacks {
         &self.choices.budget
     }
 
-    fn judgement(&self) -> &Judgement {
+    fn judgement(&self) -> &Classifier {
         &self.choices.judgement
     }
 
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         match failure.class.other() {
-            Other::No => Err(Denial::Class),
-            Other::IfAllowed if !self.choices.allowed.contains(&failure.class) => {
+            TryOther::No => Err(Denial::Class),
+            TryOther::IfAllowed if !self.choices.allowed.contains(&failure.class) => {
                 Err(Denial::Class)
             }
             _ => Ok(Duration::ZERO),
@@ -174,10 +176,10 @@ impl Chain for Fallbacks {
         let suits = |stop: &usize| {
             let other = self.candidate(*stop);
             other.is_some_and(|other| match failure.class.other() {
-                Other::Credential => !current.same_credential(other),
-                Other::Provider => !current.same_provider(other),
+                TryOther::Credential => !current.same_credential(other),
+                TryOther::Provider => !current.same_provider(other),
                 // One whose window is not known may be as small.
-                Other::LargerWindow => {
+                TryOther::LargerWindow => {
                     other.window() > current.window() && current.window().is_some()
                 }
                 _ => true,
@@ -197,7 +199,7 @@ impl Chain for Fallbacks {
         &mut self,
         failure: &Failure,
         verdict: ErrorAllowance,
-    ) -> Result<Option<Grant<'static>>, Denial> {
+    ) -> Result<Option<Permit<'static>>, Denial> {
         // A key that is spent is spent with the candidate that failed so.
         if matches!(
             verdict,
@@ -206,7 +208,7 @@ impl Chain for Fallbacks {
             return Err(Denial::Run);
         }
         let next = self.next.take().ok_or(Denial::Spent)?;
-        self.tell(self.current, next, failure.class.as_str());
+        self.report(self.current, next, failure.class.as_str());
         self.current = next;
         Ok(None)
     }
@@ -226,7 +228,11 @@ impl Chain for Fallbacks {
         }
         let cooldowns = self.choices.cooled.as_ref()?.cooldowns.clone();
         let keys = self.keys(self.current)?;
-        Some(Box::new(Watch::new(cooldowns, keys, attempt.elapsed())))
+        Some(Box::new(CooldownWatch::new(
+            cooldowns,
+            keys,
+            attempt.elapsed(),
+        )))
     }
 
     fn soonest(&self) -> Option<Duration> {
@@ -253,6 +259,6 @@ impl Chain for Fallbacks {
     }
 
     fn release(&mut self) {
-        self.asked = Asked::Nothing;
+        self.asked = PreparedRequest::Nothing;
     }
 }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
 
 use crate::{
-    attempt::{Candidate, Kept, Operation, undress, without_credentials},
+    attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
     body::ReplayBody,
     error::InvalidRequest,
     llm::Prompt,
@@ -13,8 +13,8 @@ use crate::{
 /// The caller's request, read once; each attempt is made from it, never from
 /// the attempt before.
 #[derive(Clone)]
-pub(crate) struct Original {
-    kept: Kept,
+pub(crate) struct OriginalRequest {
+    kept: RequestTemplate,
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
@@ -28,7 +28,7 @@ enum Content {
     Form,
 }
 
-impl Original {
+impl OriginalRequest {
     pub(crate) fn read(request: Request<ReplayBody>) -> Result<Self, InvalidRequest> {
         let (mut head, body) = request.into_parts();
         let body = body.gathered();
@@ -48,7 +48,7 @@ impl Original {
         head.version = Version::default();
         Ok(Self {
             operation,
-            kept: Kept::new(head),
+            kept: RequestTemplate::new(head),
             body,
             content,
         })
@@ -95,7 +95,7 @@ impl Candidate {
     /// The request of one attempt. `run_id` is for a trusted candidate only.
     pub(crate) fn request(
         &self,
-        original: &mut Original,
+        original: &mut OriginalRequest,
         run_id: Option<HeaderValue>,
     ) -> Result<Request<ReplayBody>, InvalidRequest> {
         let body = original.body_for(&self.model);
@@ -120,7 +120,7 @@ impl Candidate {
 
 /// Neither the caller's headers nor the prompt, which are nobody's business in
 /// a log.
-impl fmt::Debug for Original {
+impl fmt::Debug for OriginalRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Original")
             .field("method", &self.kept.head().method)

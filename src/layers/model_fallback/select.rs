@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    cooldown::{Keys, State},
-    policy::Fallbacks,
-    request::Original,
+    cooldown::{CooldownState, Keys},
+    policy::FallbackPolicy,
+    request::OriginalRequest,
 };
 use crate::{
     attempt::{Candidate, Denial},
@@ -16,7 +16,7 @@ use crate::{
 /// How many characters of a model's name are logged.
 const LONGEST: usize = 256;
 
-impl Fallbacks {
+impl FallbackPolicy {
     /// Who stands at a stop of the route.
     pub(super) fn candidate(&self, stop: usize) -> Option<&Arc<Candidate>> {
         self.choices.candidates.get(self.route.at(stop)?)
@@ -24,7 +24,7 @@ impl Fallbacks {
 
     /// The stops whose candidates understand the request.
     pub(super) fn stops(&self) -> impl Iterator<Item = usize> {
-        let operation = self.original().and_then(Original::operation);
+        let operation = self.original().and_then(OriginalRequest::operation);
         let speaks = move |stop: &usize| {
             let candidate = self.candidate(*stop);
             candidate.is_some_and(|candidate| candidate.speaks(operation))
@@ -46,7 +46,8 @@ impl Fallbacks {
 
     /// The same, without those that are left alone.
     pub(super) fn able(&self) -> impl Iterator<Item = usize> {
-        let is_left_alone = |stop: &usize| matches!(self.state(*stop), State::Cooling { .. });
+        let is_left_alone =
+            |stop: &usize| matches!(self.state(*stop), CooldownState::Cooling { .. });
         self.following().filter(move |stop| !is_left_alone(stop))
     }
 
@@ -68,7 +69,7 @@ impl Fallbacks {
         }
         let open = open.unwrap_or(first);
         if open != first {
-            self.tell(first, open, "cooldown");
+            self.report(first, open, "cooldown");
         }
         self.current = open;
         Ok(())
@@ -85,12 +86,12 @@ impl Fallbacks {
         })
     }
 
-    fn state(&self, stop: usize) -> State {
+    fn state(&self, stop: usize) -> CooldownState {
         let state = self.choices.cooled.as_ref().and_then(|cooled| {
             let keys = (!cooled.cooldowns.is_empty()).then(|| self.keys(stop));
             Some(cooled.cooldowns.state(&keys??))
         });
-        state.unwrap_or(State::Open)
+        state.unwrap_or(CooldownState::Open)
     }
 
     /// What who stands at a stop is called by the cooldowns.
@@ -102,7 +103,7 @@ impl Fallbacks {
     /// All that could serve and are left alone.
     pub(super) fn cooling(&self) -> CoolingDown {
         let cooling = self.open_to().filter_map(|stop| {
-            let State::Cooling { left, class } = self.state(stop) else {
+            let CooldownState::Cooling { left, class } = self.state(stop) else {
                 return None;
             };
             Some(Cooling {
@@ -128,7 +129,7 @@ impl Fallbacks {
     }
 
     /// One event for each step from one candidate to another.
-    pub(super) fn tell(&self, from: usize, to: usize, why: &str) {
+    pub(super) fn report(&self, from: usize, to: usize, why: &str) {
         let label = |stop| self.candidate(stop).map(|candidate| candidate.label());
         let sent = self.candidate(to).map(|candidate| candidate.model());
         tracing::info!(
@@ -164,6 +165,6 @@ impl Fallbacks {
 
     /// Whether the request can be made out to another model.
     fn is_patchable(&self) -> bool {
-        self.original().is_some_and(Original::patchable)
+        self.original().is_some_and(OriginalRequest::patchable)
     }
 }

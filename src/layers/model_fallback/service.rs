@@ -8,7 +8,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{layer::Choices, policy::Fallbacks};
+use super::{layer::FallbackSettings, policy::FallbackPolicy};
 use crate::{
     attempt::{AttemptBody, Attempts},
     body::ReplayBody,
@@ -19,12 +19,12 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct ModelFallback<S> {
     inner: S,
-    choices: Arc<Choices>,
+    choices: Arc<FallbackSettings>,
     max_body: usize,
 }
 
 impl<S> ModelFallback<S> {
-    pub(super) const fn new(inner: S, choices: Arc<Choices>, max_body: usize) -> Self {
+    pub(super) const fn new(inner: S, choices: Arc<FallbackSettings>, max_body: usize) -> Self {
         Self {
             inner,
             choices,
@@ -34,7 +34,7 @@ impl<S> ModelFallback<S> {
 }
 
 /// The response future of [`ModelFallback`].
-pub type ModelFallbackFuture<S, Q, B> = Attempts<S, Q, B, Fallbacks>;
+pub type ModelFallbackFuture<S, Q, B> = Attempts<S, Q, B, FallbackPolicy>;
 
 /// The response body of [`ModelFallback`].
 pub type ModelFallbackBody<B> = AttemptBody<B>;
@@ -57,7 +57,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let chain = Fallbacks::new(Arc::clone(&self.choices));
+        let chain = FallbackPolicy::new(Arc::clone(&self.choices));
         Attempts::new(&mut self.inner, request, self.max_body, chain)
     }
 }

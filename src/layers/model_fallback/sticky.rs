@@ -15,7 +15,7 @@ const SESSIONS: usize = 4096;
 /// Bounded: once a generation is full, what was not used since the one before
 /// it is forgotten.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
+pub(super) struct StickySessions {
     hasher: RandomState,
     generations: Mutex<Generations>,
 }
@@ -26,7 +26,7 @@ struct Generations {
     old: HashMap<u64, usize>,
 }
 
-impl Sessions {
+impl StickySessions {
     /// The digest of a session that asks for a model; none without a session.
     /// One that asks for another model starts anew: it wants that one.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
@@ -68,11 +68,11 @@ impl Generations {
 
 #[cfg(test)]
 mod tests {
-    use super::{SESSIONS, Sessions};
+    use super::{SESSIONS, StickySessions};
 
     #[test]
     fn a_flood_of_sessions_is_bounded_and_leaves_those_in_use() {
-        let sessions = Sessions::default();
+        let sessions = StickySessions::default();
         sessions.stay(u64::MAX, 7);
         for session in 0..10 * SESSIONS as u64 {
             sessions.stay(session, 1);

@@ -12,8 +12,8 @@ use pin_project_lite::pin_project;
 use super::{outlet::Outlet, pulse::Pulse, refused::Refused};
 use crate::{
     error::BoxError,
-    run::Turn,
-    supervise::{Facts, Seen, Tap},
+    run::PollScope,
+    supervise::{FrameKind, Observer, ResponseFacts},
 };
 
 pin_project! {
@@ -24,7 +24,7 @@ pin_project! {
     #[derive(Debug)]
     pub struct ProgressBody<F, B> {
         #[pin]
-        inner: Inner<F, B>,
+        inner: ProgressInner<F, B>,
         outgoing: Outgoing,
     }
 
@@ -39,9 +39,9 @@ pin_project! {
 pin_project! {
     #[project = InnerProj]
     #[derive(Debug)]
-    enum Inner<F, B> {
+    enum ProgressInner<F, B> {
         // The head was sent before there was one.
-        Calling { call: Pin<Box<F>>, facts: Facts },
+        Calling { call: Pin<Box<F>>, facts: ResponseFacts },
         Streaming { #[pin] body: B },
         // What came behind an early head was no stream.
         Refused { #[pin] body: B, refused: Refused },
@@ -54,13 +54,17 @@ pin_project! {
 struct Outgoing {
     pulse: Pulse,
     // None before an answer came.
-    tap: Option<Tap>,
+    tap: Option<Observer>,
     // Of a stream of events into which comments may be put.
     outlet: Option<Box<Outlet>>,
 }
 
 impl<F, B: Body> ProgressBody<F, B> {
-    pub(super) fn wrap(mut answer: Response<B>, pulse: Pulse, facts: Facts) -> Response<Self> {
+    pub(super) fn wrap(
+        mut answer: Response<B>,
+        pulse: Pulse,
+        facts: ResponseFacts,
+    ) -> Response<Self> {
         let events = facts.is_events(answer.status(), answer.headers());
         let outlet = events.then(|| Outlet::new(&pulse.layer)).flatten();
         let mut outgoing = Outgoing {
@@ -76,7 +80,7 @@ impl<F, B: Body> ProgressBody<F, B> {
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
         answer.map(|body| Self {
-            inner: Inner::Streaming { body },
+            inner: ProgressInner::Streaming { body },
             outgoing,
         })
     }
@@ -84,11 +88,11 @@ impl<F, B: Body> ProgressBody<F, B> {
     pub(super) const fn calling(
         call: Pin<Box<F>>,
         pulse: Pulse,
-        facts: Facts,
+        facts: ResponseFacts,
         outlet: Box<Outlet>,
     ) -> Self {
         Self {
-            inner: Inner::Calling { call, facts },
+            inner: ProgressInner::Calling { call, facts },
             outgoing: Outgoing {
                 pulse,
                 tap: None,
@@ -100,9 +104,9 @@ impl<F, B: Body> ProgressBody<F, B> {
 
 impl Outgoing {
     /// The answer has come.
-    fn begin<B: Body>(&mut self, answer: &mut Response<B>, facts: Facts) {
+    fn begin<B: Body>(&mut self, answer: &mut Response<B>, facts: ResponseFacts) {
         self.pulse.learn(answer.extensions());
-        let mut tap = Tap::new(facts, answer);
+        let mut tap = Observer::new(facts, answer);
         if let Some(run) = self.pulse.call() {
             tap.begin(run);
         }
@@ -125,7 +129,7 @@ impl Outgoing {
             return Ok(());
         };
         let seen = tap.frame(data);
-        self.pulse.hand_on(seen == Seen::Progress);
+        self.pulse.hand_on(seen == FrameKind::Progress);
         if let Some(outlet) = &mut self.outlet {
             outlet.pass(data, tap.judged());
         }
@@ -133,8 +137,8 @@ impl Outgoing {
     }
 
     /// Nothing comes from below: a comment goes out, if it is time for one.
-    fn pending(&mut self, turn: &Turn, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let complete = self.tap.as_ref().is_some_and(Tap::is_complete);
+    fn pending(&mut self, turn: &PollScope, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let complete = self.tap.as_ref().is_some_and(Observer::is_complete);
         if complete {
             self.pulse.complete();
         }
@@ -146,10 +150,10 @@ impl Outgoing {
     }
 
     /// Nothing more is read: what is inside goes first.
-    fn close<F, B>(&mut self, mut inner: Pin<&mut Inner<F, B>>) {
-        inner.set(Inner::Over);
+    fn close<F, B>(&mut self, mut inner: Pin<&mut ProgressInner<F, B>>) {
+        inner.set(ProgressInner::Over);
         if let (Some(tap), Some(run)) = (&mut self.tap, self.pulse.call()) {
-            tap.tell(run);
+            tap.report(run);
         }
         self.pulse.release();
     }
@@ -173,7 +177,7 @@ where
         let mut this = self.project();
         let outgoing = this.outgoing;
         loop {
-            let turn = Turn::enter(cx.waker(), outgoing.pulse.clock());
+            let turn = PollScope::enter(cx.waker(), outgoing.pulse.clock());
             let last = match this.inner.as_mut().project() {
                 InnerProj::Over => return Poll::Ready(None),
                 InnerProj::Calling { call, facts } => match call.as_mut().poll(cx) {
@@ -197,7 +201,7 @@ where
                     },
                     Poll::Ready(Some(Err(error))) => Some(error.into()),
                     Poll::Ready(None) => {
-                        let cut = outgoing.tap.as_ref().map_or(Ok(()), Tap::finish);
+                        let cut = outgoing.tap.as_ref().map_or(Ok(()), Observer::finish);
                         cut.err().map(Into::into)
                     }
                     Poll::Pending => {
@@ -221,8 +225,8 @@ where
 
     fn is_end_stream(&self) -> bool {
         match &self.inner {
-            Inner::Over => true,
-            Inner::Streaming { body } => {
+            ProgressInner::Over => true,
+            ProgressInner::Streaming { body } => {
                 let tap = self.outgoing.tap.as_ref();
                 body.is_end_stream() && tap.is_none_or(|tap| tap.finish().is_ok())
             }
@@ -232,25 +236,29 @@ where
 
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
-            Inner::Over => SizeHint::with_exact(0),
-            Inner::Streaming { body } if self.outgoing.outlet.is_none() => body.size_hint(),
+            ProgressInner::Over => SizeHint::with_exact(0),
+            ProgressInner::Streaming { body } if self.outgoing.outlet.is_none() => body.size_hint(),
             _ => SizeHint::default(),
         }
     }
 }
 
 /// The answer came behind an early head.
-fn late<F, B>(outgoing: &mut Outgoing, mut answer: Response<B>, facts: Facts) -> Inner<F, B>
+fn late<F, B>(
+    outgoing: &mut Outgoing,
+    mut answer: Response<B>,
+    facts: ResponseFacts,
+) -> ProgressInner<F, B>
 where
     B: Body<Data = Bytes>,
 {
     if facts.is_events(answer.status(), answer.headers()) {
         outgoing.begin(&mut answer, facts);
         let body = answer.into_body();
-        return Inner::Streaming { body };
+        return ProgressInner::Streaming { body };
     }
     outgoing.pulse.learn(answer.extensions());
     let (head, body) = answer.into_parts();
     let refused = Refused::new(head.status, head.headers);
-    Inner::Refused { body, refused }
+    ProgressInner::Refused { body, refused }
 }

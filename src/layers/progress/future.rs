@@ -15,7 +15,7 @@ use super::{
     outlet::Outlet,
     pulse::Pulse,
 };
-use crate::{error::BoxError, run::Turn, supervise::Facts};
+use crate::{error::BoxError, run::PollScope, supervise::ResponseFacts};
 
 pin_project! {
     /// The response future of [`Progress`](crate::layers::progress::Progress).
@@ -29,7 +29,7 @@ pin_project! {
         // None once it is over.
         #[pin]
         call: Option<Calling<F>>,
-        state: Option<State>,
+        state: Option<ProgressState>,
     }
 
     impl<F> PinnedDrop for ProgressFuture<F> {
@@ -55,13 +55,13 @@ pin_project! {
 
 /// What goes from the future into the body.
 #[derive(Debug)]
-struct State {
+struct ProgressState {
     pulse: Pulse,
-    facts: Facts,
+    facts: ResponseFacts,
 }
 
 impl<F> ProgressFuture<F> {
-    pub(super) fn new(call: F, pulse: Pulse, facts: Facts, early: Option<Early>) -> Self {
+    pub(super) fn new(call: F, pulse: Pulse, facts: ResponseFacts, early: Option<Early>) -> Self {
         let call = match early {
             None => Calling::Here { call },
             Some(early) => Calling::Boxed {
@@ -71,12 +71,12 @@ impl<F> ProgressFuture<F> {
         };
         Self {
             call: Some(call),
-            state: Some(State { pulse, facts }),
+            state: Some(ProgressState { pulse, facts }),
         }
     }
 }
 
-impl State {
+impl ProgressState {
     /// A head before there is one; the body goes on with the call.
     fn answer_early<F, B: Body>(self, call: Pin<Box<F>>) -> Response<ProgressBody<F, B>> {
         let Self { pulse, facts } = self;
@@ -111,7 +111,7 @@ where
             panic!("a response future was polled after it was ready");
         };
         let pulse = &mut state.pulse;
-        let turn = Turn::enter(cx.waker(), pulse.clock());
+        let turn = PollScope::enter(cx.waker(), pulse.clock());
         let mut early = None;
         let polled = match calling.project() {
             CallingProj::Here { call } => call.poll(cx),
@@ -149,7 +149,7 @@ where
         };
         drop(turn);
         this.call.set(None);
-        let Some(State { mut pulse, facts }) = this.state.take() else {
+        let Some(ProgressState { mut pulse, facts }) = this.state.take() else {
             panic!("a response future was polled after it was ready");
         };
         match answer {

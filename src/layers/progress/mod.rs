@@ -9,7 +9,7 @@
 //! # What is told
 //!
 //! "Still working: llm_call has been running for 30 s", as
-//! [`Notice::Working`](crate::Notice::Working) to those who
+//! [`RunNotice::Working`](crate::RunNotice::Working) to those who
 //! [watch](crate::Run::subscribe) the run, and with
 //! [`comments`](ProgressLayer::comments) to the caller. Tools of the run are told
 //! of in the same way, each on its own, but not in the answer. There is no notice
@@ -28,7 +28,7 @@
 //! Comments stand between events only, in a `text/event-stream` that is not
 //! compressed, and never behind its terminator or its error. They count for
 //! nothing: no step window is reset by them, and the marks of
-//! [`Judged`](crate::supervise::Judged) that layers further out see are shifted by
+//! [`ResponseMarks`](crate::supervise::ResponseMarks) that layers further out see are shifted by
 //! them. While an upstream is silent within an event, or behind a CR,
 //! to which a LF may belong, nothing is inserted. Such a
 //! stream loses its `Content-Length`.

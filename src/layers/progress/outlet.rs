@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{keep_alive::KeepAlive, layer::ProgressLayer};
 use crate::{
     llm::sse::Splitter,
-    supervise::{Judged, Shifted},
+    supervise::{ResponseMarks, ShiftedMarks},
 };
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
@@ -16,7 +16,7 @@ const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 pub(super) struct Outlet {
     splitter: Splitter,
     /// What layers further out see, in offsets of what they are handed.
-    marks: Shifted,
+    marks: ShiftedMarks,
     comments: bool,
     /// The last byte was a CR, whose LF may be on its way.
     after_cr: bool,
@@ -34,19 +34,19 @@ impl Outlet {
     pub(super) fn early(layer: &ProgressLayer) -> Box<Self> {
         Box::new(Self {
             splitter: Splitter::new(),
-            marks: Shifted::new(),
+            marks: ShiftedMarks::new(),
             comments: layer.comments,
             after_cr: false,
             keep_alive: layer.keep_alive.map(KeepAlive::new),
         })
     }
 
-    pub(super) const fn judged(&self) -> &Judged {
+    pub(super) const fn judged(&self) -> &ResponseMarks {
         self.marks.judged()
     }
 
     /// The stream's own bytes are handed on.
-    pub(super) fn pass(&mut self, data: &Bytes, judged: Option<&Judged>) {
+    pub(super) fn pass(&mut self, data: &Bytes, judged: Option<&ResponseMarks>) {
         self.splitter.push(data, |_| {});
         if let Some(last) = data.last() {
             self.after_cr = *last == b'\r';

@@ -5,8 +5,8 @@ use http::Extensions;
 
 use super::{layer::ProgressLayer, outlet::Outlet};
 use crate::{
-    run::{Notice, Run, Step, StepKind, Turn, Working, nanos},
-    supervise::Drive,
+    run::{PollScope, Run, RunNotice, Step, StepKind, WorkingNotices, nanos},
+    supervise::TaskTimer,
 };
 
 /// What goes on beside a call, from its start to the end of its body.
@@ -18,12 +18,12 @@ pub(super) struct Pulse {
     clock: Run,
     /// Who is told.
     call: Option<Run>,
-    working: Option<Working>,
+    working: Option<WorkingNotices>,
     /// Something was handed on since nothing came from below.
     handed: bool,
     /// The call was seen to be over: what is inside has not noticed yet.
     over: bool,
-    drive: Drive,
+    drive: TaskTimer,
 }
 
 impl Pulse {
@@ -35,10 +35,10 @@ impl Pulse {
             layer: *layer,
             clock: found.clone().unwrap_or_else(Run::open),
             call: found,
-            working: Working::new(layer.notices),
+            working: WorkingNotices::new(layer.notices),
             handed: false,
             over: false,
-            drive: Drive::default(),
+            drive: TaskTimer::default(),
         }
     }
 
@@ -58,7 +58,7 @@ impl Pulse {
         self.call.as_ref()
     }
 
-    pub(super) fn now(&self, turn: &Turn) -> Duration {
+    pub(super) fn now(&self, turn: &PollScope) -> Duration {
         self.clock.at(turn.now())
     }
 
@@ -78,7 +78,7 @@ impl Pulse {
 
     /// Whether the call is not over at this instant, by any clock: what ends now
     /// is told of as ended, and not as going on.
-    pub(super) fn is_live(&mut self, turn: &Turn) -> bool {
+    pub(super) fn is_live(&mut self, turn: &PollScope) -> bool {
         let mut known = self.call.iter().chain([&self.clock]);
         self.over |= known.any(|run| run.check_in(turn).is_err());
         !self.over
@@ -88,13 +88,13 @@ impl Pulse {
     /// it that the task is polled again in time, at `alarm` at the latest.
     pub(super) fn pending(
         &mut self,
-        turn: &Turn,
+        turn: &PollScope,
         outlet: Option<&mut Outlet>,
         alarm: Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Option<Bytes> {
         let now = self.now(turn);
-        let tells = self.working.as_ref().and_then(Working::next);
+        let tells = self.working.as_ref().and_then(WorkingNotices::next);
         let sends = outlet.as_deref().and_then(Outlet::next);
         let is_due = tells.into_iter().chain(sends).any(|at| at <= now);
         if std::mem::take(&mut self.handed) && is_due {
@@ -105,12 +105,12 @@ impl Pulse {
         }
         let due = self.working.as_mut().and_then(|it| it.wait(now));
         let notice = due.filter(|_| self.is_live(turn)).map(|running_for| {
-            let notice = Notice::working(Step::new(StepKind::LlmCall), running_for);
-            self.tell(&notice);
+            let notice = RunNotice::working(Step::new(StepKind::LlmCall), running_for);
+            self.report(&notice);
             notice
         });
         let message = match &notice {
-            Some(Notice::Working { message, .. }) => Some(message.as_str()),
+            Some(RunNotice::Working { message, .. }) => Some(message.as_str()),
             _ => None,
         };
         let mut sends = None;
@@ -121,7 +121,7 @@ impl Pulse {
             }
             sends = outlet.next();
         }
-        let tells = self.working.as_ref().and_then(Working::next);
+        let tells = self.working.as_ref().and_then(WorkingNotices::next);
         let next = [alarm, tells, sends].into_iter().flatten().min();
         // Nothing is due any more: to look again would be to look for ever.
         let next = next.filter(|_| !self.over);
@@ -129,7 +129,7 @@ impl Pulse {
         None
     }
 
-    fn tell(&self, notice: &Notice) {
+    fn report(&self, notice: &RunNotice) {
         match &self.call {
             Some(call) => call.notify(notice),
             // Whose it is will be known with the head.

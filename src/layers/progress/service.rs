@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::BoxError,
     run::{NodeKind, Run},
-    supervise::Facts,
+    supervise::ResponseFacts,
 };
 
 /// The service of a [`ProgressLayer`].
@@ -63,7 +63,7 @@ where
             _ => (None, request),
         };
         let pulse = Pulse::new(run, layer);
-        let facts = Facts::of(&request);
+        let facts = ResponseFacts::of(&request);
         ProgressFuture::new(self.inner.call(request), pulse, facts, early)
     }
 }

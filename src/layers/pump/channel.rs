@@ -32,7 +32,7 @@ impl fmt::Display for PumpStopped {
 impl Error for PumpStopped {}
 
 /// The head of an answer as it comes out of the task.
-pub(super) type Head = Result<Response<Hint>, BoxError>;
+pub(super) type HeadSender = Result<Response<Hint>, BoxError>;
 
 /// What a body said of itself before its first frame.
 #[derive(Clone, Debug)]
@@ -50,9 +50,9 @@ pub(super) struct Piece {
 
 /// How the frames ended. It needs no room in the channel.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome(Arc<Mutex<Option<Result<(), BoxError>>>>);
+pub(super) struct PumpOutcome(Arc<Mutex<Option<Result<(), BoxError>>>>);
 
-impl Outcome {
+impl PumpOutcome {
     pub(super) fn set(&self, outcome: Result<(), BoxError>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
     }
@@ -87,23 +87,23 @@ impl Drop for AbortOnDrop {
 
 /// The reader's end before the head.
 #[derive(Debug)]
-pub struct Waiting {
-    pub(super) head: oneshot::Receiver<Head>,
-    pub(super) reader: Option<Reader>,
+pub struct HeadWaiter {
+    pub(super) head: oneshot::Receiver<HeadSender>,
+    pub(super) reader: Option<PumpReader>,
 }
 
 /// The reader's end after it.
 #[derive(Debug)]
-pub struct Reader {
+pub struct PumpReader {
     pub(super) frames: mpsc::Receiver<Piece>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: PumpOutcome,
     pub(super) size: SizeHint,
     pub(super) ended: bool,
     pub(super) _task: AbortOnDrop,
 }
 
-impl Future for Waiting {
-    type Output = Result<Response<Reader>, BoxError>;
+impl Future for HeadWaiter {
+    type Output = Result<Response<PumpReader>, BoxError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let head = match ready!(Pin::new(&mut self.head).poll(cx)) {
@@ -120,7 +120,7 @@ impl Future for Waiting {
     }
 }
 
-impl Body for Reader {
+impl Body for PumpReader {
     type Data = Bytes;
     type Error = BoxError;
 

@@ -35,9 +35,9 @@ impl Policy for PumpPolicy {
 /// Reads along inside of the task: of a call whose reader has left nobody
 /// further out learns anything.
 #[derive(Debug)]
-pub(super) struct Reads;
+pub(super) struct ReaderPolicy;
 
-impl Policy for Reads {
+impl Policy for ReaderPolicy {
     const READS: bool = true;
     const TELLS: bool = false;
 }

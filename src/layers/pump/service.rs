@@ -12,14 +12,14 @@ use tower_service::Service;
 use tracing::Instrument;
 
 use super::{
-    channel::{AbortOnDrop, Outcome, Reader, Waiting},
-    policy::{PumpPolicy, Reads},
-    task::{Working, Writer, pump},
+    channel::{AbortOnDrop, HeadWaiter, PumpOutcome, PumpReader},
+    policy::{PumpPolicy, ReaderPolicy},
+    task::{PumpTask, Writer, pump},
 };
 use crate::{
     error::BoxError,
     run::{Run, TaskGuard},
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`PumpLayer`](crate::layers::pump::PumpLayer).
@@ -41,10 +41,10 @@ impl<S> Pump<S> {
 }
 
 /// The response future of [`Pump`]: the reader's end of its task.
-pub type PumpFuture = SupervisedFuture<Waiting, PumpPolicy>;
+pub type PumpFuture = SupervisedFuture<HeadWaiter, PumpPolicy>;
 
 /// The response body of [`Pump`]: the reader's end of its task.
-pub type PumpBody = SupervisedBody<Reader, PumpPolicy>;
+pub type PumpBody = SupervisedBody<PumpReader, PumpPolicy>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
@@ -63,7 +63,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         // What the task waits for is the end of the found node. What the drop
         // ends, or closes, is that node too.
         let policy = PumpPolicy::new(self.drain);
@@ -73,18 +73,19 @@ where
             if !drains {
                 return start(self.inner.call(request), run, frames, drains);
             }
-            let within = Entry {
+            let within = Claim {
                 run: run.clone(),
                 owns: false,
             };
             let inner = &mut self.inner;
-            let call = SupervisedFuture::new(within, Reads, request, |request| inner.call(request));
+            let call =
+                SupervisedFuture::new(within, ReaderPolicy, request, |request| inner.call(request));
             start(call, run, frames, drains)
         })
     }
 }
 
-fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> Waiting
+fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> HeadWaiter
 where
     F: Future<Output = Result<Response<B>, E>> + Send + 'static,
     E: Into<BoxError> + 'static,
@@ -93,7 +94,7 @@ where
 {
     let (head, waiting) = oneshot::channel();
     let (frames, reader) = mpsc::channel(capacity);
-    let outcome = Outcome::default();
+    let outcome = PumpOutcome::default();
     let working = TaskGuard::new(run.clone());
     let reading = drains.then(|| run.clone());
     let writer = Writer {
@@ -107,10 +108,10 @@ where
         clippy::disallowed_methods,
         reason = "the pump is the layer that spawns"
     )]
-    let task = tokio::spawn(Working::new(pump(call, writer), working).in_current_span());
-    Waiting {
+    let task = tokio::spawn(PumpTask::new(pump(call, writer), working).in_current_span());
+    HeadWaiter {
         head: waiting,
-        reader: Some(Reader {
+        reader: Some(PumpReader {
             frames: reader,
             outcome,
             size: SizeHint::default(),

@@ -14,11 +14,11 @@ use tokio::{
     task::yield_now,
 };
 
-use super::channel::{Head, Hint, Outcome, Piece};
+use super::channel::{HeadSender, Hint, Piece, PumpOutcome};
 use crate::{
     error::BoxError,
     run::{Run, TaskGuard, TerminalReason},
-    supervise::{Drive, poll_until_end},
+    supervise::{TaskTimer, poll_until_end},
 };
 
 /// How many frames are thrown away in a turn. No reader holds them up, and one
@@ -30,15 +30,15 @@ pub(super) struct Writer {
     pub(super) run: Run,
     /// Whether it reads on when the reader has left.
     pub(super) drains: bool,
-    pub(super) head: oneshot::Sender<Head>,
+    pub(super) head: oneshot::Sender<HeadSender>,
     pub(super) frames: mpsc::Sender<Piece>,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: PumpOutcome,
 }
 
 /// Waits with the timer and the waiter of the task.
 struct Waits {
     run: Run,
-    drive: Drive,
+    drive: TaskTimer,
 }
 
 impl Waits {
@@ -69,7 +69,7 @@ impl Drop for Waits {
 
 pin_project! {
     /// Work on a node in a task of its own.
-    pub(super) struct Working<F> {
+    pub(super) struct PumpTask<F> {
         #[pin]
         work: F,
         // Last: the node is left once the work is gone.
@@ -77,13 +77,13 @@ pin_project! {
     }
 }
 
-impl<F> Working<F> {
+impl<F> PumpTask<F> {
     pub(super) const fn new(work: F, guard: TaskGuard) -> Self {
         Self { work, guard }
     }
 }
 
-impl<F: Future<Output = ()>> Future for Working<F> {
+impl<F: Future<Output = ()>> Future for PumpTask<F> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -112,7 +112,7 @@ where
     } = writer;
     let mut waits = Waits {
         run,
-        drive: Drive::default(),
+        drive: TaskTimer::default(),
     };
     let closing = waits.run.node().closing();
     if head.is_closed() || closing == Some(&TerminalReason::ClientDisconnect) {

@@ -19,13 +19,13 @@ use crate::{
 
 /// Who asked, as far as the shape of an error depends on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Caller {
+pub(super) struct ErrorFormat {
     pub(super) dialect: Dialect,
     /// It wants no body.
     pub(super) head: bool,
 }
 
-impl Caller {
+impl ErrorFormat {
     pub(super) fn of<B>(request: &Request<B>) -> Self {
         let anthropic = || request.headers().contains_key("anthropic-version");
         let dialect = match dialect_of(request) {
@@ -40,7 +40,7 @@ impl Caller {
 }
 
 /// What an error is called, and its text, for a caller.
-pub(super) struct Told {
+pub(super) struct ErrorAnswer {
     pub(super) code: String,
     pub(super) message: String,
     pub(super) run: Option<RunId>,
@@ -49,7 +49,7 @@ pub(super) struct Told {
     retry_after: Option<u64>,
 }
 
-impl Told {
+impl ErrorAnswer {
     pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         // The end of another run is a failure of ours.
@@ -193,19 +193,19 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
 }
 
 pub(super) fn to_error<B>(
-    caller: Caller,
+    caller: ErrorFormat,
     statuses: Statuses,
     error: &BoxError,
 ) -> Response<TerminalResponseBody<B>> {
-    build(caller, Told::of(error, statuses))
+    build(caller, ErrorAnswer::of(error, statuses))
 }
 
 pub(super) fn to_unready<B>(
-    caller: Caller,
+    caller: ErrorFormat,
     statuses: Statuses,
     error: &BoxError,
 ) -> Response<TerminalResponseBody<B>> {
-    let mut told = Told::of(error, statuses);
+    let mut told = ErrorAnswer::of(error, statuses);
     if told.reason.is_none() && told.status == StatusCode::INTERNAL_SERVER_ERROR {
         told.status = StatusCode::SERVICE_UNAVAILABLE;
         "The server is not ready to take the request.".clone_into(&mut told.message);
@@ -213,7 +213,7 @@ pub(super) fn to_unready<B>(
     build(caller, told)
 }
 
-fn build<B>(caller: Caller, told: Told) -> Response<TerminalResponseBody<B>> {
+fn build<B>(caller: ErrorFormat, told: ErrorAnswer) -> Response<TerminalResponseBody<B>> {
     let run = told.run.as_ref().map(RunId::to_string);
     let body = error_body(
         caller.dialect,

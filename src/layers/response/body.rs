@@ -8,12 +8,12 @@ use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{answer::Caller, stream::Events};
+use super::{answer::ErrorFormat, stream::Events};
 use crate::{
     body::{content_length, has_body, unframe},
     error::BoxError,
     run::Run,
-    supervise::{Judged, Stream},
+    supervise::{ResponseMarks, Stream},
 };
 
 pin_project! {
@@ -38,7 +38,7 @@ impl<B> TerminalResponseBody<B> {
         }
     }
 
-    pub(super) fn wrap(answer: Response<B>, caller: Caller) -> Response<Self>
+    pub(super) fn wrap(answer: Response<B>, caller: ErrorFormat) -> Response<Self>
     where
         B: Body,
     {
@@ -54,7 +54,7 @@ impl<B> TerminalResponseBody<B> {
             parts
                 .headers
                 .insert("x-accel-buffering", HeaderValue::from_static("no"));
-            let judged = parts.extensions.get::<Judged>().cloned();
+            let judged = parts.extensions.get::<ResponseMarks>().cloned();
             let run = parts.extensions.get::<Run>().cloned();
             Box::new(Events::new(caller.dialect, judged, run))
         });
@@ -69,7 +69,7 @@ impl<B> TerminalResponseBody<B> {
 
 /// Removes a length that is not the body's: a server writes it as it stands, and
 /// whatever the body holds beyond it would be another answer to the caller.
-fn check_length(parts: &mut Parts, size: &SizeHint, caller: Caller) {
+fn check_length(parts: &mut Parts, size: &SizeHint, caller: ErrorFormat) {
     unframe(&mut parts.headers);
     if !parts.headers.contains_key(header::CONTENT_LENGTH) {
         return;

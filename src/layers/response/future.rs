@@ -11,7 +11,7 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{
-    answer::{self, Caller},
+    answer::{self, ErrorFormat},
     body::TerminalResponseBody,
     layer::Statuses,
 };
@@ -25,13 +25,13 @@ pin_project! {
         #[pin]
         inner: Option<F>,
         unready: Option<BoxError>,
-        caller: Caller,
+        caller: ErrorFormat,
         statuses: Statuses,
     }
 }
 
 impl<F> TerminalResponseFuture<F> {
-    pub(super) const fn new(inner: F, caller: Caller, statuses: Statuses) -> Self {
+    pub(super) const fn new(inner: F, caller: ErrorFormat, statuses: Statuses) -> Self {
         Self {
             inner: Some(inner),
             unready: None,
@@ -40,7 +40,7 @@ impl<F> TerminalResponseFuture<F> {
         }
     }
 
-    pub(super) const fn unready(error: BoxError, caller: Caller, statuses: Statuses) -> Self {
+    pub(super) const fn unready(error: BoxError, caller: ErrorFormat, statuses: Statuses) -> Self {
         Self {
             inner: None,
             unready: Some(error),

@@ -9,7 +9,8 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    answer::Caller, body::TerminalResponseBody, future::TerminalResponseFuture, layer::Statuses,
+    answer::ErrorFormat, body::TerminalResponseBody, future::TerminalResponseFuture,
+    layer::Statuses,
 };
 use crate::error::BoxError;
 
@@ -62,7 +63,7 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let caller = Caller::of(&request);
+        let caller = ErrorFormat::of(&request);
         match self.unready.take() {
             Some(error) => TerminalResponseFuture::unready(error, caller, self.statuses),
             None => TerminalResponseFuture::new(self.inner.call(request), caller, self.statuses),

@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
-use super::{answer::Told, layer::Statuses};
+use super::{answer::ErrorAnswer, layer::Statuses};
 use crate::{
     error::BoxError,
     llm::{
@@ -12,7 +12,7 @@ use crate::{
         sse::{DONE, ErrorInfo, Splitter},
     },
     run::{Run, RunId},
-    supervise::{Judged, Stream},
+    supervise::{ResponseMarks, Stream},
 };
 
 /// How much of an event that has not ended is held back.
@@ -23,7 +23,7 @@ const MAX_HELD: usize = 1024 * 1024;
 #[derive(Debug)]
 pub(super) struct Events {
     dialect: Dialect,
-    source: Source,
+    source: EventSource,
     run: Option<Run>,
     /// Bytes handed on, or about to be.
     sent: u64,
@@ -36,18 +36,18 @@ pub(super) struct Events {
 
 /// Where the boundaries and the marks come from.
 #[derive(Debug)]
-enum Source {
+enum EventSource {
     /// A layer further in judged the stream.
-    Judged(Judged, Splitter),
+    Judged(ResponseMarks, Splitter),
     /// Nobody did.
     Own(Box<Stream>),
 }
 
 impl Events {
-    pub(super) fn new(dialect: Dialect, judged: Option<Judged>, run: Option<Run>) -> Self {
+    pub(super) fn new(dialect: Dialect, judged: Option<ResponseMarks>, run: Option<Run>) -> Self {
         let source = match judged {
-            Some(judged) => Source::Judged(judged, Splitter::new()),
-            None => Source::Own(Box::new(Stream::new(dialect))),
+            Some(judged) => EventSource::Judged(judged, Splitter::new()),
+            None => EventSource::Own(Box::new(Stream::new(dialect))),
         };
         Self {
             dialect,
@@ -71,11 +71,11 @@ impl Events {
     /// Takes the upstream's next bytes, and hands on what is whole.
     pub(super) fn push(&mut self, mut data: Bytes) {
         let boundary = match &mut self.source {
-            Source::Judged(_, splitter) => {
+            EventSource::Judged(_, splitter) => {
                 splitter.push(&data, |_| {});
                 splitter.boundary()
             }
-            Source::Own(stream) => {
+            EventSource::Own(stream) => {
                 stream.push(&data);
                 stream.boundary()
             }
@@ -132,9 +132,9 @@ impl Events {
 
     fn finish(&self) -> Result<(), Truncated> {
         match &self.source {
-            Source::Own(stream) => stream.finish(),
+            EventSource::Own(stream) => stream.finish(),
             // Whoever judged it further in says so.
-            Source::Judged(..) => Ok(()),
+            EventSource::Judged(..) => Ok(()),
         }
     }
 
@@ -178,7 +178,7 @@ impl Events {
             self.translate();
             return;
         }
-        let told = Told::of(error, Statuses::DEFAULT);
+        let told = ErrorAnswer::of(error, Statuses::DEFAULT);
         self.add(&told.code, &told.message, told.run);
     }
 
@@ -229,10 +229,10 @@ impl Events {
         }
     }
 
-    fn judged(&self) -> &Judged {
+    fn judged(&self) -> &ResponseMarks {
         match &self.source {
-            Source::Judged(judged, _) => judged,
-            Source::Own(stream) => stream.judged(),
+            EventSource::Judged(judged, _) => judged,
+            EventSource::Own(stream) => stream.judged(),
         }
     }
 }

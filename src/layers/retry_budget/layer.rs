@@ -3,14 +3,14 @@ use std::time::Duration;
 use tower_layer::Layer;
 
 use super::service::Retry;
-use crate::{attempt::RetryBudget, body::MAX_BODY, llm::failure::Judgement};
+use crate::{attempt::RetryBudget, body::MAX_BODY, llm::failure::Classifier};
 
 /// Repeats what failed, as far as a budget pays for it: see the
 /// [module](super).
 #[derive(Clone, Debug)]
 pub struct RetryBudgetLayer {
     pub(super) budget: RetryBudget,
-    pub(super) judgement: Judgement,
+    pub(super) judgement: Classifier,
     pub(super) hold: Option<Duration>,
     pub(super) max_body: usize,
 }
@@ -22,7 +22,7 @@ impl RetryBudgetLayer {
     pub const fn new(budget: RetryBudget) -> Self {
         Self {
             budget,
-            judgement: Judgement::new(),
+            judgement: Classifier::new(),
             hold: None,
             max_body: MAX_BODY,
         }
@@ -31,7 +31,7 @@ impl RetryBudgetLayer {
     /// How answers are judged: rules of the program's own go before what is
     /// known of the providers. Give the same to every layer that tries again.
     #[must_use]
-    pub fn judgement(mut self, judgement: Judgement) -> Self {
+    pub fn judgement(mut self, judgement: Classifier) -> Self {
         self.judgement = judgement;
         self
     }

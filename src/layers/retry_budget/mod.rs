@@ -67,7 +67,7 @@
 //! # Cancel safety
 //!
 //! Dropping the future or the body drops the attempt that is under way, and
-//! none follows. A [`Grant`](crate::attempt::Grant) that is dropped before it is spent gives its repeat
+//! none follows. A [`Permit`](crate::attempt::Permit) that is dropped before it is spent gives its repeat
 //! back.
 //!
 //! # Panics

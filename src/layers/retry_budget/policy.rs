@@ -7,25 +7,27 @@ use http::{HeaderMap, Request};
 
 use super::layer::RetryBudgetLayer;
 use crate::{
-    attempt::{Backoff, Candidate, Chain, Denial, Grant, Kept, RetryBudget, words},
+    attempt::{
+        AttemptPolicy, Backoff, Candidate, Denial, Permit, RequestTemplate, RetryBudget, words,
+    },
     body::ReplayBody,
     error::BoxError,
     llm::{
         Prompt,
-        failure::{Failure, FailureClass, Judgement, Same},
+        failure::{Classifier, Failure, FailureClass, RetrySame},
     },
     run::{ErrorAllowance, ErrorKey, Run},
 };
 
 /// The same request again and again, to the same candidate.
 #[derive(Debug)]
-pub struct Repeats {
+pub struct RetryPolicy {
     budget: RetryBudget,
-    judgement: Judgement,
+    judgement: Classifier,
     hold: Option<Duration>,
     own: Option<Run>,
     /// The request; none before it came and once no try follows.
-    asked: Option<Box<Asked>>,
+    asked: Option<Box<RetryRequest>>,
     /// Whether the first try was paid in.
     paid: bool,
     /// How many tries of one candidate a call may make, whoever makes them.
@@ -36,14 +38,14 @@ pub struct Repeats {
 
 /// Boxed: what is in a future is moved once a layer.
 #[derive(Debug)]
-struct Asked {
-    kept: Option<Kept>,
+struct RetryRequest {
+    kept: Option<RequestTemplate>,
     body: ReplayBody,
     backoff: Option<Backoff>,
     prompt: OnceLock<Prompt>,
 }
 
-impl Repeats {
+impl RetryPolicy {
     pub(super) fn new(layer: &RetryBudgetLayer) -> Self {
         Self {
             budget: layer.budget.clone(),
@@ -67,7 +69,7 @@ impl Repeats {
         let (Some(own), Some(bucket)) = (&self.own, self.budget.bucket(self.subject())) else {
             return;
         };
-        if own.pays(Arc::as_ptr(bucket).addr()) {
+        if own.first_deposit(Arc::as_ptr(bucket).addr()) {
             bucket.deposit();
         }
     }
@@ -94,7 +96,7 @@ impl Repeats {
     }
 }
 
-impl Asked {
+impl RetryRequest {
     /// What the body says of itself; read only once something failed.
     fn prompt(&self) -> &Prompt {
         self.prompt
@@ -102,7 +104,7 @@ impl Asked {
     }
 }
 
-impl Chain for Repeats {
+impl AttemptPolicy for RetryPolicy {
     const MOVES: bool = false;
 
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
@@ -111,8 +113,8 @@ impl Chain for Repeats {
         self.most = most.saturating_sub(repeated(request.headers())).max(1);
         self.left = self.most - 1;
         let (head, body) = request.into_parts();
-        self.asked = Some(Box::new(Asked {
-            kept: Some(Kept::new(head)),
+        self.asked = Some(Box::new(RetryRequest {
+            kept: Some(RequestTemplate::new(head)),
             body,
             backoff: None,
             prompt: OnceLock::new(),
@@ -160,14 +162,14 @@ impl Chain for Repeats {
         &self.budget
     }
 
-    fn judgement(&self) -> &Judgement {
+    fn judgement(&self) -> &Classifier {
         &self.judgement
     }
 
     fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         let same = failure.class.same();
         let is_used_up = || self.own.as_ref().is_some_and(Run::has_repeated_silence);
-        if !failure.is_worth_repeating() || (same == Same::Once && is_used_up()) {
+        if !failure.is_worth_repeating() || (same == RetrySame::Once && is_used_up()) {
             return Err(Denial::Class);
         }
         if failure.class == FailureClass::Overloaded && self.has_others() {
@@ -180,7 +182,7 @@ impl Chain for Repeats {
                 Err(Denial::RetryAfter)
             }
             Some(asked) => Ok(asked),
-            None => Ok(self.wait(same == Same::Slowly)),
+            None => Ok(self.wait(same == RetrySame::Slowly)),
         }
     }
 
@@ -197,7 +199,7 @@ impl Chain for Repeats {
         &mut self,
         failure: &Failure,
         verdict: ErrorAllowance,
-    ) -> Result<Option<Grant<'static>>, Denial> {
+    ) -> Result<Option<Permit<'static>>, Denial> {
         match verdict {
             // In a row are those that reached the harness.
             ErrorAllowance::Within | ErrorAllowance::RowSpent => {}
@@ -206,7 +208,7 @@ impl Chain for Repeats {
         }
         let grant = self.budget.withdraw(self.subject());
         let grant = grant.ok_or(Denial::Bucket)?.into_owned();
-        if let (Same::Once, Some(own)) = (failure.class.same(), &self.own) {
+        if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
             own.repeat_silence();
         }
         // Also for a try that the service then is not ready for.

@@ -5,7 +5,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{layer::RetryBudgetLayer, policy::Repeats};
+use super::{layer::RetryBudgetLayer, policy::RetryPolicy};
 use crate::{
     attempt::{AttemptBody, Attempts},
     body::ReplayBody,
@@ -26,7 +26,7 @@ impl<S> Retry<S> {
 }
 
 /// The response future of [`Retry`].
-pub type RetryFuture<S, Q, B> = Attempts<S, Q, B, Repeats>;
+pub type RetryFuture<S, Q, B> = Attempts<S, Q, B, RetryPolicy>;
 
 /// The response body of [`Retry`].
 pub type RetryBody<B> = AttemptBody<B>;
@@ -49,7 +49,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let chain = Repeats::new(&self.layer);
+        let chain = RetryPolicy::new(&self.layer);
         Attempts::new(&mut self.inner, request, self.layer.max_body, chain)
     }
 }

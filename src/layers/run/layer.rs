@@ -5,7 +5,7 @@ use tower_layer::Layer;
 
 use super::{
     service::RunService,
-    source::{OwnerSource, Source},
+    source::{KeySource, OwnerSource},
 };
 use crate::{
     registry::{Owner, OwnerCaps, RunRegistry},
@@ -16,8 +16,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RunLayer {
     pub(super) registry: RunRegistry,
-    pub(super) id: Source,
-    pub(super) session: Source,
+    pub(super) id: KeySource,
+    pub(super) session: KeySource,
     pub(super) owner: OwnerSource,
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
@@ -33,8 +33,8 @@ impl RunLayer {
     pub fn new(registry: RunRegistry) -> Self {
         Self {
             registry,
-            id: Source::Header(HeaderName::from_static("x-run-id")),
-            session: Source::Header(HeaderName::from_static("x-session-id")),
+            id: KeySource::Header(HeaderName::from_static("x-run-id")),
+            session: KeySource::Header(HeaderName::from_static("x-session-id")),
             owner: OwnerSource::Credential,
             idle: RunRegistry::IDLE,
             on_end: None,
@@ -47,7 +47,7 @@ impl RunLayer {
     /// Takes the run's id from this header.
     #[must_use]
     pub fn id_header(mut self, name: HeaderName) -> Self {
-        self.id = Source::Header(name);
+        self.id = KeySource::Header(name);
         self
     }
 
@@ -57,14 +57,14 @@ impl RunLayer {
         mut self,
         read: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.id = Source::By(Arc::new(read));
+        self.id = KeySource::By(Arc::new(read));
         self
     }
 
     /// Takes the session from this header.
     #[must_use]
     pub fn session_header(mut self, name: HeaderName) -> Self {
-        self.session = Source::Header(name);
+        self.session = KeySource::Header(name);
         self
     }
 
@@ -74,7 +74,7 @@ impl RunLayer {
         mut self,
         read: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
     ) -> Self {
-        self.session = Source::By(Arc::new(read));
+        self.session = KeySource::By(Arc::new(read));
         self
     }
 

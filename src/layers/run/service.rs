@@ -13,8 +13,8 @@ use crate::{
     attempt::generates,
     error::BoxError,
     registry::{Held, OpenRun, Owner, RunRegistry},
-    run::{InvalidRunId, NodeKind, Passed, Run, RunId, TerminalReason},
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    run::{InvalidRunId, LimitHit, NodeKind, Run, RunId, TerminalReason},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].
@@ -41,7 +41,7 @@ impl<S> RunService<S> {
 }
 
 /// What a request says about its run.
-struct Named {
+struct NamedRun {
     owner: Owner,
     id: Option<RunId>,
     session: Option<Arc<str>>,
@@ -50,7 +50,7 @@ struct Named {
 }
 
 /// The run that a request belongs to.
-struct Found<'a> {
+struct Resolved<'a> {
     run: Run,
     /// The one around it, if that is another.
     outer: Option<&'a Run>,
@@ -61,11 +61,11 @@ struct Found<'a> {
 }
 
 impl RunLayer {
-    fn read<B>(&self, request: Request<B>) -> Result<(Named, Request<B>), InvalidRunId> {
+    fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), InvalidRunId> {
         let is_turn = self.owner_caps.is_some() && generates(&request);
         let (parts, body) = request.into_parts();
         let session = self.session.read(&parts)?;
-        let named = Named {
+        let named = NamedRun {
             owner: self.owner.read(&parts),
             id: self.id.read(&parts)?,
             session: session.map(|session| session.to_string().into()),
@@ -76,7 +76,7 @@ impl RunLayer {
 
     /// Opens the call of a request, or finds the one that the program put into
     /// it, and enters it; the caller settles it if the second is true.
-    fn enter(&self, named: Named, found: Option<Run>) -> (Run, bool) {
+    fn enter(&self, named: NamedRun, found: Option<Run>) -> (Run, bool) {
         // Put there by the program, for a run that it knows.
         if let Some(call) = found.as_ref().filter(|found| found.kind() != NodeKind::Run) {
             return (call.clone(), call.node().payload.claim());
@@ -84,12 +84,12 @@ impl RunLayer {
         (self.open(&named, found.as_ref()), true)
     }
 
-    fn open(&self, named: &Named, found: Option<&Run>) -> Run {
+    fn open(&self, named: &NamedRun, found: Option<&Run>) -> Run {
         let found_run = match self.find(named, found) {
             Ok(found_run) => found_run,
             Err(cap) => return self.refuse(named, cap, found),
         };
-        let Found {
+        let Resolved {
             run,
             outer,
             entered,
@@ -117,7 +117,7 @@ impl RunLayer {
     }
 
     /// A call of a run that is none, for its owner is over a cap.
-    fn refuse(&self, named: &Named, cap: Passed, found: Option<&Run>) -> Run {
+    fn refuse(&self, named: &NamedRun, cap: LimitHit, found: Option<&Run>) -> Run {
         let (id, session) = (named.id.clone(), named.session.clone());
         let run = RunRegistry::open_unknown(named.owner, id, session);
         let call = run.open_below(NodeKind::Call);
@@ -141,7 +141,7 @@ impl RunLayer {
 
     /// Leaves it to a layer further in whether a call is refused, if there is one and
     /// the call may be a word to stop.
-    fn hold(&self, named: &Named, cap: Passed, is_new: bool) -> Option<Held> {
+    fn hold(&self, named: &NamedRun, cap: LimitHit, is_new: bool) -> Option<Held> {
         let may_stop = self.hears_stop && named.session.is_some();
         may_stop.then(|| self.registry.hold(named.owner, cap, is_new))?
     }
@@ -152,7 +152,7 @@ impl RunLayer {
     /// # Errors
     ///
     /// The cap of its owner that it is over.
-    fn count_run(&self, named: &Named) -> Result<Option<OpenRun>, Passed> {
+    fn count_run(&self, named: &NamedRun) -> Result<Option<OpenRun>, LimitHit> {
         // Of a registry that is shut down it is over from its birth, which says more.
         let admits = !self.registry.is_closed();
         let Some(caps) = self.owner_caps.filter(|_| admits) else {
@@ -163,7 +163,7 @@ impl RunLayer {
     }
 
     /// Counts a turn of a run that is known; over the cap the call alone ends.
-    fn count_turn(&self, named: &Named, call: &Run) {
+    fn count_turn(&self, named: &NamedRun, call: &Run) {
         let Some(caps) = self.owner_caps.filter(|_| named.is_turn) else {
             return;
         };
@@ -187,7 +187,7 @@ impl RunLayer {
     /// # Errors
     ///
     /// The cap of its owner that it is over, if it would be a new one.
-    fn find<'a>(&self, named: &Named, found: Option<&'a Run>) -> Result<Found<'a>, Passed> {
+    fn find<'a>(&self, named: &NamedRun, found: Option<&'a Run>) -> Result<Resolved<'a>, LimitHit> {
         let registry = &self.registry;
         let nameless = |run: &Run| run.node().payload.identity().is_none();
         match (found, &named.id) {
@@ -196,7 +196,7 @@ impl RunLayer {
                 let counted = self.count_run(named)?;
                 let run = Run::open_single();
                 registry.adopt(&run, named.owner, None, named.session.clone(), self.idle);
-                Ok(Found::new(run, counted))
+                Ok(Resolved::new(run, counted))
             }
             (Some(found), Some(id)) if nameless(found) => {
                 if registry.is_taken(named.owner, id) {
@@ -210,7 +210,7 @@ impl RunLayer {
                 };
                 let (name, session) = (Some(id.clone()), named.session.clone());
                 if registry.adopt(found, named.owner, name, session, self.idle) {
-                    return Ok(Found::new(found.clone(), counted));
+                    return Ok(Resolved::new(found.clone(), counted));
                 }
                 drop(counted);
                 self.find_named(named, id, Some(found))
@@ -218,25 +218,25 @@ impl RunLayer {
             (Some(found), None) if nameless(found) => {
                 let counted = self.count_run(named)?;
                 registry.adopt(found, named.owner, None, named.session.clone(), self.idle);
-                Ok(Found::new(found.clone(), counted))
+                Ok(Resolved::new(found.clone(), counted))
             }
-            (Some(found), _) => Ok(Found::new(found.clone(), None)),
+            (Some(found), _) => Ok(Resolved::new(found.clone(), None)),
         }
     }
 
     /// Finds a run by its name, or opens it.
     fn find_named<'a>(
         &self,
-        named: &Named,
+        named: &NamedRun,
         id: &RunId,
         outer: Option<&'a Run>,
-    ) -> Result<Found<'a>, Passed> {
+    ) -> Result<Resolved<'a>, LimitHit> {
         let (id, session) = (id.clone(), named.session.clone());
         let count = || self.count_run(named);
         let (run, counted) =
             self.registry
                 .enter_with(named.owner, id, session, self.idle, count)?;
-        Ok(Found {
+        Ok(Resolved {
             run,
             outer,
             entered: true,
@@ -245,7 +245,7 @@ impl RunLayer {
     }
 }
 
-impl Found<'_> {
+impl Resolved<'_> {
     fn new(run: Run, counted: Option<OpenRun>) -> Self {
         let is_counted = counted.is_some();
         if let Some(counted) = counted {
@@ -290,7 +290,7 @@ where
             call.keep_partial(self.layer.keep_partial);
         }
         request.extensions_mut().insert(call.clone());
-        let entry = Entry::new(call, owns);
+        let entry = Claim::new(call, owns);
         SupervisedFuture::new(entry, RunPolicy, request, |request| {
             self.inner.call(request)
         })

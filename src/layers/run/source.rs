@@ -7,26 +7,26 @@ use crate::{
     run::{InvalidRunId, RunId},
 };
 
-type Read<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+type RequestReadFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 /// Where an id comes from.
 #[derive(Clone)]
-pub(super) enum Source {
+pub(super) enum KeySource {
     Header(HeaderName),
-    By(Read<Option<String>>),
+    By(RequestReadFn<Option<String>>),
 }
 
 /// Where the owner comes from.
 #[derive(Clone)]
 pub(super) enum OwnerSource {
     Credential,
-    By(Read<Owner>),
+    By(RequestReadFn<Owner>),
 }
 
 /// The headers that hold a caller's credential; the first that is there counts.
 const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
 
-impl Source {
+impl KeySource {
     pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
         match self {
             Self::Header(name) => match parts.headers.get(name) {
@@ -68,7 +68,7 @@ fn key_in(value: &HeaderValue) -> &[u8] {
     }
 }
 
-impl fmt::Debug for Source {
+impl fmt::Debug for KeySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(name) => write!(f, "Header({name})"),

@@ -107,8 +107,8 @@ impl StepTimeoutLayer {
     }
 
     /// Shadow mode: measures and ends nothing. When the window passes, observers are
-    /// told what [would have ended](crate::Notice::WouldHaveEnded), and if it completes
-    /// all the same, that this was a [false positive](crate::Notice::FalsePositive).
+    /// told what [would have ended](crate::RunNotice::WouldHaveEnded), and if it completes
+    /// all the same, that this was a [false positive](crate::RunNotice::FalsePositive).
     /// Another layer, of a limit that is known to be safe, may stand beside it.
     #[must_use]
     pub const fn observe(mut self) -> Self {

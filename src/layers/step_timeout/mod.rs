@@ -41,9 +41,9 @@
 //!
 //! A limit that is too short kills what works, and one is wiser after the fact.
 //! `observe` lets a layer measure and end nothing: each time that the limit passes,
-//! observers get a [`WouldHaveEnded`](crate::Notice::WouldHaveEnded), and if what it
+//! observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if what it
 //! would have ended completes all the same a
-//! [`FalsePositive`](crate::Notice::FalsePositive), which is logged as a warning too.
+//! [`FalsePositive`](crate::RunNotice::FalsePositive), which is logged as a warning too.
 //! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. An old limit may
 //! go on ending things beside it.
 //!

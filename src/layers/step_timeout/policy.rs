@@ -3,8 +3,8 @@ use std::time::Duration;
 use http::Request;
 
 use crate::{
-    run::{Limits, Nanos, ResetOn, Run, Scope, Silence, TaskId, TerminalReason, nanos},
-    supervise::{Policy, Seen, Tap},
+    run::{IdleTimer, Limits, Nanos, ResetOn, Run, Scope, TaskId, TerminalReason, nanos},
+    supervise::{FrameKind, Observer, Policy},
 };
 
 /// The windows of a layer, or of one call.
@@ -27,7 +27,7 @@ pub(super) enum Limit {
 /// Measures silence towards one node.
 #[derive(Debug)]
 pub struct StepPolicy {
-    silence: Silence,
+    silence: IdleTimer,
     /// The window from the first content on, if it is another.
     then: Option<Box<Duration>>,
     scope: Scope,
@@ -77,11 +77,11 @@ impl StepPolicy {
         let (silence, then) = match windows.limit {
             Limit::Step { first, step } => {
                 let then = (first != step).then(|| Box::new(step));
-                (Silence::new(windows.resets_on, first), then)
+                (IdleTimer::new(windows.resets_on, first), then)
             }
             Limit::Heartbeat(interval) => {
                 found.expect_heartbeat(interval);
-                (Silence::lifeless(interval.saturating_mul(2)), None)
+                (IdleTimer::lifeless(interval.saturating_mul(2)), None)
             }
         };
         Self {
@@ -114,8 +114,8 @@ impl StepPolicy {
 
     /// From the first content on the other window holds.
     #[inline]
-    fn begin(&mut self, tap: Option<&Tap>) {
-        if self.then.is_some() && tap.is_some_and(Tap::has_content) {
+    fn begin(&mut self, tap: Option<&Observer>) {
+        if self.then.is_some() && tap.is_some_and(Observer::has_content) {
             if let Some(window) = self.then.take() {
                 self.silence.set_length(*window);
             }
@@ -129,12 +129,12 @@ impl Policy for StepPolicy {
     fn pending(
         &mut self,
         found: &Run,
-        tap: Option<&Tap>,
+        tap: Option<&Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
         self.begin(tap);
-        if self.silence.is_of_life() && !tap.is_some_and(Tap::has_heartbeats) {
+        if self.silence.is_of_life() && !tap.is_some_and(Observer::has_heartbeats) {
             // Nothing was promised: the open connection is life.
             return None;
         }
@@ -149,16 +149,16 @@ impl Policy for StepPolicy {
     fn answered(&mut self, found: &Run) {
         // Until the body is polled it is the reader's time; a head is bytes, and
         // no content.
-        self.frame(found, Some(Seen::Life), None);
+        self.frame(found, Some(FrameKind::Life), None);
     }
 
     #[inline]
-    fn frame(&mut self, found: &Run, seen: Option<Seen>, tap: Option<&Tap>) {
+    fn frame(&mut self, found: &Run, seen: Option<FrameKind>, tap: Option<&Observer>) {
         self.begin(tap);
         let resets = match self.silence.resets_on() {
             // What a layer of ours inserted says nothing of the upstream.
-            ResetOn::AnyByte => seen != Some(Seen::Inserted),
-            ResetOn::Content => seen == Some(Seen::Progress),
+            ResetOn::AnyByte => seen != Some(FrameKind::Inserted),
+            ResetOn::Content => seen == Some(FrameKind::Progress),
             ResetOn::Step => false,
         };
         if resets {

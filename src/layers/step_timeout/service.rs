@@ -9,7 +9,7 @@ use super::policy::{StepPolicy, Windows};
 use crate::{
     error::BoxError,
     run::Scope,
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`StepTimeoutLayer`](crate::layers::step_timeout::StepTimeoutLayer).
@@ -56,7 +56,7 @@ where
         let Some(windows) = self.windows else {
             return SupervisedFuture::inert(self.inner.call(request));
         };
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         let policy = StepPolicy::new(windows.replaced_by(&request), &entry.run, self.scope);
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }

@@ -14,7 +14,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     registry::RunRegistry,
-    supervise::{Entry, Policy, Reading, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Policy, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`StopPhraseLayer`](crate::layers::stop_phrase::StopPhraseLayer).
@@ -51,7 +51,7 @@ impl Policy for StopPolicy {
 }
 
 /// The response future of [`StopPhrase`].
-pub type StopPhraseFuture<S, Q> = SupervisedFuture<Reading<S, Q, Stop>, StopPolicy>;
+pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, Stop>, StopPolicy>;
 
 /// The response body of [`StopPhrase`].
 pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>, StopPolicy>;
@@ -74,7 +74,7 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         let run = entry.run.clone();
         let stop = Stop::new(run, self.registry.clone(), self.phrases.clone());
         // The clone has not been asked whether it is ready.
@@ -82,7 +82,7 @@ where
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
         SupervisedFuture::new(entry, StopPolicy, request, |request| {
-            Reading::new(service, stop, request, max_body)
+            ReadRequest::new(service, stop, request, max_body)
         })
     }
 }

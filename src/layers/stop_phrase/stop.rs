@@ -11,7 +11,7 @@ use crate::{
     llm::{History, dialect::Dialect},
     registry::RunRegistry,
     run::Run,
-    supervise::{Reads, dialect_of},
+    supervise::{RequestReader, dialect_of},
 };
 
 /// Whether a request is a word to stop, and what is done then.
@@ -64,7 +64,7 @@ impl Stop {
     }
 }
 
-impl<B> Reads<Response<B>> for Stop {
+impl<B> RequestReader<Response<B>> for Stop {
     type Answer = Response<Either<B, Full<Bytes>>>;
 
     fn run(&self) -> &Run {

@@ -5,15 +5,15 @@ use tower_layer::Layer;
 
 use super::service::TurnCap;
 
-type Read<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
+type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
 /// Ends a run that has used up its turns: see the [module](super).
 #[derive(Clone)]
 pub struct TurnCapLayer {
     pub(super) turns: Option<u32>,
     pub(super) finaliser: Option<Duration>,
-    pub(super) counts: Option<Read<bool>>,
-    pub(super) per_agent: Option<Read<Option<u32>>>,
+    pub(super) counts: Option<TurnsSource<bool>>,
+    pub(super) per_agent: Option<TurnsSource<Option<u32>>>,
 }
 
 impl TurnCapLayer {

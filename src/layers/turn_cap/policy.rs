@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use crate::{
     run::{Clock, Nanos, Run, TaskId, nanos},
-    supervise::{Policy, Tap},
+    supervise::{Observer, Policy},
 };
 
 /// Watches the time that a run has which is closing for its cap. What is counted is
@@ -22,7 +22,13 @@ impl Policy for TurnPolicy {
     const READS: bool = false;
     const TIMED: bool = true;
 
-    fn pending(&mut self, found: &Run, _: Option<&Tap>, _: Duration, _: TaskId) -> Option<Nanos> {
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&Observer>,
+        _: Duration,
+        _: TaskId,
+    ) -> Option<Nanos> {
         // Whoever waits is polled when the run begins to close.
         let until = || found.nearest().clocks.get(Clock::Drain).map(nanos);
         self.closes.then(until).flatten()

@@ -13,7 +13,7 @@ use crate::{
     attempt::generates,
     error::BoxError,
     run::{Run, Terminated, TurnLimit},
-    supervise::{Entry, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`TurnCapLayer`].
@@ -32,7 +32,7 @@ pub type TurnCapBody<B> = SupervisedBody<B, TurnPolicy>;
 
 /// Which turn a request is whose run makes no calls of its own.
 #[derive(Clone, Copy)]
-struct Turn {
+struct RequestTurn {
     run: u64,
     number: u32,
 }
@@ -81,13 +81,13 @@ impl TurnCapLayer {
 )]
 fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(), Terminated> {
     let run = found.node().number();
-    let known = request.extensions().get::<Turn>();
+    let known = request.extensions().get::<RequestTurn>();
     let known = known.filter(|turn| turn.run == run);
     let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
     found.take_turn(cap, &number)?;
     let number = number.into_inner();
     if number > 0 {
-        request.extensions_mut().insert(Turn { run, number });
+        request.extensions_mut().insert(RequestTurn { run, number });
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ where
         let Some(cap) = cap else {
             return SupervisedFuture::inert(self.inner.call(request));
         };
-        let entry = Entry::of(&mut request);
+        let entry = Claim::of(&mut request);
         let found = entry.run.clone();
         if let Err(end) = admit(&found, cap, &mut request) {
             if !found.node().is_over() {

@@ -4,10 +4,10 @@ use memchr::memmem;
 
 use super::{
     digest::canonical,
-    item::{Called, Event, Item, ToolCall, identify},
+    item::{Called, ConversationEvent, Item, ToolCall, identify},
 };
 use crate::llm::{
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
     sse::Event as SseEvent,
 };
 
@@ -73,8 +73,8 @@ impl Open {
 }
 
 /// Keeps a call, while there is room.
-pub(super) fn owned(event: Event<'_>, calls: &mut Vec<Called>) {
-    if let Event::Call(call) = event {
+pub(super) fn owned(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
+    if let ConversationEvent::Call(call) = event {
         if calls.len() < CALLS && call.name.len() <= NAME {
             calls.push(ToolCall {
                 name: call.name.into_owned().into(),
@@ -118,7 +118,7 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<Open>, calls: &mut
         let _ = read_choices(choices, open);
     } else if is(b"response.output_item.done") {
         if let Some(item) = read_item(parts.item) {
-            item.tell(&mut |event| owned(event, calls));
+            item.report(&mut |event| owned(event, calls));
         }
     } else if is(b"content_block_start") {
         // The input at the start is a place holder, unless nothing follows it.
@@ -148,7 +148,7 @@ fn read_item(span: Option<&[u8]>) -> Option<Item<'_>> {
     Item::read(&mut Scanner::new(span?)).ok()
 }
 
-fn partial_json(delta: &[u8]) -> Read<Option<&[u8]>> {
+fn partial_json(delta: &[u8]) -> Scan<Option<&[u8]>> {
     let mut part = None;
     Scanner::document(delta, |json, key| match key {
         b"partial_json" => json.span().map(|span| part = Some(span)),
@@ -158,7 +158,7 @@ fn partial_json(delta: &[u8]) -> Read<Option<&[u8]>> {
 }
 
 /// The parts of calls in a chat's chunk.
-fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Read<()> {
+fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Scan<()> {
     let on_choice = |json: &mut Scanner<'_>| {
         let (mut choice, mut delta) = (0, None);
         json.object(|json, key| {
@@ -174,7 +174,7 @@ fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Read<()> {
     Scanner::new(choices).array(on_choice).map(drop)
 }
 
-fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<Open>) -> Read<()> {
+fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<Open>) -> Scan<()> {
     Scanner::document(delta, |json, key| match key {
         b"tool_calls" => {
             let mut number = 0;
@@ -207,7 +207,7 @@ fn append(
     at: (u64, u64),
     id: Option<Text<'_>>,
     function: Option<&[u8]>,
-) -> Read<()> {
+) -> Scan<()> {
     let function = function.unwrap_or(b"{}");
     let (_, name, arguments) = Item::read(&mut Scanner::new(function))?.parts();
     if let Some(call) = opened(open, at) {

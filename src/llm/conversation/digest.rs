@@ -1,6 +1,6 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::llm::json::{Read, Scanner};
+use crate::llm::json::{Scan, Scanner};
 
 /// A number that equal values share, within one process.
 pub(crate) fn digest(value: impl Hash) -> u64 {
@@ -23,7 +23,7 @@ pub(crate) fn canonical(json: &[u8]) -> u64 {
 }
 
 /// As deep as the scanner lets it.
-fn value(json: &mut Scanner<'_>) -> Read<u64> {
+fn value(json: &mut Scanner<'_>) -> Scan<u64> {
     match json.first()? {
         b'{' => {
             let mut members = Vec::new();

@@ -1,11 +1,11 @@
 use std::borrow::Cow;
 
 use super::digest::{canonical, digest};
-use crate::llm::json::{Read, Scanner, Text};
+use crate::llm::json::{Scan, Scanner, Text};
 
 /// Something that a conversation says, in its order.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Event<'a> {
+pub(crate) enum ConversationEvent<'a> {
     /// The model called a tool.
     Call(ToolCall<'a>),
     /// What came of a call.
@@ -55,7 +55,7 @@ pub(super) struct Item<'a> {
 
 /// What an item was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind<'a> {
+pub(super) enum ItemKind<'a> {
     /// Said by a user, with this content.
     Said(Option<&'a [u8]>),
     /// Part of an agent's work.
@@ -64,7 +64,7 @@ pub(super) enum Kind<'a> {
     Other,
 }
 
-impl Event<'_> {
+impl ConversationEvent<'_> {
     pub(crate) const fn is_of_tools(&self) -> bool {
         matches!(self, Self::Call(_) | Self::Result { .. })
     }
@@ -72,13 +72,13 @@ impl Event<'_> {
 
 impl<'a> Item<'a> {
     /// Reads one; nothing if the value is no object.
-    pub(super) fn read(json: &mut Scanner<'a>) -> Read<Self> {
+    pub(super) fn read(json: &mut Scanner<'a>) -> Scan<Self> {
         let mut item = Self::default();
         json.object(|json, key| item.member(json, key))?;
         Ok(item)
     }
 
-    pub(super) fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Read<()> {
+    pub(super) fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Scan<()> {
         match key {
             b"type" => self.kind = json.text()?,
             b"role" => self.role = json.text()?,
@@ -99,7 +99,7 @@ impl<'a> Item<'a> {
     }
 
     /// Hands on what it says, and answers what it was.
-    pub(super) fn tell(&self, on: &mut impl FnMut(Event<'a>)) -> Kind<'a> {
+    pub(super) fn report(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> ItemKind<'a> {
         let is = |text: Option<Text<'a>>, words: &[&[u8]]| {
             text.is_some_and(|text| words.iter().any(|word| text.is(word)))
         };
@@ -118,7 +118,7 @@ impl<'a> Item<'a> {
             });
             let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
             if !calls && none(self.tool_calls) && none(self.function) {
-                on(Event::Answered);
+                on(ConversationEvent::Answered);
             }
         } else if is(self.role, &[b"tool", b"function"]) {
             self.result(self.tool_call_id, self.content, on);
@@ -131,24 +131,24 @@ impl<'a> Item<'a> {
                 }
             });
             if !results {
-                on(Event::Said);
-                return Kind::Said(self.content);
+                on(ConversationEvent::Said);
+                return ItemKind::Said(self.content);
             }
         } else {
             // Reasoning and the calls that the provider makes itself.
             let instructs = is(self.role, &[b"system", b"developer"]);
             let work = self.role.is_none() && self.kind.is_some();
             return if work && !instructs {
-                Kind::Work
+                ItemKind::Work
             } else {
-                Kind::Other
+                ItemKind::Other
             };
         }
-        Kind::Work
+        ItemKind::Work
     }
 
     /// The calls of a message of the model's.
-    pub(super) fn said_by_model(&self, on: &mut impl FnMut(Event<'a>)) {
+    pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) {
         each(self.tool_calls, |call| call.function(call.id, on));
         if self.tool_calls.is_none() {
             self.function(None, on);
@@ -181,7 +181,7 @@ impl<'a> Item<'a> {
     }
 
     /// A call whose name and arguments stand one deeper.
-    fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(Event<'a>)) {
+    fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
         if let Some(Ok(function)) = self
             .function
             .map(|span| Self::read(&mut Scanner::new(span)))
@@ -190,9 +190,9 @@ impl<'a> Item<'a> {
         }
     }
 
-    fn call(&self, id: Option<Text<'a>>, on: &mut impl FnMut(Event<'a>)) {
+    fn call(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
         if let Some(name) = self.name {
-            on(Event::Call(ToolCall {
+            on(ConversationEvent::Call(ToolCall {
                 id: identify(id),
                 name: name.decoded(),
                 arguments: arguments(self.arguments.unwrap_or_default()),
@@ -204,11 +204,11 @@ impl<'a> Item<'a> {
         &self,
         id: Option<Text<'a>>,
         result: Option<&'a [u8]>,
-        on: &mut impl FnMut(Event<'a>),
+        on: &mut impl FnMut(ConversationEvent<'a>),
     ) {
         let result = canonical(result.unwrap_or_default());
         let id = identify(id);
-        on(Event::Result { id, result });
+        on(ConversationEvent::Result { id, result });
     }
 }
 

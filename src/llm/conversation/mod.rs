@@ -11,7 +11,7 @@
 //!
 //! # Cost
 //!
-//! A request is walked from the [`Place`] where the last one ended, if the bytes
+//! A request is walked from the [`HistoryPlace`] where the last one ended, if the bytes
 //! before it are still the same, so that a conversation costs what is new in it.
 
 mod deltas;
@@ -24,7 +24,7 @@ mod tests;
 
 pub(crate) use self::{
     digest::{canonical, digest},
-    item::{Called, Event, ToolCall},
-    request::{History, Place},
-    response::Answer,
+    item::{Called, ConversationEvent, ToolCall},
+    request::{History, HistoryPlace},
+    response::AnswerReader,
 };

@@ -2,11 +2,11 @@ use std::collections::VecDeque;
 
 use super::{
     digest::digest,
-    item::{Event, Item, Kind, each},
+    item::{ConversationEvent, Item, ItemKind, each},
 };
 use crate::llm::{
     dialect::Dialect,
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
 };
 
 /// Under which key a request keeps the conversation.
@@ -25,7 +25,7 @@ const TEXT: usize = 1024;
 
 /// Where a message of a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct HistoryPlace {
     /// Behind it, counted from the bracket that opens the array.
     end: usize,
     len: usize,
@@ -36,15 +36,15 @@ pub(crate) struct Place {
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
     /// What was said, from where the reading began.
-    pub(crate) events: Vec<Event<'a>>,
+    pub(crate) events: Vec<ConversationEvent<'a>>,
     /// The names of the tools that it declares.
     pub(crate) tools: Vec<u64>,
     /// It declares more than that, in words that are not read.
     pub(crate) more_tools: bool,
     /// Where its last messages end, the oldest first.
-    pub(crate) places: VecDeque<Place>,
+    pub(crate) places: VecDeque<HistoryPlace>,
     /// At which of the places that were given the reading began.
-    pub(crate) from: Option<Place>,
+    pub(crate) from: Option<HistoryPlace>,
     /// What came before is known to the provider, by a name.
     pub(crate) continues: bool,
     /// A stream is asked for.
@@ -60,7 +60,7 @@ pub(crate) struct History<'a> {
 }
 
 /// A message of the array, in offsets of the body.
-struct Message {
+struct RequestMessage {
     start: usize,
     end: usize,
 }
@@ -72,7 +72,7 @@ impl<'a> History<'a> {
     pub(crate) fn read(
         dialect: &Dialect,
         body: &'a [u8],
-        places: &VecDeque<Place>,
+        places: &VecDeque<HistoryPlace>,
     ) -> Option<Self> {
         let of = |key| Self::under(key, body, places);
         match dialect {
@@ -91,7 +91,7 @@ impl<'a> History<'a> {
 
     /// It says of tools.
     fn acts(&self) -> bool {
-        self.events.iter().any(Event::is_of_tools)
+        self.events.iter().any(ConversationEvent::is_of_tools)
     }
 
     /// Of a request that may be either, all that it says.
@@ -100,14 +100,17 @@ impl<'a> History<'a> {
         let mut history = whole(CHAT)?;
         let other = whole(RESPONSES)?;
         // What one says ends nothing of the other.
-        let acts = other.events.into_iter().filter(Event::is_of_tools);
+        let acts = other
+            .events
+            .into_iter()
+            .filter(ConversationEvent::is_of_tools);
         history.events.extend(acts);
         history.places.clear();
         history.is_responses = true;
         Some(history)
     }
 
-    fn under(key: &[u8], body: &'a [u8], places: &VecDeque<Place>) -> Option<Self> {
+    fn under(key: &[u8], body: &'a [u8], places: &VecDeque<HistoryPlace>) -> Option<Self> {
         let whole = || Self::walk(key, body, &VecDeque::new()).ok()?;
         match Self::walk(key, body, places) {
             // It holds what is new alone, which may say the same as before.
@@ -127,7 +130,7 @@ impl<'a> History<'a> {
     fn walk(
         conversation: &[u8],
         body: &'a [u8],
-        places: &VecDeque<Place>,
+        places: &VecDeque<HistoryPlace>,
     ) -> Result<Option<Self>, ()> {
         let mut history = Self {
             is_responses: conversation == RESPONSES,
@@ -165,43 +168,43 @@ impl<'a> History<'a> {
         &mut self,
         body: &'a [u8],
         json: &mut Scanner<'a>,
-        places: &VecDeque<Place>,
-    ) -> Read<()> {
+        places: &VecDeque<HistoryPlace>,
+    ) -> Scan<()> {
         // Of two equal keys the last counts.
         self.events.clear();
         self.said = None;
         if json.first()? != b'[' {
             let text = json.span()?;
             if text.starts_with(b"\"") {
-                self.events.push(Event::Said);
+                self.events.push(ConversationEvent::Said);
                 self.said = Some(text);
             }
             return Ok(());
         }
         let start = json.position();
-        let still = |place: &&Place| place.is_in(&body[start..]);
+        let still = |place: &&HistoryPlace| place.is_in(&body[start..]);
         self.from = places.iter().rfind(still).copied();
         let mut last = VecDeque::new();
         let on_message = |json: &mut Scanner<'a>| {
             json.first()?;
             let from = json.position();
             let item = Item::read(json)?;
-            let kind = item.tell(&mut |event| {
+            let kind = item.report(&mut |event| {
                 if self.events.len() >= 2 * EVENTS {
                     self.events.drain(..EVENTS);
                 }
                 self.events.push(event);
             });
             match kind {
-                Kind::Said(content) => self.said = content,
-                Kind::Work => self.said = None,
-                Kind::Other => {}
+                ItemKind::Said(content) => self.said = content,
+                ItemKind::Work => self.said = None,
+                ItemKind::Other => {}
             }
             self.walked += 1;
             if last.len() == PLACES {
                 last.pop_front();
             }
-            last.push_back(Message {
+            last.push_back(RequestMessage {
                 start: from,
                 end: json.position(),
             });
@@ -211,9 +214,9 @@ impl<'a> History<'a> {
             Some(place) => json.resume(start + place.end, on_message)?,
             None => drop(json.array(on_message)?),
         }
-        let known = |place: &&Place| self.from.is_some_and(|from| place.end <= from.end);
+        let known = |place: &&HistoryPlace| self.from.is_some_and(|from| place.end <= from.end);
         self.places = places.iter().filter(known).copied().collect();
-        let new = last.iter().map(|message| Place {
+        let new = last.iter().map(|message| HistoryPlace {
             end: message.end - start,
             len: message.end - message.start,
             digest: digest(&body[message.start..message.end]),
@@ -240,7 +243,7 @@ impl<'a> History<'a> {
     }
 
     /// The latest of what was said, from where the reading began.
-    pub(crate) fn latest(&self) -> &[Event<'a>] {
+    pub(crate) fn latest(&self) -> &[ConversationEvent<'a>] {
         let surplus = self.events.len().saturating_sub(EVENTS);
         &self.events[surplus..]
     }
@@ -274,7 +277,7 @@ impl<'a> History<'a> {
     }
 }
 
-impl Place {
+impl HistoryPlace {
     /// Whether the message is where it was, in an array that starts here.
     fn is_in(&self, array: &[u8]) -> bool {
         let Some(start) = self.end.checked_sub(self.len) else {

@@ -2,7 +2,7 @@ use bytes::Bytes;
 
 use super::{
     deltas::{CALLS, Open, owned, read_event},
-    item::{Called, Event, Item},
+    item::{Called, ConversationEvent, Item},
 };
 use crate::llm::{json::Scanner, sse::Splitter};
 
@@ -13,13 +13,13 @@ const WHOLE: usize = 1024 * 1024;
 /// 128 calls of 64 KiB of a stream, and one MiB of any other answer, which is
 /// shared and not copied.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    mode: Mode,
+pub(crate) struct AnswerReader {
+    mode: AnswerMode,
     calls: Vec<Called>,
 }
 
 #[derive(Debug)]
-enum Mode {
+enum AnswerMode {
     Events {
         splitter: Box<Splitter>,
         open: Vec<Open>,
@@ -31,10 +31,10 @@ enum Mode {
     Nothing,
 }
 
-impl Answer {
+impl AnswerReader {
     /// A stream of events.
     pub(crate) fn events() -> Self {
-        Self::of(Mode::Events {
+        Self::of(AnswerMode::Events {
             splitter: Box::default(),
             open: Vec::new(),
         })
@@ -43,15 +43,15 @@ impl Answer {
     /// One JSON document.
     pub(crate) const fn document() -> Self {
         let parts = Vec::new();
-        Self::of(Mode::Whole { parts, len: 0 })
+        Self::of(AnswerMode::Whole { parts, len: 0 })
     }
 
     /// Not to be read.
     pub(crate) const fn nothing() -> Self {
-        Self::of(Mode::Nothing)
+        Self::of(AnswerMode::Nothing)
     }
 
-    const fn of(mode: Mode) -> Self {
+    const fn of(mode: AnswerMode) -> Self {
         let calls = Vec::new();
         Self { mode, calls }
     }
@@ -59,34 +59,34 @@ impl Answer {
     /// The next bytes.
     pub(crate) fn push(&mut self, data: &Bytes) {
         match &mut self.mode {
-            Mode::Events { splitter, open } => {
+            AnswerMode::Events { splitter, open } => {
                 let calls = &mut self.calls;
                 splitter.push(data, |event| read_event(&event, open, calls));
             }
-            Mode::Whole { parts, len } => {
+            AnswerMode::Whole { parts, len } => {
                 *len += data.len();
                 if *len > WHOLE {
-                    self.mode = Mode::Nothing;
+                    self.mode = AnswerMode::Nothing;
                 } else if !data.is_empty() {
                     parts.push(data.clone());
                 }
             }
-            Mode::Nothing => {}
+            AnswerMode::Nothing => {}
         }
     }
 
     /// The answer is over, or at least said so: the calls that it made, in order.
     pub(crate) fn finish(&mut self) -> Vec<Called> {
         let mut calls = std::mem::take(&mut self.calls);
-        match std::mem::replace(&mut self.mode, Mode::Nothing) {
-            Mode::Events { open, .. } => {
+        match std::mem::replace(&mut self.mode, AnswerMode::Nothing) {
+            AnswerMode::Events { open, .. } => {
                 calls.extend(open.into_iter().filter_map(Open::close));
             }
-            Mode::Whole { parts, .. } => match &parts[..] {
+            AnswerMode::Whole { parts, .. } => match &parts[..] {
                 [whole] => read_document(whole, &mut calls),
                 parts => read_document(&parts.concat(), &mut calls),
             },
-            Mode::Nothing => {}
+            AnswerMode::Nothing => {}
         }
         calls.truncate(CALLS);
         calls
@@ -95,7 +95,7 @@ impl Answer {
 
 /// A whole answer of any of the APIs.
 fn read_document(body: &[u8], calls: &mut Vec<Called>) {
-    let mut on = |event: Event<'_>| owned(event, calls);
+    let mut on = |event: ConversationEvent<'_>| owned(event, calls);
     let mut message = Item::default();
     let _ = Scanner::document(body, |json, key| match key {
         b"choices" => json
@@ -112,7 +112,7 @@ fn read_document(body: &[u8], calls: &mut Vec<Called>) {
             .map(drop),
         b"output" => json
             .array(|json| {
-                Item::read(json)?.tell(&mut on);
+                Item::read(json)?.report(&mut on);
                 Ok(())
             })
             .map(drop),

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{grammar::Grammar, state::StreamState};
 use crate::llm::{
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
 };
 
@@ -13,7 +13,7 @@ pub(crate) struct Anthropic;
 
 /// One event, read but not yet believed: it may turn out to be malformed at its end.
 #[derive(Default)]
-struct Message<'a> {
+struct AnthropicMessage<'a> {
     kind: Option<Text<'a>>,
     is_error: bool,
     delta: Delta<'a>,
@@ -51,7 +51,7 @@ impl Grammar for Anthropic {
 
     #[inline]
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
-        let mut message = Message::default();
+        let mut message = AnthropicMessage::default();
         if message.read(event.data).is_err() {
             if !event.is_blank() {
                 return EventKind::Progress.into();
@@ -59,7 +59,7 @@ impl Grammar for Anthropic {
             if event.name.is_empty() && !event.oversized {
                 return EventKind::Life.into();
             }
-            message = Message::default();
+            message = AnthropicMessage::default();
         }
         message.report(event, stream)
     }
@@ -69,9 +69,9 @@ impl Grammar for Anthropic {
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> AnthropicMessage<'a> {
     #[inline]
-    fn read(&mut self, data: &'a [u8]) -> Read<()> {
+    fn read(&mut self, data: &'a [u8]) -> Scan<()> {
         Scanner::document(data, |json, key| {
             match key {
                 b"type" => self.kind = json.text()?,
@@ -126,7 +126,7 @@ impl<'a> Message<'a> {
 
 impl<'a> Delta<'a> {
     #[inline]
-    fn read(json: &mut Scanner<'a>) -> Read<Self> {
+    fn read(json: &mut Scanner<'a>) -> Scan<Self> {
         let mut delta = Self::default();
         let mut carried = 0;
         let is_delta = json.object(|json, key| {
@@ -160,7 +160,7 @@ impl<'a> Delta<'a> {
 }
 
 impl Tokens {
-    fn read(json: &mut Scanner<'_>) -> Read<Self> {
+    fn read(json: &mut Scanner<'_>) -> Scan<Self> {
         let mut tokens = Self::default();
         json.object(|json, key| {
             match key {
@@ -178,7 +178,7 @@ impl Tokens {
     }
 }
 
-fn report_start(message: &[u8], stream: &mut StreamState) -> Read<()> {
+fn report_start(message: &[u8], stream: &mut StreamState) -> Scan<()> {
     let mut tokens = Tokens::default();
     Scanner::document(message, |json, key| {
         match key {

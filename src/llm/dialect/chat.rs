@@ -1,9 +1,9 @@
 use super::{
     grammar::Grammar,
-    state::{Choices, StreamState},
+    state::{ChatChoices, StreamState},
 };
 use crate::llm::{
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
     sse::{Event, EventKind, EventVerdict},
     stream::Finish,
 };
@@ -39,7 +39,7 @@ struct Chunk<'a> {
 /// What all the choices of one event say together.
 #[derive(Default)]
 struct Parsed<'a> {
-    choices: Choices,
+    choices: ChatChoices,
     carried: u32,
     stop: Option<Text<'a>>,
     failed: bool,
@@ -85,7 +85,7 @@ fn unreadable(event: &Event<'_>) -> EventKind {
 
 impl<'a> Chunk<'a> {
     #[inline]
-    fn read(&mut self, data: &'a [u8]) -> Read<()> {
+    fn read(&mut self, data: &'a [u8]) -> Scan<()> {
         Scanner::document(data, |json, key| match key {
             b"choices" => {
                 self.choices = Parsed::default();
@@ -153,7 +153,7 @@ impl<'a> Chunk<'a> {
 
 impl<'a> Parsed<'a> {
     #[inline]
-    fn read_choice(&mut self, json: &mut Scanner<'a>) -> Read<()> {
+    fn read_choice(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
         let mut index = None;
         let mut stop = None;
         let mut carried = 0;
@@ -183,7 +183,7 @@ impl<'a> Parsed<'a> {
 
 /// Answers what a delta carries.
 #[inline]
-fn read_delta(json: &mut Scanner<'_>) -> Read<u32> {
+fn read_delta(json: &mut Scanner<'_>) -> Scan<u32> {
     let mut carried = 0;
     json.object(|json, key| {
         let bit = match key {

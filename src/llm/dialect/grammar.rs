@@ -107,7 +107,7 @@ impl PartialEq for Dialect {
 
 impl Eq for Dialect {}
 
-/// The bytes that end a stream early, to be put at a [`boundary`](crate::llm::stream::Judge::boundary) as the
+/// The bytes that end a stream early, to be put at a [`boundary`](crate::llm::stream::StreamReader::boundary) as the
 /// last of the body, without a terminator.
 ///
 /// One frame makes the official SDKs of OpenAI and Anthropic raise an error. In the Responses

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{grammar::Grammar, state::StreamState};
 use crate::llm::{
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},
 };
 
@@ -96,7 +96,7 @@ fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
     kind.into()
 }
 
-fn report_id(response: &[u8], stream: &mut StreamState) -> Read<()> {
+fn report_id(response: &[u8], stream: &mut StreamState) -> Scan<()> {
     let mut id = None;
     Scanner::document(response, |json, key| {
         match key {
@@ -111,7 +111,7 @@ fn report_id(response: &[u8], stream: &mut StreamState) -> Read<()> {
     Ok(())
 }
 
-fn report_response(response: &[u8], stream: &mut StreamState) -> Read<()> {
+fn report_response(response: &[u8], stream: &mut StreamState) -> Scan<()> {
     let mut tokens = (None, None);
     let mut stop = None;
     Scanner::document(response, |json, key| match key {

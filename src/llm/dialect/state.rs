@@ -60,12 +60,12 @@ pub struct StreamState {
     failure: Option<Box<StreamFailure>>,
     next_sequence: u64,
     response_id: Option<Arc<str>>,
-    pub(crate) choices: Choices,
+    pub(crate) choices: ChatChoices,
 }
 
 /// Which choices of a chat answer appeared, and which of them finished.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Choices {
+pub(crate) struct ChatChoices {
     seen: u128,
     finished: u128,
     /// An index beyond 127: nobody can tell any more whether every choice finished.
@@ -80,7 +80,7 @@ impl StreamState {
             failure: None,
             next_sequence: 0,
             response_id: None,
-            choices: Choices {
+            choices: ChatChoices {
                 seen: 0,
                 finished: 0,
                 overflow: false,
@@ -167,7 +167,7 @@ impl StreamState {
     }
 }
 
-impl Choices {
+impl ChatChoices {
     pub(crate) fn see(&mut self, index: u64, finished: bool) {
         if index >= u64::from(u128::BITS) {
             self.overflow = true;

@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::SystemTime};
 
 use http::{HeaderMap, StatusCode};
 
-use super::{class::FailureClass, error_body, failure::Failure, head::Head, status, stop};
+use super::{class::FailureClass, error_body, failure::Failure, head::FailureHead, status, stop};
 use crate::llm::dialect::StreamFailure;
 
 /// A longer body is not an error's.
@@ -18,9 +18,9 @@ const MAX_BODY: usize = 64 * 1024;
 /// ```
 /// use std::time::SystemTime;
 /// use http::{HeaderMap, StatusCode};
-/// use tower_agent::llm::failure::{FailureClass, Judgement};
+/// use tower_agent::llm::failure::{FailureClass, Classifier};
 ///
-/// let judgement = Judgement::new().rule(|answered| {
+/// let judgement = Classifier::new().rule(|answered| {
 ///     let is_busy = answered.headers.get("x-gateway")? == "busy";
 ///     is_busy.then_some(FailureClass::Overloaded)
 /// });
@@ -34,14 +34,14 @@ const MAX_BODY: usize = 64 * 1024;
 /// assert_eq!(failure.class, FailureClass::Overloaded);
 /// ```
 #[derive(Clone, Default)]
-pub struct Judgement {
+pub struct Classifier {
     // Shared: it is cloned with each call of a layer.
     rules: Option<Arc<Vec<Arc<Rule>>>>,
 }
 
 type Rule = dyn Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync;
 
-/// What a rule of a [`Judgement`] sees: an answer, or the event by which a
+/// What a rule of a [`Classifier`] sees: an answer, or the event by which a
 /// stream reported that it failed.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -58,7 +58,7 @@ pub struct Answered<'a> {
     pub error: &'a StreamFailure,
 }
 
-impl Judgement {
+impl Classifier {
     /// Judges by what is known of the providers.
     #[must_use]
     pub const fn new() -> Self {
@@ -119,7 +119,7 @@ impl Judgement {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
             false => Some(ruled.or_else(|| stop::of_answer(body))?),
         };
-        let mut head = Head::read(headers, now);
+        let mut head = FailureHead::read(headers, now);
         head.status = is_failure.then_some(status);
         head.is_page = is_page;
         Some(head.judge(&error, body, ruled))
@@ -134,7 +134,7 @@ impl Judgement {
             body: &failure.body,
             error: failure,
         });
-        Head::default().judge(failure, &failure.body, ruled)
+        FailureHead::default().judge(failure, &failure.body, ruled)
     }
 
     fn ask(&self, answered: &Answered<'_>) -> Option<FailureClass> {
@@ -146,7 +146,7 @@ impl Judgement {
     }
 }
 
-impl fmt::Debug for Judgement {
+impl fmt::Debug for Classifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Judgement")
             .field("rules", &self.rules().count())

@@ -27,7 +27,7 @@ struct Top<'a> {
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct AnswerChoice<'a> {
     #[serde(borrow)]
     error: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -202,9 +202,9 @@ fn is_filled(raw: &RawValue) -> bool {
 
 /// Whether there are choices, and every one of them ended with an error.
 fn have_failed(choices: &RawValue) -> bool {
-    let choices = serde_json::from_str::<Vec<Choice<'_>>>(choices.get());
+    let choices = serde_json::from_str::<Vec<AnswerChoice<'_>>>(choices.get());
     let choices = choices.unwrap_or_default();
-    let has_failed = |choice: &Choice<'_>| {
+    let has_failed = |choice: &AnswerChoice<'_>| {
         let ended = is(choice.finish_reason, "\"error\"");
         ended
             || choice

@@ -2,12 +2,12 @@ use http::StatusCode;
 
 use super::class::FailureClass;
 
-type Row = (FailureClass, &'static [&'static str]);
+type CodeRow = (FailureClass, &'static [&'static str]);
 
 /// Exact values of `error.type`, `error.code` and their likes that settle the
 /// class whatever the status, in the order of judging: the first row that holds
 /// one wins. AWS's are listed without their `Exception`.
-pub(super) const EXACT: &[Row] = &[
+pub(super) const EXACT: &[CodeRow] = &[
     (
         FailureClass::Quota,
         &[
@@ -93,14 +93,14 @@ pub(super) const EXACT: &[Row] = &[
 
 /// Names that several causes share: a sentence that tells more goes first, the
 /// status goes after them.
-pub(super) const SHARED: &[Row] = &[
+pub(super) const SHARED: &[CodeRow] = &[
     (FailureClass::RateLimit, &["RESOURCE_EXHAUSTED"]),
     (FailureClass::Auth, &["PERMISSION_DENIED"]),
     (FailureClass::ModelGone, &["AccessDenied"]),
 ];
 
 /// Names that only say whose fault it is: a status that tells more goes first.
-pub(super) const BROAD: &[Row] = &[
+pub(super) const BROAD: &[CodeRow] = &[
     (FailureClass::Conflict, &["conflict_error"]),
     (
         FailureClass::Server,
@@ -139,7 +139,7 @@ pub(super) const BROAD: &[Row] = &[
 ];
 
 /// The class of the first row that holds one of `names`.
-pub(super) fn find(rows: &[Row], names: &[&str]) -> Option<FailureClass> {
+pub(super) fn find(rows: &[CodeRow], names: &[&str]) -> Option<FailureClass> {
     let row = rows
         .iter()
         .find(|(_, known)| known.iter().any(|known| is_among(known, names)));

@@ -6,8 +6,8 @@ use std::{
 use http::{HeaderMap, StatusCode};
 
 use super::{
-    cause, class::FailureClass, classifier::Judgement, cooling::CoolingDown, retry_advice::Same,
-    stop, unusable::Redirected,
+    cause, class::FailureClass, classifier::Classifier, cooling::CoolingDown,
+    retry_advice::RetrySame, stop, unusable::Redirected,
 };
 use crate::{error::chain, llm::dialect::StreamFailure};
 
@@ -54,7 +54,7 @@ impl Failure {
     /// a date.
     ///
     /// An `x-terminal-reason` is taken for that of a run which is not ours.
-    /// A [`Judgement`] puts a program's own rules in front.
+    /// A [`Classifier`] puts a program's own rules in front.
     #[must_use]
     pub fn of_answer(
         status: StatusCode,
@@ -62,17 +62,17 @@ impl Failure {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Self> {
-        Judgement::new().of_answer(status, headers, body, now)
+        Classifier::new().of_answer(status, headers, body, now)
     }
 
     /// Judges the event by which a stream reported that it failed.
     #[must_use]
     pub fn of_stream(failure: &StreamFailure) -> Self {
-        Judgement::new().of_stream(failure)
+        Classifier::new().of_stream(failure)
     }
 
     /// Judges why a model stopped, in the words of
-    /// [`Judge::stop_reason`](crate::llm::stream::Judge::stop_reason); `None` unless it
+    /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason); `None` unless it
     /// refused or its context was full.
     ///
     /// Another model is of use only as long as the caller has seen nothing.
@@ -111,6 +111,6 @@ impl Failure {
     /// The upstream may forbid what the class allows, never allow what it forbids.
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
-        self.class.same() != Same::No && self.should_retry != Some(false)
+        self.class.same() != RetrySame::No && self.should_retry != Some(false)
     }
 }

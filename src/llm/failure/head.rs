@@ -7,7 +7,7 @@ use super::{
     delay,
     details::Details,
     failure::Failure,
-    retry_advice::Same,
+    retry_advice::RetrySame,
     retry_after,
     rules::{Said, judge},
 };
@@ -15,7 +15,7 @@ use crate::llm::dialect::StreamFailure;
 
 /// What the head of an answer adds to an error's own words.
 #[derive(Default)]
-pub(super) struct Head<'a> {
+pub(super) struct FailureHead<'a> {
     reason: &'a str,
     kind: &'a str,
     /// That of an error.
@@ -26,7 +26,7 @@ pub(super) struct Head<'a> {
     should_retry: Option<bool>,
 }
 
-impl<'a> Head<'a> {
+impl<'a> FailureHead<'a> {
     /// What the headers say.
     pub(super) fn read(headers: &'a HeaderMap, now: SystemTime) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl<'a> Head<'a> {
         });
         // Google names half a minute also for a quota that is used up for today.
         let asked = || match class.same() {
-            Same::No => None,
+            RetrySame::No => None,
             _ => details.retry_delay.or_else(|| delay::in_prose(message)),
         };
         Failure {

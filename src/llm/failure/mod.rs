@@ -10,7 +10,7 @@
 //!
 //! # What counts
 //!
-//! The program's own rules first, if a [`Judgement`] has any. Then exact values
+//! The program's own rules first, if a [`Classifier`] has any. Then exact values
 //! of `error.type` and `error.code`, in this order: quota, rate limit, overload,
 //! region, credential, model, context, size, filter. Then the few fields and
 //! sentences by which a provider tells what it has no code for, then the status,
@@ -24,7 +24,7 @@
 //! ```
 //! use std::time::{Duration, SystemTime};
 //! use http::{HeaderMap, HeaderValue, StatusCode};
-//! use tower_agent::llm::failure::{Cool, Failure, FailureClass, Other, Same};
+//! use tower_agent::llm::failure::{Cooldown, Failure, FailureClass, TryOther, RetrySame};
 //!
 //! let now = SystemTime::UNIX_EPOCH;
 //! let mut headers = HeaderMap::new();
@@ -40,9 +40,9 @@
 //! let body = br#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
 //! let failure = Failure::of_answer(StatusCode::TOO_MANY_REQUESTS, &headers, body, now).unwrap();
 //! assert_eq!(failure.class, FailureClass::Quota);
-//! assert_eq!(failure.class.same(), Same::No);
-//! assert_eq!(failure.class.other(), Other::Credential);
-//! assert_eq!(failure.class.cool(), Cool::Quota);
+//! assert_eq!(failure.class.same(), RetrySame::No);
+//! assert_eq!(failure.class.other(), TryOther::Credential);
+//! assert_eq!(failure.class.cool(), Cooldown::Quota);
 //!
 //! let body = br#"{"choices":[{"message":{"content":"42"}}]}"#;
 //! assert_eq!(Failure::of_answer(StatusCode::OK, &HeaderMap::new(), body, now), None);
@@ -73,11 +73,11 @@ mod unusable;
 
 pub use self::{
     class::FailureClass,
-    classifier::{Answered, Judgement},
+    classifier::{Answered, Classifier},
     cooling::{Cooling, CoolingDown},
     failure::Failure,
     not_a_stream::NotAStream,
-    retry_advice::{Cool, Other, Same},
+    retry_advice::{Cooldown, RetrySame, TryOther},
     transport::TransportError,
     unusable::{IncompleteJson, Redirected},
 };

@@ -3,7 +3,7 @@ use super::class::FailureClass;
 /// Whether the same candidate is worth another try.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Same {
+pub enum RetrySame {
     /// It would fail the same way again.
     No,
     /// One more, whatever the budget would allow.
@@ -18,7 +18,7 @@ pub enum Same {
 /// Which other candidate is worth a try.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Other {
+pub enum TryOther {
     /// None.
     No,
     /// Any.
@@ -36,7 +36,7 @@ pub enum Other {
 /// How long a candidate is left alone after the failure.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Cool {
+pub enum Cooldown {
     /// Not at all: the failure says nothing about the next request.
     No,
     /// For seconds to minutes.
@@ -53,16 +53,16 @@ impl FailureClass {
     /// An upstream's `x-should-retry` may forbid it:
     /// [`Failure::is_worth_repeating`](crate::llm::failure::Failure::is_worth_repeating).
     #[must_use]
-    pub const fn same(self) -> Same {
+    pub const fn same(self) -> RetrySame {
         match self {
-            Self::Silence => Same::Once,
-            Self::Overloaded | Self::NotReady => Same::Slowly,
+            Self::Silence => RetrySame::Once,
+            Self::Overloaded | Self::NotReady => RetrySame::Slowly,
             Self::Transport
             | Self::RequestTimeout
             | Self::Conflict
             | Self::RateLimit
             | Self::Server
-            | Self::ModelFault => Same::Yes,
+            | Self::ModelFault => RetrySame::Yes,
             Self::Deadline
             | Self::Certificate
             | Self::Redirect
@@ -74,15 +74,15 @@ impl FailureClass {
             | Self::ContextOverflow
             | Self::TooLarge
             | Self::ContentFilter
-            | Self::Caller => Same::No,
+            | Self::Caller => RetrySame::No,
         }
     }
 
     /// Which other candidate is worth a try, as long as nothing was committed.
     #[must_use]
-    pub const fn other(self) -> Other {
+    pub const fn other(self) -> TryOther {
         match self {
-            Self::Conflict => Other::No,
+            Self::Conflict => TryOther::No,
             Self::Silence
             | Self::Deadline
             | Self::Transport
@@ -95,28 +95,28 @@ impl FailureClass {
             | Self::NotReady
             | Self::Server
             | Self::ModelFault
-            | Self::ModelGone => Other::Yes,
-            Self::Quota | Self::Auth => Other::Credential,
-            Self::Region => Other::Provider,
-            Self::ContextOverflow => Other::LargerWindow,
-            Self::TooLarge | Self::ContentFilter | Self::Caller => Other::IfAllowed,
+            | Self::ModelGone => TryOther::Yes,
+            Self::Quota | Self::Auth => TryOther::Credential,
+            Self::Region => TryOther::Provider,
+            Self::ContextOverflow => TryOther::LargerWindow,
+            Self::TooLarge | Self::ContentFilter | Self::Caller => TryOther::IfAllowed,
         }
     }
 
     /// How long the candidate is left alone.
     #[must_use]
-    pub const fn cool(self) -> Cool {
+    pub const fn cool(self) -> Cooldown {
         match self {
             Self::Silence
             | Self::Transport
             | Self::RateLimit
             | Self::Overloaded
             | Self::NotReady
-            | Self::Server => Cool::Short,
+            | Self::Server => Cooldown::Short,
             Self::Certificate | Self::Redirect | Self::Auth | Self::ModelGone | Self::Region => {
-                Cool::Long
+                Cooldown::Long
             }
-            Self::Quota => Cool::Quota,
+            Self::Quota => Cooldown::Quota,
             Self::Deadline
             | Self::RequestTimeout
             | Self::Conflict
@@ -125,7 +125,7 @@ impl FailureClass {
             | Self::ContextOverflow
             | Self::TooLarge
             | Self::ContentFilter
-            | Self::Caller => Cool::No,
+            | Self::Caller => Cooldown::No,
         }
     }
 }

@@ -21,18 +21,18 @@ const STOPS: [(&str, FailureClass); 6] = [
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Answer<'a> {
+struct StopAnswer<'a> {
     #[serde(borrow)]
     stop_reason: Option<&'a str>,
-    choices: Option<Vec<Choice<'a>>>,
-    candidates: Option<Vec<Choice<'a>>>,
+    choices: Option<Vec<StopChoice<'a>>>,
+    candidates: Option<Vec<StopChoice<'a>>>,
     #[serde(rename = "promptFeedback")]
     feedback: Option<Feedback<'a>>,
     incomplete_details: Option<Incomplete<'a>>,
 }
 
 #[derive(Deserialize)]
-struct Choice<'a> {
+struct StopChoice<'a> {
     #[serde(borrow, default, alias = "finishReason")]
     finish_reason: Option<&'a str>,
 }
@@ -62,7 +62,7 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
     }
-    let answer: Answer<'_> = serde_json::from_slice(body).ok()?;
+    let answer: StopAnswer<'_> = serde_json::from_slice(body).ok()?;
     // Whatever the reason is, there is no answer.
     if answer
         .feedback

@@ -14,4 +14,4 @@ pub(crate) use self::{scanner::Scanner, text::Text};
 #[derive(Debug)]
 pub(crate) struct Malformed;
 
-pub(crate) type Read<T> = Result<T, Malformed>;
+pub(crate) type Scan<T> = Result<T, Malformed>;

@@ -1,5 +1,5 @@
 use super::{
-    Malformed, Read,
+    Malformed, Scan,
     text::{Text, decode},
 };
 
@@ -29,7 +29,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// The first byte of the next value, which is not yet read.
-    pub(crate) fn first(&mut self) -> Read<u8> {
+    pub(crate) fn first(&mut self) -> Scan<u8> {
         self.peek()
     }
 
@@ -37,8 +37,8 @@ impl<'a> Scanner<'a> {
     pub(crate) fn resume(
         &mut self,
         at: usize,
-        mut element: impl FnMut(&mut Self) -> Read<()>,
-    ) -> Read<()> {
+        mut element: impl FnMut(&mut Self) -> Scan<()>,
+    ) -> Scan<()> {
         self.enter()?;
         self.at = at;
         loop {
@@ -57,8 +57,8 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(crate) fn document(
         bytes: &'a [u8],
-        member: impl FnMut(&mut Self, &[u8]) -> Read<()>,
-    ) -> Read<()> {
+        member: impl FnMut(&mut Self, &[u8]) -> Scan<()>,
+    ) -> Scan<()> {
         let mut scanner = Self::new(bytes);
         if !scanner.object(member)? {
             return Err(Malformed);
@@ -75,8 +75,8 @@ impl<'a> Scanner<'a> {
     #[inline]
     pub(crate) fn object(
         &mut self,
-        mut member: impl FnMut(&mut Self, &[u8]) -> Read<()>,
-    ) -> Read<bool> {
+        mut member: impl FnMut(&mut Self, &[u8]) -> Scan<()>,
+    ) -> Scan<bool> {
         if self.peek()? != b'{' {
             self.skip()?;
             return Ok(false);
@@ -108,7 +108,7 @@ impl<'a> Scanner<'a> {
 
     /// Walks an array; `element` must read each value. False if the value was none.
     #[inline]
-    pub(crate) fn array(&mut self, mut element: impl FnMut(&mut Self) -> Read<()>) -> Read<bool> {
+    pub(crate) fn array(&mut self, mut element: impl FnMut(&mut Self) -> Scan<()>) -> Scan<bool> {
         if self.peek()? != b'[' {
             self.skip()?;
             return Ok(false);
@@ -130,7 +130,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads any value.
     #[inline(always)]
-    pub(crate) fn skip(&mut self) -> Read<()> {
+    pub(crate) fn skip(&mut self) -> Scan<()> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
@@ -145,7 +145,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Reads any value and answers its bytes.
-    pub(crate) fn span(&mut self) -> Read<&'a [u8]> {
+    pub(crate) fn span(&mut self) -> Scan<&'a [u8]> {
         self.peek()?;
         let start = self.at;
         self.skip()?;
@@ -154,7 +154,7 @@ impl<'a> Scanner<'a> {
 
     /// A string; `None` if the value was none.
     #[inline]
-    pub(crate) fn text(&mut self) -> Read<Option<Text<'a>>> {
+    pub(crate) fn text(&mut self) -> Scan<Option<Text<'a>>> {
         if self.peek()? != b'"' {
             self.skip()?;
             return Ok(None);
@@ -166,7 +166,7 @@ impl<'a> Scanner<'a> {
 
     /// A number without sign, fraction and exponent that fits.
     #[inline]
-    pub(crate) fn integer(&mut self) -> Read<Option<u64>> {
+    pub(crate) fn integer(&mut self) -> Scan<Option<u64>> {
         if !matches!(self.peek()?, b'-' | b'0'..=b'9') {
             self.skip()?;
             return Ok(None);
@@ -180,7 +180,7 @@ impl<'a> Scanner<'a> {
 
     /// Whether the value is a string, array or object that is not empty.
     #[inline]
-    pub(crate) fn filled(&mut self) -> Read<bool> {
+    pub(crate) fn filled(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'"' => {
                 self.at += 1;
@@ -199,7 +199,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Whether the value of a top-level `error` key reports one: an object, or some text.
-    pub(crate) fn is_error(&mut self) -> Read<bool> {
+    pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'{' => self.skip().map(|()| true),
             b'"' => self.filled(),
@@ -208,7 +208,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    fn enter(&mut self) -> Read<()> {
+    fn enter(&mut self) -> Scan<()> {
         self.at += 1;
         self.depth += 1;
         if self.depth > MAX_DEPTH {

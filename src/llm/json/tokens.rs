@@ -2,7 +2,7 @@
 
 use memchr::memchr2;
 
-use super::{Malformed, Read, scanner::Scanner};
+use super::{Malformed, Scan, scanner::Scanner};
 
 /// How many levels of what is skipped are told apart.
 const KINDS: usize = u128::BITS as usize;
@@ -10,7 +10,7 @@ const KINDS: usize = u128::BITS as usize;
 impl<'a> Scanner<'a> {
     /// The next byte that is not white space, not yet read.
     #[inline(always)]
-    pub(super) fn peek(&mut self) -> Read<u8> {
+    pub(super) fn peek(&mut self) -> Scan<u8> {
         loop {
             match self.bytes.get(self.at) {
                 Some(&byte) if byte > b' ' => return Ok(byte),
@@ -21,7 +21,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn expect(&mut self, byte: u8) -> Read<()> {
+    pub(super) fn expect(&mut self, byte: u8) -> Scan<()> {
         if self.peek()? != byte {
             return Err(Malformed);
         }
@@ -31,7 +31,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads a string from behind its opening quote; answers it raw, and whether it has escapes.
     #[inline(always)]
-    pub(super) fn string(&mut self) -> Read<(&'a [u8], bool)> {
+    pub(super) fn string(&mut self) -> Scan<(&'a [u8], bool)> {
         let start = self.at;
         let mut escaped = false;
         loop {
@@ -50,7 +50,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn literal(&mut self, word: &[u8]) -> Read<()> {
+    pub(super) fn literal(&mut self, word: &[u8]) -> Scan<()> {
         if !self.bytes[self.at..].starts_with(word) {
             return Err(Malformed);
         }
@@ -59,7 +59,7 @@ impl<'a> Scanner<'a> {
     }
 
     #[inline(always)]
-    pub(super) fn number(&mut self) -> Read<&'a [u8]> {
+    pub(super) fn number(&mut self) -> Scan<&'a [u8]> {
         let rest = &self.bytes[self.at..];
         let len = rest
             .iter()
@@ -74,7 +74,7 @@ impl<'a> Scanner<'a> {
 
     /// Skips an array or object without recursion: a bit per level tells which bracket closes it;
     /// what is deeper than there are bits is only counted.
-    pub(super) fn skip_nested(&mut self) -> Read<()> {
+    pub(super) fn skip_nested(&mut self) -> Scan<()> {
         let mut objects = 0_u128;
         let mut depth = 0_usize;
         while let Some(&byte) = self.bytes.get(self.at) {

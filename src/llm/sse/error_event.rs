@@ -13,9 +13,9 @@ pub struct ErrorInfo<'a> {
     pub message: &'a str,
     /// The run that ended, if it may be named.
     pub run_id: Option<&'a str>,
-    /// See [`Judge::next_sequence`](crate::llm::stream::Judge::next_sequence).
+    /// See [`StreamReader::next_sequence`](crate::llm::stream::StreamReader::next_sequence).
     pub sequence: u64,
-    /// See [`Judge::response_id`](crate::llm::stream::Judge::response_id); only if the caller was sent the event
+    /// See [`StreamReader::response_id`](crate::llm::stream::StreamReader::response_id); only if the caller was sent the event
     /// that said it.
     pub response_id: Option<&'a str>,
 }

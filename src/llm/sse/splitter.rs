@@ -24,7 +24,7 @@ pub struct Splitter {
     position: u64,
     boundary: u64,
     comments: u64,
-    line: Line,
+    line: SseLine,
     pending: Pending,
     /// The last byte was a CR that ended a line: a LF right after belongs to it.
     after_cr: bool,
@@ -34,7 +34,7 @@ pub struct Splitter {
 
 /// The line that the last chunk left unfinished.
 #[derive(Clone, Copy, Debug, Default)]
-enum Line {
+enum SseLine {
     #[default]
     Start,
     /// In the field name, of which only as much is kept as can still be `event` or `data`.
@@ -51,7 +51,7 @@ impl Splitter {
             position: 0,
             boundary: 0,
             comments: 0,
-            line: Line::Start,
+            line: SseLine::Start,
             pending: Pending::new(),
             after_cr: false,
             bom: 0,
@@ -78,7 +78,7 @@ impl Splitter {
                 continue;
             }
             let rest = &chunk[at..];
-            let fresh = matches!(self.line, Line::Start);
+            let fresh = matches!(self.line, SseLine::Start);
             if fresh && (byte == b'\n' || byte == b'\r') {
                 at += 1;
                 self.after_cr = byte == b'\r';
@@ -153,13 +153,13 @@ impl Splitter {
 
     /// Reads a part of a line that does not lie whole in one chunk.
     fn read_part(&mut self, mut part: &[u8]) {
-        if matches!(self.line, Line::Start) {
-            self.line = Line::Name {
+        if matches!(self.line, SseLine::Start) {
+            self.line = SseLine::Name {
                 text: [0; 5],
                 len: 0,
             };
         }
-        while let Line::Name { text, len } = &mut self.line {
+        while let SseLine::Name { text, len } = &mut self.line {
             let Some((&byte, rest)) = part.split_first() else {
                 return;
             };
@@ -175,7 +175,7 @@ impl Splitter {
                 self.begin(Field::Other);
             }
         }
-        if let Line::Value { field, first } = &mut self.line {
+        if let SseLine::Value { field, first } = &mut self.line {
             if *first && !part.is_empty() {
                 *first = false;
                 part = part.strip_prefix(b" ").unwrap_or(part);
@@ -191,21 +191,21 @@ impl Splitter {
     /// Ends a line that came in parts.
     fn end_line(&mut self) -> Field {
         let field = match self.line {
-            Line::Start => Field::Other,
-            Line::Name { text, len } => {
+            SseLine::Start => Field::Other,
+            SseLine::Name { text, len } => {
                 let field = Field::of(&text[..usize::from(len)], false);
                 self.begin(field);
                 field
             }
-            Line::Value { field, .. } => field,
+            SseLine::Value { field, .. } => field,
         };
-        self.line = Line::Start;
+        self.line = SseLine::Start;
         field
     }
 
     /// The name of the line in progress is known: what follows is its value.
     fn begin(&mut self, field: Field) {
         self.pending.begin(field);
-        self.line = Line::Value { field, first: true };
+        self.line = SseLine::Value { field, first: true };
     }
 }

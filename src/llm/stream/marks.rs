@@ -1,6 +1,6 @@
 //! What a stream has come to so far.
 
-use super::{partial_text::Partial, reader::Seen};
+use super::{partial_text::Partial, reader::ChunkSummary};
 use crate::llm::{
     dialect::{
         Anthropic, Detected, Dialect, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
@@ -10,7 +10,7 @@ use crate::llm::{
 };
 
 #[derive(Debug)]
-pub(super) struct Marks {
+pub(super) struct StreamMarks {
     pub(super) dialect: Dialect,
     pub(super) stream: StreamState,
     pub(super) commit: Option<u64>,
@@ -33,7 +33,7 @@ pub(super) struct Pings {
     pub(super) count: u64,
 }
 
-impl Marks {
+impl StreamMarks {
     pub(super) const fn new(dialect: Dialect) -> Self {
         Self {
             dialect,
@@ -54,7 +54,7 @@ impl Marks {
     }
 
     #[inline]
-    pub(super) fn mark(&mut self, event: &Event<'_>, seen: &mut Seen) {
+    pub(super) fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
         let verdict = self.judge(event);
         match verdict.kind {

@@ -5,7 +5,7 @@
 //! event is a part of the answer, which is mere life, and which is the last one.
 //!
 //! Nothing here does I/O or knows a clock. [`Splitter`](crate::llm::sse::Splitter) finds events, a [`Dialect`](crate::llm::dialect::Dialect) says what they
-//! mean, and [`Judge`] keeps the byte offsets at which something was decided, so that a layer that
+//! mean, and [`StreamReader`] keeps the byte offsets at which something was decided, so that a layer that
 //! holds bytes back can tell what it has handed on.
 //!
 //! # What is judged
@@ -34,7 +34,7 @@
 //!     stream::{Finish, Judge},
 //! };
 //!
-//! let mut judge = Judge::new(Dialect::from_path("/v1/chat/completions"));
+//! let mut judge = StreamReader::new(Dialect::from_path("/v1/chat/completions"));
 //! let seen = judge.push(b"data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"Hel");
 //! assert!(!seen.content);
 //! let seen = judge.push(b"lo\"}}]}\n\ndata: {\"cho");
@@ -59,6 +59,6 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use self::reader::{Finish, Judge, Seen};
+pub use self::reader::{ChunkSummary, Finish, StreamReader};
 
 pub(crate) use self::partial_text::Partial;

@@ -7,19 +7,19 @@ use std::{
 
 use crate::llm::{
     dialect::Dialect,
-    json::{Read, Scanner, Text},
+    json::{Scan, Scanner, Text},
     sse::Event,
 };
 
 /// The beginning of an answer's text, at most so many bytes; all clones are the same.
 #[derive(Clone, Debug)]
 pub(crate) struct Partial {
-    kept: Arc<Mutex<Kept>>,
+    kept: Arc<Mutex<KeptText>>,
     max: usize,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptText {
     text: String,
     /// Something was left out, so nothing may follow.
     full: bool,
@@ -72,20 +72,20 @@ impl Partial {
         kept.full |= end < part.len();
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, KeptText> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Of several choices the first.
-fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Read<()> {
+fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     Scanner::document(data, |json, key| match key {
         b"choices" => json.array(|json| choice(json, push)).map(drop),
         _ => json.skip(),
     })
 }
 
-fn choice<'a>(json: &mut Scanner<'a>, push: &mut impl FnMut(Text<'a>)) -> Read<()> {
+fn choice<'a>(json: &mut Scanner<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     let mut index = None;
     let mut text = None;
     json.object(|json, key| {
@@ -111,7 +111,7 @@ fn choice<'a>(json: &mut Scanner<'a>, push: &mut impl FnMut(Text<'a>)) -> Read<(
     Ok(())
 }
 
-fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Read<()> {
+fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     let (mut kind, mut text) = (None, None);
     Scanner::document(event.data, |json, key| {
         match key {
@@ -128,7 +128,7 @@ fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Read<()>
     Ok(())
 }
 
-fn anthropic<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Read<()> {
+fn anthropic<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     let mut text = None;
     Scanner::document(data, |json, key| match key {
         // Of the start of a block and of its deltas alike.

@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use super::{marks::Marks, partial_text::Partial};
+use super::{marks::StreamMarks, partial_text::Partial};
 use crate::llm::{
     dialect::{Dialect, StreamFailure, Usage},
     sse::Splitter,
@@ -11,15 +11,15 @@ use crate::llm::{
 /// All offsets count the bytes fed, from the start of the stream, and point just past an event.
 /// As with [`Splitter`], they do not depend on how the bytes were cut into chunks.
 #[derive(Debug)]
-pub struct Judge {
+pub struct StreamReader {
     splitter: Splitter,
-    marks: Marks,
+    marks: StreamMarks,
 }
 
 /// What one chunk brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Seen {
+pub struct ChunkSummary {
     /// An event with content.
     pub content: bool,
     /// An event with content or progress.
@@ -45,13 +45,13 @@ pub enum Finish {
     Unknown,
 }
 
-impl Judge {
+impl StreamReader {
     /// A judge at the start of a stream.
     #[must_use]
     pub const fn new(dialect: Dialect) -> Self {
         Self {
             splitter: Splitter::new(),
-            marks: Marks::new(dialect),
+            marks: StreamMarks::new(dialect),
         }
     }
 
@@ -66,9 +66,9 @@ impl Judge {
     }
 
     /// Feeds the next bytes and judges each event that they complete.
-    pub fn push(&mut self, chunk: &[u8]) -> Seen {
+    pub fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
         let Self { splitter, marks } = self;
-        let mut seen = Seen::default();
+        let mut seen = ChunkSummary::default();
         splitter.push(chunk, |event| marks.mark(&event, &mut seen));
         seen
     }

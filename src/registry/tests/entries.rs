@@ -8,13 +8,13 @@ use tokio::time::Instant;
 use super::super::{
     RunRegistry,
     entries::Entries,
-    key::{Hashed, Key, Name},
+    key::{EntryKey, Hashed, RunName},
     shared::Shared,
-    timer_queue::Agenda,
+    timer_queue::TimerQueue,
 };
 use crate::run::{Identity, Place, Run};
 
-fn known(hash: u64, id: &str) -> (Key, Run) {
+fn known(hash: u64, id: &str) -> (EntryKey, Run) {
     let run = Run::open();
     let nobody: Weak<Shared> = Weak::new();
     run.node().payload.identify(Identity {
@@ -27,7 +27,7 @@ fn known(hash: u64, id: &str) -> (Key, Run) {
         listed: OnceLock::new(),
     });
     let (owner, id) = (0, id.parse().unwrap());
-    (Hashed::known(hash, Name { owner, id }), run)
+    (Hashed::known(hash, RunName { owner, id }), run)
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn keys_of_the_same_hash_are_kept_apart() {
 
 #[test]
 fn whoever_is_due_first_comes_first_whenever_it_was_said() {
-    let (mut agenda, now) = (Agenda::default(), Instant::now());
+    let (mut agenda, now) = (TimerQueue::default(), Instant::now());
     let at = |seconds: u64| now + Duration::from_secs(seconds);
     for (serial, seconds) in [(0, 5), (1, 9), (2, 1), (3, 9), (4, 7)] {
         agenda.push(at(seconds), Place { serial, index: 0 });
@@ -139,7 +139,7 @@ async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
                 if random.u8(..8) > 0 {
                     continue;
                 }
-                let name_of = |(owner, id): (u128, &str)| Name {
+                let name_of = |(owner, id): (u128, &str)| RunName {
                     owner,
                     id: id.parse().unwrap(),
                 };

@@ -4,7 +4,7 @@ use std::{
 };
 
 use super::super::{
-    key::{Hashed, Name, Spread},
+    key::{Hashed, RunName, Spread},
     owner::Owner,
 };
 
@@ -24,7 +24,7 @@ fn the_names_of_one_part_are_spread_over_all_places_of_its_map() {
     let names = (0_u64..).map(|n| {
         let id = format!("r-{n}").parse().unwrap();
         let owner = Owner::default().0;
-        Hashed::new(Name { owner, id }, &hasher)
+        Hashed::new(RunName { owner, id }, &hasher)
     });
     let ours = names.filter(|name| name.part(16) == 3);
     let hashes = ours.map(|name| map.hash_one(&name));

@@ -6,7 +6,7 @@ use super::super::{
     owner::Owner,
     owner_caps::{OwnerCaps, Owners},
 };
-use crate::run::{Measure, Passed};
+use crate::run::{LimitHit, LimitKind};
 
 const CAPS: OwnerCaps = OwnerCaps::new().max_open_runs(2).turns_per_hour(3);
 
@@ -14,7 +14,7 @@ fn owner(name: u128) -> Owner {
     Owner(name)
 }
 
-fn cap<T>(result: Result<T, Passed>) -> Option<Measure> {
+fn cap<T>(result: Result<T, LimitHit>) -> Option<LimitKind> {
     result.err().map(|cap| cap.measure)
 }
 
@@ -25,13 +25,13 @@ async fn what_is_refused_counts_for_nothing() {
     let _first = open(true).unwrap();
     let second = open(true).unwrap();
     for _ in 0..5 {
-        assert_eq!(cap(open(true)), Some(Measure::OpenRuns(2)));
+        assert_eq!(cap(open(true)), Some(LimitKind::OpenRuns(2)));
     }
     drop(second);
     let _third = open(true).unwrap();
     assert_eq!(
         cap(owners.turn(owner(1), CAPS)),
-        Some(Measure::TurnsPerHour(3))
+        Some(LimitKind::TurnsPerHour(3))
     );
     assert_eq!(cap(owners.turn(owner(2), CAPS)), None, "another owner");
 }
@@ -73,7 +73,7 @@ async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour(
 #[tokio::test(start_paused = true)]
 async fn who_was_refused_is_forgotten_an_hour_after_that_was_told() {
     let owners = Arc::new(Owners::new());
-    let refused = || owners.refused(owner(1), Measure::OpenRuns(2));
+    let refused = || owners.refused(owner(1), LimitKind::OpenRuns(2));
     assert_eq!(refused(), Some(1));
     advance(Duration::from_secs(50)).await;
     assert_eq!(refused(), None, "known, and not told");

@@ -10,10 +10,10 @@ use tokio::sync::broadcast;
 use super::Run;
 use crate::run::{
     kinds::{NodeKind, Scope},
-    limits::{Noted, ProgressNotices, Working},
+    limits::{Noted, ProgressNotices, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
-    report::{Notice, RunEvent, RunEvents},
-    state::{EVENTS, HEARTBEAT, Harness, Identity, Info, RunGuard},
+    report::{RunEvent, RunEvents, RunNotice},
+    state::{EVENTS, HEARTBEAT, Identity, NodeState, RunGuard, RunState},
     step::Step,
     tree::{End, Nanos, Node, nanos},
 };
@@ -71,19 +71,19 @@ impl Run {
     }
 
     /// Tells whoever watches the nearest run, unless that is over.
-    pub(crate) fn notify(&self, notice: &Notice) {
+    pub(crate) fn notify(&self, notice: &RunNotice) {
         self.nearest().publish(notice, false);
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// Locks are held from the look at the end to the sending, so that the end,
     /// which is stored before it is told, comes last for everybody. The `last`
     /// notice is that of whoever ends the run, before the end is told.
-    pub(in crate::run) fn publish(&self, notice: &Notice, last: bool) {
+    pub(in crate::run) fn publish(&self, notice: &RunNotice, last: bool) {
         // A subscriber of the program's is not called under a lock.
         tracing::debug!(target: "tower_agent", run = %self.run_id(), notice = notice.name(), "notice");
-        let mut observed = self.payload.harness_if_any().map(Harness::lock);
+        let mut observed = self.payload.harness_if_any().map(RunState::lock);
         if !last && self.nearest_end().is_some() {
             return;
         }
@@ -104,7 +104,7 @@ impl Node<Info> {
     /// The run is over: its observers are told, and nothing after it.
     pub(in crate::run) fn publish_end(&self) {
         fence(Ordering::SeqCst);
-        let mut observed = self.payload.harness_if_any().map(Harness::lock);
+        let mut observed = self.payload.harness_if_any().map(RunState::lock);
         let registration = self.payload.registration();
         let told = registration.and_then(|registration| registration.ended(self));
         if let Some(observed) = &mut observed {
@@ -149,12 +149,12 @@ impl Run {
     /// time. Answers when to look again.
     pub(crate) fn tell_working(
         &self,
-        working: &mut Working,
+        working: &mut WorkingNotices,
         now: Duration,
         step: impl FnOnce() -> Step,
     ) -> Option<Nanos> {
         if let Some(running_for) = working.wait(now) {
-            self.notify(&Notice::working(step(), running_for));
+            self.notify(&RunNotice::working(step(), running_for));
         }
         working.next().map(nanos)
     }
@@ -185,7 +185,7 @@ impl Run {
             limit = limit.map(tracing::field::debug),
             "would have ended"
         );
-        self.notify(&Notice::WouldHaveEnded {
+        self.notify(&RunNotice::WouldHaveEnded {
             reason: reason.clone(),
             limit,
         });
@@ -203,7 +203,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// The node is over: tells which limits in shadow mode would have been wrong.
     pub(in crate::run) fn judge_shadows(&self, end: &End) {
         fence(Ordering::SeqCst);
@@ -233,7 +233,7 @@ impl Node<Info> {
                 ?took,
                 "false positive: it would have been ended, and completed"
             );
-            let notice = Notice::FalsePositive {
+            let notice = RunNotice::FalsePositive {
                 reason,
                 after,
                 took,

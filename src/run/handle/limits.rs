@@ -9,14 +9,16 @@ use std::{
 
 use super::Run;
 use crate::{
-    llm::{Called, History, Place, digest},
+    llm::{Called, History, HistoryPlace, digest},
     run::{
         kinds::NodeKind,
-        limits::{Action, Actions, Effect, LastCall, LoopLimits, LoopVerdict, Standing, TurnLimit},
+        limits::{
+            Action, Actions, Effect, LastCall, LoopLimits, LoopVerdict, Repetition, TurnLimit,
+        },
         reason::TerminalReason,
-        report::{Notice, Terminated},
-        state::Info,
-        tree::{Measure, Node, Passed},
+        report::{RunNotice, Terminated},
+        state::NodeState,
+        tree::{LimitHit, LimitKind, Node},
     },
 };
 
@@ -94,9 +96,9 @@ impl Run {
         if turns.take(cap.turns, number).is_some() {
             return Ok(());
         }
-        let passed = Passed {
+        let passed = LimitHit {
             limit: None,
-            measure: Measure::Turns(cap.turns),
+            measure: LimitKind::Turns(cap.turns),
         };
         let now = self.now();
         let run = self.nearest();
@@ -126,7 +128,7 @@ impl Run {
     }
 
     /// The node that is one call, at or above this one.
-    fn turn_of_call(&self) -> Option<&Node<Info>> {
+    fn turn_of_call(&self) -> Option<&Node<NodeState>> {
         let call = self.call_node();
         let is_call = match call.kind() {
             NodeKind::Call => true,
@@ -137,7 +139,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     pub(in crate::run) fn turns(&self) -> u32 {
         let harness = self.nearest_run().payload.harness_if_any();
         harness.map_or(0, |harness| harness.turns.lock().taken)
@@ -145,7 +147,7 @@ impl Node<Info> {
 
     /// The run is at its cap, and is closed; it is held open until its last call has
     /// come, or `until`.
-    fn hold_open(&self, passed: Passed, until: Duration, now: Duration) {
+    fn hold_open(&self, passed: LimitHit, until: Duration, now: Duration) {
         {
             let mut counted = self.payload.harness().turns.lock();
             if counted.last != LastCall::Ahead {
@@ -158,12 +160,12 @@ impl Node<Info> {
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
         let ours = self.closing_for().is_some_and(|closing| closing == passed);
         if !ours || self.nearest_end().is_some() {
-            self.let_go(now);
+            self.release(now);
         }
     }
 
     /// Nobody waits for the last call of this run any more.
-    pub(crate) fn let_go(&self, now: Duration) {
+    pub(crate) fn release(&self, now: Duration) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };
@@ -210,7 +212,7 @@ impl Run {
     }
 
     /// Where the messages of the last request ended.
-    pub(crate) fn places(&self) -> VecDeque<Place> {
+    pub(crate) fn places(&self) -> VecDeque<HistoryPlace> {
         self.actions().with(|state| state.places().clone())
     }
 
@@ -260,7 +262,7 @@ impl Run {
                     if ends {
                         let _ = self.actions().cause.set(found.to_string().into());
                     }
-                    self.notify(&Notice::from(found));
+                    self.notify(&RunNotice::from(found));
                     if ends {
                         self.run().end(TerminalReason::LoopDetected);
                     }
@@ -276,7 +278,7 @@ impl Run {
     /// told, the last.
     pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
         let standstill = &self.nearest().payload.harness().standstill;
-        let mut told = Standing::Moving;
+        let mut told = Repetition::Moving;
         for action in actions {
             let Some(action) = action else {
                 standstill.moved();
@@ -284,12 +286,12 @@ impl Run {
             };
             let standing = standstill.repeat(action);
             match standing {
-                Standing::Stuck { ends: true, .. } => {
+                Repetition::Stuck { ends: true, .. } => {
                     told = standing;
                     break;
                 }
-                Standing::Stuck { now: true, .. } => told = standing,
-                Standing::Moving | Standing::Stuck { .. } => {}
+                Repetition::Stuck { now: true, .. } => told = standing,
+                Repetition::Moving | Repetition::Stuck { .. } => {}
             }
         }
         self.stands(told);
@@ -329,25 +331,25 @@ impl Run {
         harness.standstill.row()
     }
 
-    fn stands(&self, standing: Standing) {
+    fn stands(&self, standing: Repetition) {
         match standing {
-            Standing::Stuck { ends: true, .. } => {
+            Repetition::Stuck { ends: true, .. } => {
                 self.run().end(TerminalReason::Stuck);
             }
-            Standing::Stuck {
+            Repetition::Stuck {
                 now: true, repeats, ..
             } => {
-                self.notify(&Notice::LooksStuck { repeats });
+                self.notify(&RunNotice::LooksStuck { repeats });
             }
-            Standing::Moving | Standing::Stuck { .. } => {}
+            Repetition::Moving | Repetition::Stuck { .. } => {}
         }
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// Whether the run has done the same thing too often in a row.
     pub(in crate::run) fn is_stuck(&self) -> bool {
         let harness = self.payload.harness_if_any();
-        harness.is_some_and(|harness| harness.standstill.standing() != Standing::Moving)
+        harness.is_some_and(|harness| harness.standstill.standing() != Repetition::Moving)
     }
 }

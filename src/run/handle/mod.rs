@@ -16,7 +16,7 @@ mod wait;
 
 pub use self::wait::{Ended, RunWait, Settled};
 
-pub(crate) use self::sub_agent::{Above, Asked};
+pub(crate) use self::sub_agent::{StopOnEnd, SubAgentLink};
 
 use std::{
     fmt,
@@ -29,12 +29,12 @@ use tokio::time::Instant;
 use super::{
     id::RunId,
     kinds::{NodeKind, ResetOn, Scope},
-    poll_scope::Turn,
+    poll_scope::PollScope,
     reason::TerminalReason,
     report::Terminated,
-    state::Info,
+    state::NodeState,
     step::{Step, StepKind},
-    tree::{Measure, Node, Passed, TaskId},
+    tree::{LimitHit, LimitKind, Node, TaskId},
 };
 
 /// A handle on one node of a run's tree: the run itself, a call, an attempt or
@@ -53,7 +53,7 @@ use super::{
 /// assert_eq!(child.terminal_reason(), Some(TerminalReason::Aborted));
 /// ```
 #[derive(Clone)]
-pub struct Run(Arc<Node<Info>>);
+pub struct Run(Arc<Node<NodeState>>);
 
 impl Run {
     /// Opens a run that nobody else knows. Its clock starts now.
@@ -63,7 +63,7 @@ impl Run {
     #[must_use]
     pub fn open() -> Self {
         let number = fastrand::u64(..);
-        let info = Info::new(Instant::now(), number);
+        let info = NodeState::new(Instant::now(), number);
         Self(Node::root(NodeKind::Run, number, info))
     }
 
@@ -111,7 +111,7 @@ impl Run {
         reason = "the cold path, and the type of every layer"
     )]
     pub fn check(&self) -> Result<(), Terminated> {
-        self.heed();
+        self.stop_if_parent_ended();
         let checked = self.0.check(self.now(), TaskId::NONE);
         if checked.is_err() || self.0.is_closing() {
             return Err(self.to_terminated());
@@ -227,7 +227,7 @@ impl Run {
 }
 
 impl Run {
-    pub(in crate::run) const fn of(node: Arc<Node<Info>>) -> Self {
+    pub(in crate::run) const fn of(node: Arc<Node<NodeState>>) -> Self {
         Self(node)
     }
 
@@ -236,20 +236,20 @@ impl Run {
         self.0.payload.tree
     }
 
-    pub(crate) const fn node(&self) -> &Arc<Node<Info>> {
+    pub(crate) const fn node(&self) -> &Arc<Node<NodeState>> {
         &self.0
     }
 
     /// The node that a layer of this scope acts on, if it found this one.
     #[inline]
-    pub(crate) fn in_scope(&self, scope: Scope) -> &Node<Info> {
+    pub(crate) fn in_scope(&self, scope: Scope) -> &Node<NodeState> {
         match scope {
             Scope::Found => &self.0,
             Scope::Run => self.0.nearest_run(),
         }
     }
 
-    pub(crate) fn nearest(&self) -> &Node<Info> {
+    pub(crate) fn nearest(&self) -> &Node<NodeState> {
         self.0.nearest_run()
     }
 
@@ -288,7 +288,7 @@ impl Run {
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn check_in(&self, turn: &Turn) -> Result<(), Terminated> {
+    pub(crate) fn check_in(&self, turn: &PollScope) -> Result<(), Terminated> {
         let checked = self.0.check(self.at(turn.now()), turn.task());
         checked.map_err(|_| self.to_terminated())
     }
@@ -305,9 +305,9 @@ impl Run {
         if self.node().check(now, TaskId::NONE).is_err() {
             return;
         }
-        let passed = Passed {
+        let passed = LimitHit {
             limit: Some(silent),
-            measure: Measure::Unhealthy,
+            measure: LimitKind::Unhealthy,
         };
         // Losing means that it is over as well.
         drop(
@@ -355,7 +355,7 @@ impl Drop for PauseGuard {
 
 /// A handle that does not keep the run alive.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakRun(Weak<Node<Info>>);
+pub(crate) struct WeakRun(Weak<Node<NodeState>>);
 
 impl WeakRun {
     /// The run, if it is there and goes on.

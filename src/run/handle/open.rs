@@ -6,7 +6,7 @@ use super::Run;
 use crate::run::{
     kinds::NodeKind,
     reason::TerminalReason,
-    state::Info,
+    state::NodeState,
     tree::{Node, TaskId},
 };
 
@@ -40,7 +40,7 @@ impl Run {
     /// Opens a piece of work below this node, which has to be settled, unless
     /// the node is over, by the clocks, or closing.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
-        self.heed();
+        self.stop_if_parent_ended();
         // What only a word to stop was let through for starts nothing.
         self.refuse_held();
         let now = self.now();
@@ -79,10 +79,10 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// It was opened for one call, and takes others from now on: what that one's
     /// caller announced ends it no more.
-    pub(crate) fn take_many(&self) {
+    pub(crate) fn make_shared(&self) {
         self.payload.set_single(false);
         self.clocks.forget_announced();
     }

@@ -5,7 +5,10 @@ use std::sync::{Arc, PoisonError, atomic::Ordering};
 use super::Run;
 use crate::{
     llm::{dialect::Usage, stream::Partial},
-    run::{kinds::NodeKind, reason::TerminalReason, report::Server, state::Info, tree::Node},
+    run::{
+        kinds::NodeKind, reason::TerminalReason, report::AttemptTarget, state::NodeState,
+        tree::Node,
+    },
 };
 
 impl Run {
@@ -50,9 +53,9 @@ impl Run {
     }
 
     /// The node that stands for one candidate in this call.
-    fn candidate_info(&self) -> &Info {
+    fn candidate_info(&self) -> &NodeState {
         let mut nodes = self.up_to_call();
-        let chosen = |node: &&Node<Info>| {
+        let chosen = |node: &&Node<NodeState>| {
             node.kind() != NodeKind::Attempt || node.payload.server().get().is_some()
         };
         &nodes.find(chosen).unwrap_or(self.node()).payload
@@ -60,8 +63,8 @@ impl Run {
 
     /// Whether the call has still to pay for its first attempt into this bucket,
     /// which is named by where it is: of layers in layers one pays.
-    pub(crate) fn pays(&self, bucket: usize) -> bool {
-        self.call_info().pays(bucket)
+    pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
+        self.call_info().first_deposit(bucket)
     }
 
     /// How many tries the call has made.
@@ -70,7 +73,7 @@ impl Run {
     }
 
     /// Says whom this attempt goes to, and whether there are others.
-    pub(crate) fn serve_by<T: Server>(&self, server: Arc<T>, followed: bool) {
+    pub(crate) fn set_candidate<T: AttemptTarget>(&self, server: Arc<T>, followed: bool) {
         let info = &self.node().payload;
         info.followed().store(followed, Ordering::Release);
         let asked = self.call_info().asked();
@@ -139,7 +142,7 @@ impl Run {
     }
 
     /// Whom this attempt goes to, as the nearest layer said that chose it.
-    pub(crate) fn served_by<T: Server>(&self) -> Option<&T> {
+    pub(crate) fn served_by<T: AttemptTarget>(&self) -> Option<&T> {
         let nodes = self.up_to_call();
         let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
         let mut servers = attempts.filter_map(|node| node.payload.server().get());
@@ -147,7 +150,7 @@ impl Run {
     }
 
     /// This node and those above it, to the nearest that is no attempt.
-    fn up_to_call(&self) -> impl Iterator<Item = &Node<Info>> {
+    fn up_to_call(&self) -> impl Iterator<Item = &Node<NodeState>> {
         let mut nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
         let mut over = false;
         std::iter::from_fn(move || {
@@ -157,12 +160,12 @@ impl Run {
         })
     }
 
-    pub(in crate::run) fn call_info(&self) -> &Info {
+    pub(in crate::run) fn call_info(&self) -> &NodeState {
         &self.call_node().payload
     }
 
     /// The nearest node that is no attempt.
-    pub(crate) fn call_node(&self) -> &Node<Info> {
+    pub(crate) fn call_node(&self) -> &Node<NodeState> {
         self.up_to_call().last().unwrap_or(self.node())
     }
 
@@ -181,7 +184,7 @@ impl Run {
     ///
     /// An answer is counted when its body ended or was dropped, and once: by
     /// the layer that judges it. A layer of your own that makes another answer
-    /// of a stream should keep its [`Judged`](crate::supervise::Judged) extension,
+    /// of a stream should keep its [`ResponseMarks`](crate::supervise::ResponseMarks) extension,
     /// else what it made is judged, and counted, as a stream of its own. One that
     /// costs nothing is marked as [`NotCounted`].
     #[must_use]
@@ -190,14 +193,14 @@ impl Run {
     }
 
     /// An answer of this node is over, and said this of itself.
-    pub(crate) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+    pub(crate) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         if usage.is_none() && stop_reason.is_none() {
             return;
         }
         let node = &**self.node();
         let mut stop_reason = stop_reason;
         for node in std::iter::once(node).chain(node.ancestors()) {
-            node.payload.tell(usage, stop_reason);
+            node.payload.report(usage, stop_reason);
             if node.kind() != NodeKind::Attempt {
                 // Above its call it is one of many.
                 stop_reason = None;
@@ -206,7 +209,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     pub(in crate::run) fn usage(&self) -> Option<Usage> {
         self.payload.lock_told().usage
     }
@@ -252,7 +255,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// What the caller has of the run's last answer, if that is not whole.
     pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
         let harness = self.nearest_run().payload.harness_if_any()?;

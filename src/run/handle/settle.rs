@@ -5,7 +5,7 @@ use crate::run::{
     kinds::{NodeKind, ResetOn},
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::{ReasonClass, TerminalReason},
-    state::{Failing, Info},
+    state::{Failing, NodeState},
     step::{Step, StepKind},
     tree::{End, Node},
 };
@@ -47,7 +47,7 @@ impl Run {
             // because that ended was none.
             if end.is_some_and(|end| end.origin == self.node().number()) {
                 parent.record(ResetOn::Step, now);
-                self.confirm(parent.nearest_run());
+                self.record_child_done(parent.nearest_run());
             }
             // How a whole answer ended, a layer that opened the run sees itself,
             // once it has handed it on.
@@ -71,12 +71,12 @@ impl Run {
     }
 
     /// Tells the run above that this is done. That a try served says its call.
-    fn confirm(&self, run: &Node<Info>) {
+    fn record_child_done(&self, run: &Node<NodeState>) {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
         let other = |detail| Step::new(StepKind::StateChange).detail(detail);
-        run.payload.confirm(match self.kind() {
+        run.payload.record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),

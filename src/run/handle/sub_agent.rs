@@ -9,21 +9,21 @@ use crate::run::{
     handle::Run,
     id::RunId,
     reason::TerminalReason,
-    state::Info,
-    tree::{End, Later, Node, TaskId},
+    state::NodeState,
+    tree::{End, Node, PendingWakes, TaskId},
 };
 
 /// What binds a run to the one that it is a sub-agent of, though it is a tree of
 /// its own.
 #[derive(Debug)]
-pub(crate) struct Above {
+pub(crate) struct SubAgentLink {
     id: RunId,
     /// None if it is detached.
     asking: Option<(Run, Duration)>,
 }
 
 /// A sub-agent that is asked to stop when this run ends.
-pub(crate) type Asked = Weak<Node<Info>>;
+pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 
 impl Run {
     /// Opens a sub-agent's run that lives on when this one ends. It knows its
@@ -55,7 +55,7 @@ impl Run {
         let parent = self.run();
         parent.node().payload.set_used();
         let child = Self::open();
-        let above = Above {
+        let above = SubAgentLink {
             id: parent.id(),
             asking: grace.map(|grace| (parent.clone(), grace)),
         };
@@ -65,7 +65,7 @@ impl Run {
             let asked = Arc::downgrade(child.node());
             parent.node().payload.harness().ask_at_end(asked);
             // An end that came before it was listed did not see it.
-            child.heed();
+            child.stop_if_parent_ended();
         }
         child
     }
@@ -84,7 +84,7 @@ impl Run {
 
     /// Stops, if the run above it has ended, and that one was to be heeded. Whoever
     /// reads no clock of its own above is looked at first.
-    pub(in crate::run) fn heed(&self) {
+    pub(in crate::run) fn stop_if_parent_ended(&self) {
         let Some((parent, _)) = self.asking() else {
             return;
         };
@@ -111,7 +111,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// The id of the run above the nearest one.
     pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
         let run = self.nearest_run();
@@ -123,7 +123,7 @@ impl Node<Info> {
     }
 
     /// The run is over: who was to heed that is asked to stop.
-    pub(in crate::run) fn ask_below(&self, end: &End, later: &mut Later<Info>) {
+    pub(in crate::run) fn ask_below(&self, end: &End, later: &mut PendingWakes<NodeState>) {
         let Some(harness) = self.payload.harness_if_any() else {
             return;
         };
@@ -143,7 +143,7 @@ impl Node<Info> {
         later.asking = false;
     }
 
-    fn stop_for(&self, reason: &TerminalReason, later: &mut Later<Info>) {
+    fn stop_for(&self, reason: &TerminalReason, later: &mut PendingWakes<NodeState>) {
         let harness = self.payload.harness_if_any();
         let asking = harness.and_then(|harness| harness.above()?.asking.as_ref());
         if let Some((_, grace)) = asking {

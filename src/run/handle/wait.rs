@@ -11,7 +11,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::Run;
 use crate::run::{
-    kinds::NodeKind, reason::TerminalReason, report::RunSnapshot, state::Info, tree::Node,
+    kinds::NodeKind, reason::TerminalReason, report::RunSnapshot, state::NodeState, tree::Node,
 };
 
 /// Resolves with what is known of a run when it has ended, or with `None` when
@@ -52,7 +52,7 @@ impl Run {
     }
 
     /// The one call that is the last word on this run, if there is such a one.
-    fn sole_call(&self) -> Option<std::sync::Arc<Node<Info>>> {
+    fn sole_call(&self) -> Option<std::sync::Arc<Node<NodeState>>> {
         if self.kind() != NodeKind::Run || !self.node().payload.is_single() {
             return None;
         }

@@ -17,9 +17,9 @@ pub use self::{
 
 pub(crate) use self::{
     actions::{Action, Actions, Effect, LoopLimits},
-    notices::{NoticeSettings, Working},
+    notices::{NoticeSettings, WorkingNotices},
     partial::Partials,
-    repetition::{Standing, Standstill},
+    repetition::{RepeatDetector, Repetition},
     shadow::{Noted, Shadows},
     turns::{LastCall, TurnLimit, Turns},
 };

@@ -5,10 +5,10 @@ use std::{
     time::Duration,
 };
 
-use crate::run::{report::Notice, step::Step};
+use crate::run::{report::RunNotice, step::Step};
 
 /// When people are told that a step is still under way:
-/// [`Notice::Working`](crate::run::Notice::Working).
+/// [`RunNotice::Working`](crate::run::RunNotice::Working).
 ///
 /// After 30 s in one step, then every 60 s, at most ten times, and not within
 /// 30 s of content that was handed to the caller. Each step is counted on its
@@ -35,7 +35,7 @@ pub(crate) struct NoticeSettings(Mutex<Option<ProgressNotices>>);
 
 /// One step, from its first wait on: when the next notice is due.
 #[derive(Debug)]
-pub(crate) struct Working {
+pub(crate) struct WorkingNotices {
     notices: ProgressNotices,
     began: Option<Duration>,
     next: Duration,
@@ -96,7 +96,7 @@ impl Default for ProgressNotices {
     }
 }
 
-impl Working {
+impl WorkingNotices {
     /// None if there is nothing to tell.
     pub(crate) fn new(notices: ProgressNotices) -> Option<Self> {
         notices.is_on().then_some(Self {
@@ -148,7 +148,7 @@ impl Working {
     }
 }
 
-impl Notice {
+impl RunNotice {
     pub(crate) fn working(step: Step, running_for: Duration) -> Self {
         let seconds = running_for.as_secs();
         Self::Working {
@@ -188,7 +188,7 @@ mod tests {
     /// When notices come of a step that begins at 7 s and is looked at when it asks
     /// for it, and at `shown`, when content is handed on.
     fn told(notices: ProgressNotices, shown: &[u64]) -> Vec<u64> {
-        let mut working = Working::new(notices).unwrap();
+        let mut working = WorkingNotices::new(notices).unwrap();
         let mut told = Vec::new();
         let mut shown = shown.iter().map(|at| secs(7 + at)).peekable();
         let mut now = secs(7);
@@ -229,8 +229,8 @@ mod tests {
 
     #[test]
     fn zero_is_off() {
-        assert!(Working::new(ProgressNotices::new().after(Duration::ZERO)).is_none());
-        assert!(Working::new(ProgressNotices::new().at_most(0)).is_none());
+        assert!(WorkingNotices::new(ProgressNotices::new().after(Duration::ZERO)).is_none());
+        assert!(WorkingNotices::new(ProgressNotices::new().at_most(0)).is_none());
         assert_eq!(
             told(ProgressNotices::new().every(Duration::ZERO), &[]),
             [30]
@@ -239,7 +239,7 @@ mod tests {
 
     #[test]
     fn those_that_nobody_looked_for_are_one() {
-        let mut working = Working::new(ProgressNotices::new()).unwrap();
+        let mut working = WorkingNotices::new(ProgressNotices::new()).unwrap();
         assert_eq!(working.wait(secs(0)), None);
         assert_eq!(working.wait(secs(200)), Some(secs(200)));
         assert_eq!(working.wait(secs(200)), None);
@@ -251,7 +251,7 @@ mod tests {
         let never = ProgressNotices::new()
             .after(Duration::MAX)
             .every(Duration::MAX);
-        let mut working = Working::new(never).unwrap();
+        let mut working = WorkingNotices::new(never).unwrap();
         assert_eq!(working.wait(secs(5)), None);
         assert_eq!(working.next(), Some(Duration::MAX));
     }

@@ -11,10 +11,10 @@ use std::{
 /// How many turns a run has had. A lock, so that whatever calls come at the same
 /// time no more are admitted than the cap says.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<Counted>);
+pub(crate) struct Turns(Mutex<TurnCount>);
 
 #[derive(Debug, Default)]
-pub(in crate::run) struct Counted {
+pub(in crate::run) struct TurnCount {
     pub(in crate::run) taken: u32,
     pub(in crate::run) last: LastCall,
 }
@@ -41,7 +41,7 @@ pub(crate) struct TurnLimit {
 }
 
 impl Turns {
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, Counted> {
+    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, TurnCount> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

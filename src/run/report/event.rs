@@ -10,7 +10,7 @@ use crate::run::{
     id::RunId,
     limits::{LoopPattern, LoopVerdict},
     reason::TerminalReason,
-    state::Info,
+    state::NodeState,
     step::Step,
     tree::Node,
     verdict::{Answer, Status},
@@ -31,7 +31,7 @@ pub enum RunEvent {
         /// if it is in none.
         sequence: u64,
         /// What happened.
-        notice: Notice,
+        notice: RunNotice,
     },
     /// A run ended. There is exactly one for each, and nothing after it.
     Ended {
@@ -63,7 +63,7 @@ pub enum RunEvent {
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Notice {
+pub enum RunNotice {
     /// It was opened.
     Opened,
     /// It is alive and gets nowhere: it did the same thing this often in a row. Told
@@ -132,7 +132,7 @@ pub enum Notice {
     },
 }
 
-impl Notice {
+impl RunNotice {
     /// The name in logs; in JSON it is the `kind`.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
@@ -151,7 +151,7 @@ impl Notice {
 }
 
 impl RunEvent {
-    pub(crate) fn notice(node: &Node<Info>, notice: &Notice, sequence: u64) -> Self {
+    pub(crate) fn notice(node: &Node<NodeState>, notice: &RunNotice, sequence: u64) -> Self {
         let identity = node.nearest_run().payload.identity();
         Self::Notice {
             run: node.run_id(),
@@ -161,7 +161,7 @@ impl RunEvent {
         }
     }
 
-    pub(crate) fn ended(node: &Node<Info>, sequence: u64) -> Self {
+    pub(crate) fn ended(node: &Node<NodeState>, sequence: u64) -> Self {
         let end = Terminated::of(node);
         let at = node.nearest_end().map(|end| end.at).unwrap_or_default();
         let snapshot = Arc::new(RunSnapshot::of(node, at));

@@ -19,13 +19,13 @@ use crate::{
         id::RunId,
         kinds::NodeKind,
         reason::{ReasonClass, TerminalReason},
-        state::Info,
-        tree::{End, Later, Node},
+        state::NodeState,
+        tree::{End, Node, PendingWakes},
     },
 };
 
 /// What is logged of an end.
-struct Line {
+struct LogLine {
     message: &'static str,
     level: Level,
     reason: TerminalReason,
@@ -40,7 +40,7 @@ struct Line {
     usage: Option<Usage>,
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// A node is over, nothing works at or below it any more, and those that waited were
     /// woken: logs it if nothing else did.
     pub(in crate::run) fn log_left(&self) {
@@ -72,10 +72,10 @@ impl Node<Info> {
         let level = level(&end.reason);
         guarded(|| {
             if is_wanted(level) {
-                let line = Line {
+                let line = LogLine {
                     candidate: self.payload.last_asked(),
                     attempts: Some(self.payload.tried()),
-                    ..Line::of(self, end, level, "call ended")
+                    ..LogLine::of(self, end, level, "call ended")
                 };
                 line.log();
             }
@@ -84,7 +84,7 @@ impl Node<Info> {
 
     /// A run has ended: logs it once all that wait were woken. If its one call is yet to
     /// be logged, that line may say the same: see [`log_left`](Self::log_left).
-    pub(in crate::run) fn log_run(&self, end: &End, later: &mut Later<Info>) {
+    pub(in crate::run) fn log_run(&self, end: &End, later: &mut PendingWakes<NodeState>) {
         let has_one_call = self.payload.is_one_call() && !self.is_idle();
         if self.payload.is_single() || has_one_call {
             return;
@@ -95,24 +95,24 @@ impl Node<Info> {
     }
 
     /// The line of this run, if nothing else has logged its end and a subscriber wants it.
-    fn line_of_run(&self, end: &End) -> Option<Line> {
+    fn line_of_run(&self, end: &End) -> Option<LogLine> {
         if !self.payload.begin_log() {
             return None;
         }
         let level = level(&end.reason);
         let mut line = None;
         guarded(|| {
-            line = is_wanted(level).then(|| Line {
+            line = is_wanted(level).then(|| LogLine {
                 turns: Some(self.turns()),
-                ..Line::of(self, end, level, "run ended")
+                ..LogLine::of(self, end, level, "run ended")
             });
         });
         line
     }
 }
 
-impl Line {
-    fn of(node: &Node<Info>, end: &End, level: Level, message: &'static str) -> Self {
+impl LogLine {
+    fn of(node: &Node<NodeState>, end: &End, level: Level, message: &'static str) -> Self {
         let identity = node.nearest_run().payload.identity();
         Self {
             message,

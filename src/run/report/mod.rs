@@ -10,8 +10,8 @@ mod tries;
 mod usage;
 
 pub use self::{
-    event::{Notice, RunEvent, RunEvents},
-    snapshot::{Deadlines, Progress, RunSnapshot},
+    event::{RunEvent, RunEvents, RunNotice},
+    snapshot::{Deadlines, RunProgress, RunSnapshot},
     summary::CallSummary,
     terminated::Terminated,
     trajectory::Trajectory,
@@ -20,6 +20,6 @@ pub use self::{
 
 pub(crate) use self::{
     summary::{Hooks, OnEnd},
-    tries::Server,
-    usage::Told,
+    tries::AttemptTarget,
+    usage::ReportedUsage,
 };

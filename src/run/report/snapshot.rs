@@ -8,7 +8,7 @@ use crate::{
         kinds::{NodeKind, ResetOn},
         limits::ErrorCounts,
         reason::TerminalReason,
-        state::{HEARTBEAT, Info},
+        state::{HEARTBEAT, NodeState},
         step::{Step, StepKind},
         tree::{Clock, Node},
     },
@@ -53,7 +53,7 @@ pub struct RunSnapshot {
     /// tools.
     pub errors: u32,
     /// Signs of life and of work.
-    pub progress: Progress,
+    pub progress: RunProgress,
     /// Time left until the earliest absolute deadline.
     #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
     pub time_left: Option<Duration>,
@@ -69,7 +69,7 @@ pub struct RunSnapshot {
 /// Signs of life and of work of a run.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Progress {
+pub struct RunProgress {
     /// Signs of life that are no progress: comments and pings of streams, and
     /// [`Run::heartbeat`].
     pub heartbeats: u64,
@@ -106,16 +106,16 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     fn errors(&self) -> u32 {
         let limited = self.payload.errors().map_or(0, ErrorCounts::all);
         let harness = self.payload.harness_if_any();
-        limited.saturating_add(harness.map_or(0, crate::run::state::Harness::errors))
+        limited.saturating_add(harness.map_or(0, crate::run::state::RunState::errors))
     }
 }
 
 impl RunSnapshot {
-    pub(in crate::run) fn of(node: &Node<Info>, now: Duration) -> Self {
+    pub(in crate::run) fn of(node: &Node<NodeState>, now: Duration) -> Self {
         let run = node.nearest_run();
         let end = node.nearest_end();
         let until = end.map_or(now, |end| end.at);
@@ -142,7 +142,7 @@ impl RunSnapshot {
             stuck: run.is_stuck(),
             turns: run.turns(),
             errors: run.errors(),
-            progress: Progress {
+            progress: RunProgress {
                 heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
                 state_changes: run.payload.changes.load(Ordering::Acquire),
                 last_change: (!last.is_zero()).then(|| node.last_change()).flatten(),
@@ -164,7 +164,7 @@ impl RunSnapshot {
 }
 
 impl Deadlines {
-    fn of(node: &Node<Info>, now: Duration) -> Self {
+    fn of(node: &Node<NodeState>, now: Duration) -> Self {
         let left = |at: Duration| at.saturating_sub(now);
         let next = |clocks: [Clock; 2]| {
             let set = clocks.into_iter().filter_map(|clock| node.deadline(clock));
@@ -178,7 +178,7 @@ impl Deadlines {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     fn is_alive(&self, now: Duration) -> bool {
         let last = Duration::from_nanos(self.last(ResetOn::AnyByte)).max(self.opened());
         let harness = self.nearest_run().payload.harness_if_any();

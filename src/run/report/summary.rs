@@ -12,7 +12,7 @@ use crate::{
         handle::Run,
         id::RunId,
         reason::TerminalReason,
-        state::{Identity, Info},
+        state::{Identity, NodeState},
         tree::Node,
     },
 };
@@ -52,23 +52,23 @@ pub struct CallSummary {
     pub partial: Option<Arc<str>>,
 }
 
-type Hook = dyn Fn(&CallSummary) + Send + Sync;
+type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
 
 /// What the program wants to be told when a call is over.
 #[derive(Clone)]
-pub(crate) struct OnEnd(Arc<Hook>);
+pub(crate) struct OnEnd(Arc<SummaryHook>);
 
 /// Who is told of one call.
 #[derive(Debug, Default)]
-pub(crate) struct Hooks(Mutex<Told>);
+pub(crate) struct Hooks(Mutex<SummaryHooks>);
 
 #[derive(Debug)]
-enum Told {
+enum SummaryHooks {
     NotYet(Vec<OnEnd>),
     Done,
 }
 
-impl Default for Told {
+impl Default for SummaryHooks {
     fn default() -> Self {
         Self::NotYet(Vec::new())
     }
@@ -83,7 +83,7 @@ impl OnEnd {
 impl Hooks {
     fn add(&self, hook: &OnEnd) {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Told::NotYet(hooks) = &mut *told {
+        if let SummaryHooks::NotYet(hooks) = &mut *told {
             // A layer below one that tries again sees the call more than once.
             if !hooks.iter().any(|known| Arc::ptr_eq(&known.0, &hook.0)) {
                 hooks.push(hook.clone());
@@ -93,9 +93,9 @@ impl Hooks {
 
     fn take(&self) -> Vec<OnEnd> {
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *told, Told::Done) {
-            Told::NotYet(hooks) => hooks,
-            Told::Done => Vec::new(),
+        match std::mem::replace(&mut *told, SummaryHooks::Done) {
+            SummaryHooks::NotYet(hooks) => hooks,
+            SummaryHooks::Done => Vec::new(),
         }
     }
 }
@@ -109,7 +109,7 @@ impl Run {
 }
 
 impl CallSummary {
-    fn of(node: &Node<Info>) -> Option<Self> {
+    fn of(node: &Node<NodeState>) -> Option<Self> {
         let end = node.nearest_end()?;
         let identity = node.nearest_run().payload.identity();
         let told = node.payload.told();
@@ -127,7 +127,7 @@ impl CallSummary {
     }
 
     /// Tells everybody who wants to know, each once.
-    pub(in crate::run) fn tell(node: &Node<Info>, hooks: &Hooks) {
+    pub(in crate::run) fn report(node: &Node<NodeState>, hooks: &Hooks) {
         let hooks = hooks.take();
         if hooks.is_empty() {
             return;

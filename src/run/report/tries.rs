@@ -5,17 +5,17 @@ use std::{
     sync::{Arc, PoisonError, atomic::Ordering},
 };
 
-use crate::run::state::Info;
+use crate::run::state::NodeState;
 
 /// Whom an attempt goes to.
-pub(crate) trait Server: Any + Send + Sync + std::fmt::Debug {
+pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     fn label(&self) -> &str;
 
     /// What it is, for those who know.
     fn as_any(&self) -> &dyn Any;
 }
 
-impl Info {
+impl NodeState {
     /// How many tries this call has made.
     pub(in crate::run) fn tried(&self) -> u32 {
         self.tries().load(Ordering::Acquire)

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use crate::{llm::dialect::Usage, run::state::Info};
+use crate::{llm::dialect::Usage, run::state::NodeState};
 
 /// What is known of a node's answers so far.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Told {
+pub(crate) struct ReportedUsage {
     /// Of all answers at or below the node.
     pub(in crate::run) usage: Option<Usage>,
     /// Why the last one stopped, in the upstream's words.
@@ -38,8 +38,8 @@ pub(crate) struct Told {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotCounted;
 
-impl Info {
-    pub(in crate::run) fn tell(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+impl NodeState {
+    pub(in crate::run) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         let mut told = self.lock_told();
         if let Some(more) = usage {
             let sum = told.usage.get_or_insert_default();
@@ -55,7 +55,7 @@ impl Info {
         self.lock_told().partial = partial;
     }
 
-    pub(in crate::run) fn told(&self) -> Told {
+    pub(in crate::run) fn told(&self) -> ReportedUsage {
         self.lock_told().clone()
     }
 }

@@ -3,19 +3,19 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use super::Info;
+use super::NodeState;
 
 /// The buckets that a call has paid into: one, mostly.
 #[derive(Debug, Default)]
-pub(in crate::run) struct Paid {
+pub(in crate::run) struct FirstDeposit {
     /// None if 0.
     first: AtomicUsize,
     others: Mutex<Vec<usize>>,
 }
 
-impl Info {
+impl NodeState {
     /// Whether the call has not paid into this bucket before.
-    pub(crate) fn pays(&self, bucket: usize) -> bool {
+    pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
         match self.paid.first.compare_exchange(0, bucket, stored, failed) {
             Ok(_) => return true,

@@ -2,7 +2,7 @@
 
 use std::sync::PoisonError;
 
-use super::Info;
+use super::NodeState;
 use crate::run::{
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::TerminalReason,
@@ -20,7 +20,7 @@ pub(crate) struct Failing {
     pub(crate) unasked: bool,
 }
 
-impl Info {
+impl NodeState {
     /// What to call the failure of this node, should it fail.
     pub(crate) fn fail_as(&self, failing: Failing) {
         let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);

@@ -7,11 +7,11 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::Info;
+use super::NodeState;
 use crate::run::{
     handle::Run,
     id::RunId,
-    report::{Notice, Trajectory},
+    report::{RunNotice, Trajectory},
     tree::Node,
 };
 
@@ -27,7 +27,7 @@ pub(crate) struct Identity {
     /// The number of the event that told of its end; 0 until then.
     pub(crate) told: AtomicU64,
     /// Where its registry has it, once that does.
-    pub(crate) listed: OnceLock<Listed>,
+    pub(crate) listed: OnceLock<EntryLocation>,
 }
 
 impl Identity {
@@ -39,7 +39,7 @@ impl Identity {
 
 /// Where a run is known: what its end looks up nowhere.
 #[derive(Debug)]
-pub(crate) struct Listed {
+pub(crate) struct EntryLocation {
     /// That of its key.
     pub(crate) hash: u64,
     pub(crate) place: Place,
@@ -65,26 +65,26 @@ pub(crate) struct Membership {
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// Answers the number of the event; none if the end is not that of the run
     /// that stands under its name.
-    fn ended(&self, node: &Node<Info>) -> Option<u64>;
+    fn ended(&self, node: &Node<NodeState>) -> Option<u64>;
 
     /// Answers the number of the event; none if the run is over, and this is not
     /// the `last` notice, of whoever ended it.
-    fn notified(&self, node: &Node<Info>, notice: &Notice, last: bool) -> Option<u64>;
+    fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64>;
 
     /// Where the ends of its runs are written.
     fn trajectory(&self) -> Option<Trajectory>;
 
     /// Completes the run if it has been idle for too long; else answers when it
     /// can have been, if being idle ever ends it.
-    fn idle(&self, node: &Node<Info>, now: Instant) -> Option<Instant>;
+    fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 
     /// Completes the run if nothing is in flight and all that it ever had were calls
     /// that were refused.
-    fn refused(&self, node: &Node<Info>);
+    fn refused(&self, node: &Node<NodeState>);
 
     /// Enrols a run that is no part of the tree of `node`, as its owner's and of its
     /// session: what is ended from outside, with or without it, ends as well.
-    fn enrol_beside(self: Arc<Self>, node: &Node<Info>, child: &Run);
+    fn enrol_beside(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
 }
 
 /// Dropped when the run has ended: it gives back what the run was counted as.

@@ -8,8 +8,8 @@ mod steps;
 
 pub(crate) use self::{
     failing::Failing,
-    identity::{Identity, Listed, Membership, Place, Registration, RunGuard},
-    run_state::{EVENTS, HEARTBEAT, Harness},
+    identity::{EntryLocation, Identity, Membership, Place, Registration, RunGuard},
+    run_state::{EVENTS, HEARTBEAT, RunState},
 };
 
 use std::{
@@ -22,12 +22,12 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{deposit::Paid, steps::Steps};
+use self::{deposit::FirstDeposit, steps::Steps};
 use super::{
     id::RunId,
     kinds::NodeKind,
     limits::ErrorCounts,
-    report::{Hooks, Server, Told},
+    report::{AttemptTarget, Hooks, ReportedUsage},
     tree::Node,
 };
 use crate::registry::Held;
@@ -41,11 +41,11 @@ const MORE: u8 = 2;
 // In this order: what an end reads stands first, as in the node.
 #[derive(Debug)]
 #[repr(C)]
-pub(crate) struct Info {
+pub(crate) struct NodeState {
     /// When the tree was opened: zero of the core's clock.
     pub(crate) epoch: Instant,
     identity: OnceLock<Box<Identity>>,
-    harness: OnceLock<Box<Harness>>,
+    harness: OnceLock<Box<RunState>>,
     /// Put into a request, and no layer has taken over its settling yet.
     unclaimed: AtomicBool,
     /// A run that whoever opened it settles: nobody gave it a name by which it
@@ -85,18 +85,18 @@ pub(crate) struct Info {
     turn: AtomicU32,
     /// How many attempts of the run were silent in a row.
     silent: AtomicU32,
-    paid: Paid,
+    paid: FirstDeposit,
     steps: Mutex<Steps>,
     /// Whom an attempt goes to; what it is, those know who put it there.
-    server: OnceLock<Arc<dyn Server>>,
+    server: OnceLock<Arc<dyn AttemptTarget>>,
     /// Whom the last attempt of a call went to.
-    asked: Mutex<Option<Arc<dyn Server>>>,
-    told: Mutex<Told>,
+    asked: Mutex<Option<Arc<dyn AttemptTarget>>>,
+    told: Mutex<ReportedUsage>,
     /// A call that may have to be refused yet.
     held: OnceLock<Box<Held>>,
 }
 
-impl Info {
+impl NodeState {
     pub(crate) fn new(epoch: Instant, tree: u64) -> Self {
         Self {
             epoch,
@@ -110,7 +110,7 @@ impl Info {
             changes: AtomicU64::new(0),
             tries: AtomicU32::new(0),
             turn: AtomicU32::new(0),
-            paid: Paid::default(),
+            paid: FirstDeposit::default(),
             steps: Mutex::default(),
             pings: AtomicBool::new(false),
             failing: Mutex::new(None),
@@ -251,15 +251,15 @@ impl Info {
         &self.silent
     }
 
-    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn Server>> {
+    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn AttemptTarget>> {
         &self.server
     }
 
-    pub(in crate::run) const fn asked(&self) -> &Mutex<Option<Arc<dyn Server>>> {
+    pub(in crate::run) const fn asked(&self) -> &Mutex<Option<Arc<dyn AttemptTarget>>> {
         &self.asked
     }
 
-    pub(in crate::run) fn lock_told(&self) -> MutexGuard<'_, Told> {
+    pub(in crate::run) fn lock_told(&self) -> MutexGuard<'_, ReportedUsage> {
         self.told.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -268,11 +268,11 @@ impl Info {
     }
 
     /// What only a run has.
-    pub(crate) fn harness(&self) -> &Harness {
+    pub(crate) fn harness(&self) -> &RunState {
         self.harness.get_or_init(Box::default)
     }
 
-    pub(crate) fn harness_if_any(&self) -> Option<&Harness> {
+    pub(crate) fn harness_if_any(&self) -> Option<&RunState> {
         self.harness.get().map(|harness| &**harness)
     }
 
@@ -297,7 +297,7 @@ impl Info {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// The nearest node of kind Run, at or above this one.
     pub(crate) fn nearest_run(&self) -> &Self {
         let mut nodes = std::iter::once(self).chain(self.ancestors());

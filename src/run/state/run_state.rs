@@ -13,8 +13,8 @@ use tokio::sync::broadcast;
 
 use super::identity::RunGuard;
 use crate::run::{
-    handle::{Above, Asked},
-    limits::{Actions, Partials, Shadows, Standstill, Turns},
+    handle::{StopOnEnd, SubAgentLink},
+    limits::{Actions, Partials, RepeatDetector, Shadows, Turns},
     report::{RunEvent, Trajectory},
 };
 
@@ -26,8 +26,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// Made when a run first needs it.
 #[derive(Debug, Default)]
-pub(crate) struct Harness {
-    pub(in crate::run) standstill: Standstill,
+pub(crate) struct RunState {
+    pub(in crate::run) standstill: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
     /// The longest interval of heartbeats that was set, in nanoseconds; none if 0.
     pub(in crate::run) heartbeat: AtomicU64,
@@ -42,15 +42,15 @@ pub(crate) struct Harness {
     pub(in crate::run) actions: Actions,
     pub(in crate::run) notices: crate::run::limits::NoticeSettings,
     pub(in crate::run) partials: Partials,
-    pub(in crate::run) observed: Mutex<Observed>,
-    pub(in crate::run) above: OnceLock<Above>,
+    pub(in crate::run) observed: Mutex<EventChannel>,
+    pub(in crate::run) above: OnceLock<SubAgentLink>,
     /// Who is asked to stop when the run ends.
-    pub(in crate::run) asked: Mutex<Vec<Asked>>,
+    pub(in crate::run) asked: Mutex<Vec<StopOnEnd>>,
 }
 
 /// Who watches this one run.
 #[derive(Debug, Default)]
-pub(in crate::run) struct Observed {
+pub(in crate::run) struct EventChannel {
     /// Of a run that is in no registry.
     pub(in crate::run) sequence: u64,
     /// Its end has a number.
@@ -59,7 +59,7 @@ pub(in crate::run) struct Observed {
     pub(in crate::run) sender: Option<broadcast::Sender<RunEvent>>,
 }
 
-impl Harness {
+impl RunState {
     pub(in crate::run) fn heartbeat(&self) -> Duration {
         match self.heartbeat.load(Ordering::Acquire) {
             0 => HEARTBEAT,
@@ -80,20 +80,20 @@ impl Harness {
         self.errors.load(Ordering::Acquire)
     }
 
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, Observed> {
+    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, EventChannel> {
         self.observed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(in crate::run) fn set_above(&self, above: Above) {
+    pub(in crate::run) fn set_above(&self, above: SubAgentLink) {
         // It is set once, by the one who opens the run.
         let _set_before = self.above.set(above);
     }
 
-    pub(in crate::run) fn above(&self) -> Option<&Above> {
+    pub(in crate::run) fn above(&self) -> Option<&SubAgentLink> {
         self.above.get()
     }
 
-    pub(in crate::run) fn ask_at_end(&self, child: Asked) {
+    pub(in crate::run) fn ask_at_end(&self, child: StopOnEnd) {
         let mut asked = self.lock_asked();
         // Only when it would have to grow: each of many costs the same.
         if asked.len() == asked.capacity() {
@@ -102,16 +102,16 @@ impl Harness {
         asked.push(child);
     }
 
-    pub(in crate::run) fn asked(&self) -> Vec<Asked> {
+    pub(in crate::run) fn asked(&self) -> Vec<StopOnEnd> {
         std::mem::take(&mut *self.lock_asked())
     }
 
-    pub(in crate::run) fn lock_asked(&self) -> MutexGuard<'_, Vec<Asked>> {
+    pub(in crate::run) fn lock_asked(&self) -> MutexGuard<'_, Vec<StopOnEnd>> {
         self.asked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Observed {
+impl EventChannel {
     /// The number of the end, which is the last event.
     pub(in crate::run) fn last(&mut self) -> u64 {
         if !std::mem::replace(&mut self.over, true) {

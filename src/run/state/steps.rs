@@ -1,6 +1,6 @@
 use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
-use super::Info;
+use super::NodeState;
 use crate::run::step::Step;
 
 /// What was done last, and what of it moved the run.
@@ -13,7 +13,7 @@ pub(in crate::run) struct Steps {
     change: Option<Step>,
 }
 
-impl Info {
+impl NodeState {
     /// Remembers what was done last. A step that says nothing about itself
     /// leaves one that did.
     pub(crate) fn set_step(&self, step: Step) {
@@ -27,7 +27,7 @@ impl Info {
     }
 
     /// Something below was done, which was said already if it was said at all.
-    pub(crate) fn confirm(&self, done: Step) {
+    pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.lock_steps();
         match &steps.last {
             Some(last) if last.kind() == done.kind() => steps.moved = true,

@@ -2,14 +2,14 @@ use std::time::Duration;
 
 use super::{
     deadlines::{Clock, Nanos},
-    end::{End, Measure, Passed},
+    end::{End, LimitHit, LimitKind},
     idle_window::TaskId,
-    latch::Hook,
+    latch::EndHook,
     node::Node,
 };
 use crate::run::reason::TerminalReason;
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Ends the outermost node on the path from the root whose deadline has
     /// come, and answers why this node is over.
     ///
@@ -44,14 +44,14 @@ impl<P: Hook> Node<P> {
 
     /// Which of this node's clocks has passed: ceiling, step, caller's, and last
     /// the one of a node that is closing.
-    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<Passed>)> {
+    fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
-        let set = |at: Duration, measure| Passed {
+        let set = |at: Duration, measure| LimitHit {
             limit: Some(at.saturating_sub(self.opened)),
             measure,
         };
         if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
-            let passed = set(at, Measure::Set);
+            let passed = set(at, LimitKind::Set);
             return Some((TerminalReason::HardCeiling, Some(passed)));
         }
         let [silent, unheard] = self.windows(now, task);
@@ -59,8 +59,8 @@ impl<P: Hook> Node<P> {
             return Some((TerminalReason::StepTimeout, Some(passed)));
         }
         let callers = [
-            absolute(Clock::Timeout).map(|at| (at, set(at, Measure::Set))),
-            absolute(Clock::Announced).map(|at| (at, set(at, Measure::Announced))),
+            absolute(Clock::Timeout).map(|at| (at, set(at, LimitKind::Set))),
+            absolute(Clock::Announced).map(|at| (at, set(at, LimitKind::Announced))),
             unheard.map(|(at, passed)| (Duration::from_nanos(at), passed)),
         ];
         // The earliest wins, and of a tie the program's.
@@ -75,7 +75,7 @@ impl<P: Hook> Node<P> {
 
     /// When the earliest step window and the earliest of a caller's passed, and
     /// what they were, as far as `task` can know.
-    fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, Passed)>; 2] {
+    fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, LimitHit)>; 2] {
         let mut earliest = [None, None];
         if task == TaskId::NONE {
             return earliest;

@@ -1,14 +1,14 @@
 use std::sync::{Arc, Weak};
 
-use super::{node::Node, small_slab::Few};
+use super::{node::Node, small_slab::SmallSlab};
 
 /// The nodes that end when this one does: its children, and those that follow it.
 #[derive(Debug)]
-pub(super) struct Children<P>(Few<Weak<Node<P>>>);
+pub(super) struct Children<P>(SmallSlab<Weak<Node<P>>>);
 
 impl<P> Children<P> {
     pub(super) const fn new() -> Self {
-        Self(Few::new())
+        Self(SmallSlab::new())
     }
 
     /// The key that the next one will have.

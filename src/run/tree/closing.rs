@@ -3,8 +3,8 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    end::Passed,
-    latch::{Hook, Later},
+    end::LimitHit,
+    latch::{EndHook, PendingWakes},
     node::Node,
 };
 use crate::run::{kinds::NodeKind, reason::TerminalReason};
@@ -13,10 +13,10 @@ use crate::run::{kinds::NodeKind, reason::TerminalReason};
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) reason: TerminalReason,
-    pub(super) passed: Option<Passed>,
+    pub(super) passed: Option<LimitHit>,
 }
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// It will be over for `reason`: from now on nothing is opened at or below
     /// this node, and what works there goes on. The node ends once nothing does
     /// any more, and at `until` at the latest. An end that comes before that
@@ -29,11 +29,11 @@ impl<P: Hook> Node<P> {
     pub(crate) fn close_for(
         &self,
         reason: &TerminalReason,
-        passed: Option<Passed>,
+        passed: Option<LimitHit>,
         until: Duration,
         now: Duration,
     ) {
-        let mut later = Later::new();
+        let mut later = PendingWakes::new();
         self.close_with(reason, passed, until, now, &mut later);
     }
 
@@ -41,10 +41,10 @@ impl<P: Hook> Node<P> {
     pub(crate) fn close_with(
         &self,
         reason: &TerminalReason,
-        passed: Option<Passed>,
+        passed: Option<LimitHit>,
         until: Duration,
         now: Duration,
-        later: &mut Later<P>,
+        later: &mut PendingWakes<P>,
     ) {
         if self.nearest_end().is_some() {
             return;
@@ -62,7 +62,7 @@ impl<P: Hook> Node<P> {
                 node.refuse(&closing, sooner, &mut wakers, &mut below);
             } else if sooner {
                 // Opened meanwhile; it is what the closing waits for.
-                node.hear();
+                node.bump_epoch();
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
@@ -87,7 +87,7 @@ impl<P: Hook> Node<P> {
     }
 
     /// The limit for which it is closing.
-    pub(crate) fn closing_for(&self) -> Option<Passed> {
+    pub(crate) fn closing_for(&self) -> Option<LimitHit> {
         self.closing.get()?.passed
     }
 
@@ -133,7 +133,7 @@ impl<P: Hook> Node<P> {
         if !refuses && !sooner {
             return;
         }
-        self.hear();
+        self.bump_epoch();
         let inner = self.lock();
         inner.waiters.collect(false, wakers);
         below.extend(inner.children.alive());
@@ -147,11 +147,11 @@ impl<P: Hook> Node<P> {
 
     /// Nobody works on it any more.
     pub(super) fn drained(&self, now: Duration) {
-        let mut later = Later::new();
+        let mut later = PendingWakes::new();
         self.drained_with(now, &mut later);
     }
 
-    fn drained_with(&self, now: Duration, later: &mut Later<P>) {
+    fn drained_with(&self, now: Duration, later: &mut PendingWakes<P>) {
         if let (None, Some(closing)) = (self.end.get(), self.closing.get()) {
             drop(self.latch(closing.reason.clone(), closing.passed, now, false, later));
         }

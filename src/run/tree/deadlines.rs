@@ -147,11 +147,11 @@ impl Clocks {
 
 /// When a node last showed a sign of life, of work, or finished a step.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct LastSeen {
     instants: [AtomicU64; 3],
 }
 
-impl Life {
+impl LastSeen {
     pub(crate) const fn new() -> Self {
         Self {
             instants: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],

@@ -9,9 +9,9 @@ use std::{
     time::Duration,
 };
 
-use super::{deadlines::Clock, idle_window::TaskId, latch::Hook, node::Node};
+use super::{deadlines::Clock, idle_window::TaskId, latch::EndHook, node::Node};
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Lowers a deadline, and calls those who [watch](Self::watch) the clocks of
     /// this node: they have a timer to set anew.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) {

@@ -4,15 +4,15 @@ use crate::run::{kinds::NodeKind, reason::TerminalReason};
 
 /// A limit that has passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
+pub(crate) struct LimitHit {
     /// None if it is not measured in time.
     pub(crate) limit: Option<Duration>,
-    pub(crate) measure: Measure,
+    pub(crate) measure: LimitKind,
 }
 
 /// Whose limit, and of what: for the message to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Measure {
+pub(crate) enum LimitKind {
     /// What the program set.
     #[default]
     Set,
@@ -45,5 +45,5 @@ pub(crate) struct End {
     pub(crate) lasted: Duration,
     /// The limit that fired, if it was one that is measured in time.
     pub(crate) limit: Option<Duration>,
-    pub(crate) measure: Measure,
+    pub(crate) measure: LimitKind,
 }

@@ -5,19 +5,19 @@ use std::{
 };
 
 use super::{
-    deadlines::{Life, Nanos, nanos},
-    end::{Measure, Passed},
+    deadlines::{LastSeen, Nanos, nanos},
+    end::{LimitHit, LimitKind},
 };
 use crate::run::kinds::ResetOn;
 
 /// One layer's window of silence on a node, shared by the layer, which says when it
 /// waits, and the node, which answers whether it has passed.
 #[derive(Debug)]
-pub(crate) struct Window {
+pub(crate) struct IdleWindow {
     /// Which signs of life on the node reset it; none if it is a caller's, who
     /// knows of no sign and no pause of ours.
     resets_on: Option<ResetOn>,
-    measure: Measure,
+    measure: LimitKind,
     length: AtomicU64,
     /// Since when silence is counted: none while a frame is being handed on, a
     /// reader is slow, or there is a pause.
@@ -29,23 +29,23 @@ pub(crate) struct Window {
     key: AtomicUsize,
 }
 
-impl Window {
+impl IdleWindow {
     /// A step window.
     pub(crate) const fn new(resets_on: ResetOn) -> Self {
-        Self::of(Some(resets_on), Measure::Set)
+        Self::of(Some(resets_on), LimitKind::Set)
     }
 
     /// How long a stream that gave signs of life may give none.
     pub(crate) const fn lifeless() -> Self {
-        Self::of(Some(ResetOn::AnyByte), Measure::Lifeless)
+        Self::of(Some(ResetOn::AnyByte), LimitKind::Lifeless)
     }
 
     /// How long a caller waits for the next byte.
     pub(crate) const fn callers() -> Self {
-        Self::of(None, Measure::Unheard)
+        Self::of(None, LimitKind::Unheard)
     }
 
-    const fn of(resets_on: Option<ResetOn>, measure: Measure) -> Self {
+    const fn of(resets_on: Option<ResetOn>, measure: LimitKind) -> Self {
         Self {
             resets_on,
             measure,
@@ -85,15 +85,15 @@ impl Window {
     }
 
     /// Its limit, if that has passed.
-    pub(super) fn limit(&self) -> Passed {
-        Passed {
+    pub(super) fn limit(&self) -> LimitHit {
+        LimitHit {
             limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
             measure: self.measure,
         }
     }
 
     /// When it will have passed; none while nothing is waited for.
-    pub(super) fn due(&self, life: &Life) -> Option<Nanos> {
+    pub(super) fn due(&self, life: &LastSeen) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
             return None;
@@ -104,7 +104,7 @@ impl Window {
     }
 
     /// When it passed, if it has at `now`, as far as `task` can know.
-    pub(super) fn passed_at(&self, life: &Life, now: Duration, task: TaskId) -> Option<Nanos> {
+    pub(super) fn passed_at(&self, life: &LastSeen, now: Duration, task: TaskId) -> Option<Nanos> {
         let at = self.due(life)?;
         let ours = TaskId(
             self.task[0].load(Ordering::Relaxed),

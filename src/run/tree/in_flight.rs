@@ -2,9 +2,9 @@
 
 use std::{sync::atomic::Ordering, time::Duration};
 
-use super::{latch::Hook, node::Node};
+use super::{latch::EndHook, node::Node};
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Counts one more piece of work at this node, for it and all ancestors.
     pub(crate) fn enter(&self) {
         self.active.fetch_add(1, Ordering::AcqRel);

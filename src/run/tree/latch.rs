@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    end::{End, Measure, Passed},
+    end::{End, LimitHit, LimitKind},
     node::Node,
 };
 use crate::run::reason::TerminalReason;
@@ -15,7 +15,7 @@ use crate::run::reason::TerminalReason;
 const ALSO: usize = 8;
 
 /// What one end brings about besides, whatever ends with it.
-pub(crate) struct Later<P> {
+pub(crate) struct PendingWakes<P> {
     /// Done when everybody has been woken, as it may take its time; also if one of those
     /// who are woken panics.
     acts: Vec<Box<dyn FnOnce()>>,
@@ -26,10 +26,10 @@ pub(crate) struct Later<P> {
 }
 
 /// What a tree hangs on its nodes, told when one has ended.
-pub(crate) trait Hook: Sized {
+pub(crate) trait EndHook: Sized {
     /// The end is stored in `node`; nobody has been woken yet. Called without
     /// a lock, at most once per node. `later` runs once they have been.
-    fn ended(&self, node: &Node<Self>, end: &End, later: &mut Later<Self>);
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
 
     /// The node has ended, and nobody works at or below it any more. Called
     /// without a lock, before whoever waits for it is woken; more than once if
@@ -50,7 +50,7 @@ pub(crate) trait Hook: Sized {
     }
 }
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Makes `other`'s end end this node as well, though it is no descendant.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
@@ -70,29 +70,29 @@ impl<P: Hook> Node<P> {
     pub(crate) fn end(
         &self,
         reason: TerminalReason,
-        passed: Option<Passed>,
+        passed: Option<LimitHit>,
         now: Duration,
     ) -> Result<(), End> {
-        let mut later = Later::new();
+        let mut later = PendingWakes::new();
         self.latch(reason, passed, now, false, &mut later)
     }
 
     /// Like [`end`](Self::end), by the one who opened the node, after its work
     /// was dropped: nobody below lives, so drivers above need no call.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
-        let mut later = Later::new();
+        let mut later = PendingWakes::new();
         self.latch(reason, None, now, true, &mut later)
     }
 
     /// Takes over the end of the one call that this run was opened for.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
-        let mut later = Later::new();
+        let mut later = PendingWakes::new();
         self.settle_with(call, now, &mut later);
     }
 
     /// The same while that call ends, and those who wait for it are yet to be woken.
-    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut Later<P>) {
-        let passed = Passed {
+    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
+        let passed = LimitHit {
             limit: call.limit,
             measure: call.measure,
         };
@@ -102,10 +102,10 @@ impl<P: Hook> Node<P> {
     pub(super) fn latch(
         &self,
         reason: TerminalReason,
-        passed: Option<Passed>,
+        passed: Option<LimitHit>,
         now: Duration,
         settled: bool,
-        later: &mut Later<P>,
+        later: &mut PendingWakes<P>,
     ) -> Result<(), End> {
         let winner = match self.nearest_end() {
             Some(end) => end.clone(),
@@ -116,7 +116,7 @@ impl<P: Hook> Node<P> {
                 at: now,
                 lasted: now.saturating_sub(self.opened),
                 limit: passed.and_then(|passed| passed.limit),
-                measure: passed.map_or(Measure::Set, |passed| passed.measure),
+                measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
             },
         };
         let ours = winner.origin == self.number;
@@ -139,13 +139,13 @@ impl<P: Hook> Node<P> {
 
     pub(super) fn inherit(&self, end: &End) {
         if self.end.set(end.clone()).is_ok() {
-            let mut later = Later::new();
+            let mut later = PendingWakes::new();
             self.spread(false, &mut later);
         }
     }
 
     /// Stores this node's end in all that is below it, then tells and wakes.
-    fn spread(&self, settled: bool, later: &mut Later<P>) {
+    fn spread(&self, settled: bool, later: &mut PendingWakes<P>) {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
         let mut reached = Vec::new();
@@ -194,12 +194,12 @@ impl<P: Hook> Node<P> {
             nodes.filter_map(|(node, _)| node.upgrade()).collect()
         };
         for ancestor in self.ancestors() {
-            ancestor.hear();
+            ancestor.bump_epoch();
             ancestor.lock().waiters.collect(true, wakers);
         }
         for node in followed {
             for above in std::iter::once(&*node).chain(node.ancestors()) {
-                above.hear();
+                above.bump_epoch();
                 above.lock().waiters.collect(true, wakers);
             }
         }
@@ -213,7 +213,7 @@ impl<P: Hook> Node<P> {
     }
 }
 
-impl<P> Later<P> {
+impl<P> PendingWakes<P> {
     pub(super) const fn new() -> Self {
         Self {
             acts: Vec::new(),
@@ -227,7 +227,7 @@ impl<P> Later<P> {
     }
 }
 
-impl<P> Drop for Later<P> {
+impl<P> Drop for PendingWakes<P> {
     fn drop(&mut self) {
         for act in self.acts.drain(..) {
             act();

@@ -1,6 +1,6 @@
-use super::{latch::Hook, node::Node};
+use super::{latch::EndHook, node::Node};
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Whether some piece of work that is under way, and of which no part is a
     /// piece of its own, satisfies `test`.
     pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {

@@ -3,15 +3,16 @@
 use std::sync::{Arc, Weak};
 
 use super::{
-    children::Children, idle_window::Window, node::Node, small_slab::Few, waiters::Waiters,
+    children::Children, idle_window::IdleWindow, node::Node, small_slab::SmallSlab,
+    waiters::Waiters,
 };
 use crate::run::reason::TerminalReason;
 
 #[derive(Debug)]
-pub(super) struct Inner<P> {
+pub(super) struct LockedNode<P> {
     pub(super) children: Children<P>,
     pub(super) waiters: Waiters,
-    pub(super) windows: Few<Arc<Window>>,
+    pub(super) windows: SmallSlab<Arc<IdleWindow>>,
     rare: Option<Box<Rare<P>>>,
 }
 
@@ -23,12 +24,12 @@ struct Rare<P> {
     follows: Vec<(Weak<Node<P>>, usize)>,
 }
 
-impl<P> Inner<P> {
+impl<P> LockedNode<P> {
     pub(super) fn new() -> Self {
         Self {
             children: Children::new(),
             waiters: Waiters::new(),
-            windows: Few::new(),
+            windows: SmallSlab::new(),
             rare: None,
         }
     }

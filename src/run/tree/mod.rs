@@ -46,9 +46,9 @@ mod waiters;
 
 pub(crate) use self::{
     deadlines::{Announcement, Clock, Nanos, nanos},
-    end::{End, Measure, Passed},
-    idle_window::{TaskId, Window},
-    latch::{Hook, Later},
+    end::{End, LimitHit, LimitKind},
+    idle_window::{IdleWindow, TaskId},
+    latch::{EndHook, PendingWakes},
     node::Node,
     pause::Paused,
 };

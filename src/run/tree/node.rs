@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     closing::Closing,
-    deadlines::{Clock, Clocks, Life, Nanos},
+    deadlines::{Clock, Clocks, LastSeen, Nanos},
     end::End,
-    idle_window::Window,
-    latch::Hook,
-    locked::Inner,
+    idle_window::IdleWindow,
+    latch::EndHook,
+    locked::LockedNode,
     pause::Pauses,
 };
 use crate::run::{
@@ -30,7 +30,7 @@ pub(crate) struct Node<P> {
     pub(super) number: u64,
     parent: Option<Parent<P>>,
     pub(super) opened: Duration,
-    inner: Mutex<Inner<P>>,
+    inner: Mutex<LockedNode<P>>,
     pub(crate) clocks: Clocks,
     pub(super) end: OnceLock<End>,
     pub(super) kind: NodeKind,
@@ -42,12 +42,12 @@ pub(crate) struct Node<P> {
     /// How many of those are tasks, and no work of their own.
     pub(super) tasks: AtomicUsize,
     /// How often drivers here were called because something ended.
-    heard: AtomicU64,
+    epoch: AtomicU64,
     /// How many watch the clocks at or below this node.
     pub(super) watched: AtomicUsize,
     /// Nothing may start here any more: what it will end as.
     pub(super) closing: OnceLock<Arc<Closing>>,
-    pub(super) life: Life,
+    pub(super) life: LastSeen,
     /// Pauses at this node, and at it or below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
@@ -59,7 +59,7 @@ struct Parent<P> {
     key: usize,
 }
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Opens the root of a tree; its clock starts at zero.
     pub(crate) fn root(kind: NodeKind, number: u64, payload: P) -> Arc<Self> {
         Arc::new(Self::new(kind, number, payload, Duration::ZERO, None))
@@ -120,16 +120,16 @@ impl<P: Hook> Node<P> {
             parent,
             end: OnceLock::new(),
             clocks: Clocks::new(),
-            life: Life::new(),
+            life: LastSeen::new(),
             own_pauses: Pauses::default(),
             pauses: Pauses::default(),
-            heard: AtomicU64::new(0),
+            epoch: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             tasks: AtomicUsize::new(0),
             watched: AtomicUsize::new(0),
             closing: OnceLock::new(),
             last: false,
-            inner: Mutex::new(Inner::new()),
+            inner: Mutex::new(LockedNode::new()),
             payload,
         }
     }
@@ -146,13 +146,13 @@ impl<P: Hook> Node<P> {
         drop(removed);
     }
 
-    pub(crate) fn add_window(&self, window: &Arc<Window>) {
+    pub(crate) fn add_window(&self, window: &Arc<IdleWindow>) {
         let key = self.lock().windows.insert(Arc::clone(window));
         window.keep(key);
     }
 
     /// Forgets a window that was added here.
-    pub(crate) fn remove_window(&self, window: &Window) {
+    pub(crate) fn remove_window(&self, window: &IdleWindow) {
         let removed = self.lock().windows.remove(window.key());
         drop(removed);
     }
@@ -173,13 +173,13 @@ impl<P: Hook> Node<P> {
 
     /// Changes whenever this node or one below it ends.
     #[inline]
-    pub(crate) fn heard(&self) -> u64 {
-        self.heard.load(Ordering::Acquire)
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
     }
 
     /// Before wakers are collected: who registers later sees that it came late.
-    pub(super) fn hear(&self) {
-        self.heard.fetch_add(1, Ordering::AcqRel);
+    pub(super) fn bump_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether the node of that number is this one or one above it.
@@ -278,7 +278,7 @@ impl<P: Hook> Node<P> {
 }
 
 impl<P> Node<P> {
-    pub(super) fn lock(&self) -> MutexGuard<'_, Inner<P>> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, LockedNode<P>> {
         // Nothing that may panic runs under the lock.
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }

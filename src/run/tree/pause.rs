@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     deadlines::{Nanos, nanos},
-    latch::Hook,
+    latch::EndHook,
     node::Node,
 };
 
@@ -61,7 +61,7 @@ impl Pauses {
     }
 }
 
-impl<P: Hook> Node<P> {
+impl<P: EndHook> Node<P> {
     /// Stops the step windows at, above and below this node.
     pub(crate) fn pause(&self, now: Duration) {
         let now = nanos(now);

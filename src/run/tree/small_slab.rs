@@ -3,12 +3,12 @@ use slab::Slab;
 /// Some of what a node keeps, each under a key: mostly there is one at a time, which
 /// needs no allocation, and little room in the node.
 #[derive(Debug)]
-pub(super) struct Few<T> {
+pub(super) struct SmallSlab<T> {
     first: Option<T>,
     rest: Option<Box<Slab<T>>>,
 }
 
-impl<T> Few<T> {
+impl<T> SmallSlab<T> {
     pub(super) const fn new() -> Self {
         Self {
             first: None,

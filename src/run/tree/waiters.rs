@@ -1,10 +1,10 @@
 use std::task::Waker;
 
-use super::small_slab::Few;
+use super::small_slab::SmallSlab;
 
 /// Wakers that are called when a node, or something near it, ends.
 #[derive(Debug)]
-pub(crate) struct Waiters(Few<Waiter>);
+pub(crate) struct Waiters(SmallSlab<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
@@ -15,7 +15,7 @@ struct Waiter {
 
 impl Waiters {
     pub(super) const fn new() -> Self {
-        Self(Few::new())
+        Self(SmallSlab::new())
     }
 
     /// Answers the waker that was replaced: to drop it may drop a task, so that

@@ -1,6 +1,6 @@
 mod shifted;
 
-pub(crate) use self::shifted::Shifted;
+pub(crate) use self::shifted::ShiftedMarks;
 
 use std::sync::{
     Arc, OnceLock,
@@ -9,7 +9,7 @@ use std::sync::{
 
 use crate::llm::{
     dialect::{Dialect, StreamFailure, Usage},
-    stream::{Finish, Judge},
+    stream::{Finish, StreamReader},
 };
 
 const NONE: u64 = u64::MAX;
@@ -20,12 +20,12 @@ const NONE: u64 = u64::MAX;
 /// An outer layer takes a mark as true once it has handed on that many bytes:
 /// what stands between may hold some back.
 #[derive(Clone, Debug)]
-pub struct Judged {
-    marks: Arc<Marks>,
+pub struct ResponseMarks {
+    marks: Arc<MarkCells>,
 }
 
 #[derive(Debug)]
-struct Marks {
+struct MarkCells {
     dialect: OnceLock<Dialect>,
     progressed: AtomicU64,
     position: AtomicU64,
@@ -43,10 +43,10 @@ struct Marks {
     response_id: OnceLock<(Arc<str>, u64)>,
 }
 
-impl Judged {
+impl ResponseMarks {
     pub(super) fn new() -> Self {
         Self {
-            marks: Arc::new(Marks {
+            marks: Arc::new(MarkCells {
                 dialect: OnceLock::new(),
                 progressed: AtomicU64::new(0),
                 position: AtomicU64::new(0),
@@ -91,7 +91,7 @@ impl Judged {
     }
 
     /// How many comments and pings there were so far: see
-    /// [`Judge::heartbeats`](crate::llm::stream::Judge::heartbeats).
+    /// [`StreamReader::heartbeats`](crate::llm::stream::StreamReader::heartbeats).
     #[must_use]
     pub fn heartbeats(&self) -> u64 {
         self.marks.heartbeats.load(Ordering::Acquire)
@@ -161,7 +161,7 @@ impl Judged {
 
     /// Publishes what the judge knows: after every frame, so it is plain stores
     /// unless something new was said.
-    pub(super) fn publish(&self, judge: &Judge) {
+    pub(super) fn publish(&self, judge: &StreamReader) {
         let marks = &*self.marks;
         marks
             .progressed

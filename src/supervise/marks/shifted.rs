@@ -3,28 +3,28 @@ use std::sync::{
     atomic::{AtomicU64, Ordering},
 };
 
-use super::{Judged, mark, store};
+use super::{ResponseMarks, mark, store};
 
 /// The marks of a stream into which bytes are inserted, as layers further out see
 /// them: in offsets of what they are handed.
 #[derive(Debug)]
-pub(crate) struct Shifted {
-    judged: Judged,
+pub(crate) struct ShiftedMarks {
+    judged: ResponseMarks,
     inserted: u64,
     /// The latest progress that was taken over, as it was marked.
     progressed: u64,
 }
 
-impl Shifted {
+impl ShiftedMarks {
     pub(crate) fn new() -> Self {
         Self {
-            judged: Judged::new(),
+            judged: ResponseMarks::new(),
             inserted: 0,
             progressed: 0,
         }
     }
 
-    pub(crate) const fn judged(&self) -> &Judged {
+    pub(crate) const fn judged(&self) -> &ResponseMarks {
         &self.judged
     }
 
@@ -36,7 +36,7 @@ impl Shifted {
     /// Takes over what `inner` has marked within the first `passed` bytes of its
     /// stream, which are handed on. A mark is taken over once: what is put in later
     /// does not move it.
-    pub(crate) fn follow(&mut self, inner: &Judged, passed: u64) {
+    pub(crate) fn follow(&mut self, inner: &ResponseMarks, passed: u64) {
         let inserted = self.inserted;
         let (ours, theirs) = (&*self.judged.marks, &*inner.marks);
         let shifted = |at: u64| (at <= passed).then(|| at.saturating_add(inserted));

@@ -2,40 +2,40 @@
 
 use std::task::Poll;
 
-use super::{Reading, Stop, Supervision};
+use super::{FailureRead, StopCause, Supervisor};
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut, chain},
     llm::failure::{Failure, FailureClass},
     run::{Step, StepKind, TaskId, TerminalReason, Terminated},
-    supervise::{observer::Tap, policy::Policy},
+    supervise::{observer::Observer, policy::Policy},
 };
 use http_body_util::LengthLimitError;
 
-impl<P: Policy> Supervision<P> {
+impl<P: Policy> Supervisor<P> {
     /// The error with which a body stops, if it is one; what is inside has been
     /// dropped.
     #[cold]
     pub(in crate::supervise) fn stopped<T>(
         &mut self,
-        why: Stop,
+        why: StopCause,
         task: TaskId,
         polled: Poll<Option<Result<T, BoxError>>>,
     ) -> Option<BoxError> {
         match (why, polled) {
-            (Stop::Ended, Poll::Ready(_)) if self.is_cut() => Some(self.over()),
-            (Stop::Ended, _) => {
+            (StopCause::Ended, Poll::Ready(_)) if self.is_cut() => Some(self.over()),
+            (StopCause::Ended, _) => {
                 self.completed();
                 None
             }
-            (Stop::Cut(cut), _) => Some(self.failed(cut.into(), task)),
-            (Stop::Failed, Poll::Ready(Some(Err(error)))) => Some(self.failed(error, task)),
-            (Stop::Failed | Stop::Over, _) => Some(self.over()),
+            (StopCause::Cut(cut), _) => Some(self.failed(cut.into(), task)),
+            (StopCause::Failed, Poll::Ready(Some(Err(error)))) => Some(self.failed(error, task)),
+            (StopCause::Failed | StopCause::Over, _) => Some(self.over()),
         }
     }
 
     /// The error to hand on for one that came from below, and for the node.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
-        self.tell();
+        self.report();
         if self.tap().is_none() && is_refusal(&error) {
             self.found.node().payload.set_refused(true);
         }
@@ -75,7 +75,7 @@ impl<P: Policy> Supervision<P> {
 
     /// The answer is a failure, though its body did not break.
     pub(in crate::supervise) fn fail(&mut self, class: FailureClass) {
-        self.tell();
+        self.report();
         self.settle(TerminalReason::Failed(class));
         self.finish();
     }
@@ -83,7 +83,7 @@ impl<P: Policy> Supervision<P> {
     /// The inner body ended, or was dropped complete.
     #[inline]
     pub(in crate::supervise) fn completed(&mut self) {
-        self.tell();
+        self.report();
         if self.owns {
             let reason = self.verdict();
             if reason == TerminalReason::Completed {
@@ -99,12 +99,13 @@ impl<P: Policy> Supervision<P> {
     }
 
     fn verdict(&self) -> TerminalReason {
-        self.tap().map_or(TerminalReason::Completed, Tap::verdict)
+        self.tap()
+            .map_or(TerminalReason::Completed, Observer::verdict)
     }
 
     fn last_step(&self) -> Step {
         let step = Step::new(StepKind::LlmResponse);
-        let why = self.tap().and_then(Tap::stop_reason);
+        let why = self.tap().and_then(Observer::stop_reason);
         match why {
             Some(why) => step.detail(String::from(&*why)),
             None => step,
@@ -114,7 +115,7 @@ impl<P: Policy> Supervision<P> {
     /// Gives back what is registered; call after the inner one was dropped.
     #[inline]
     pub(in crate::supervise) fn finish(&mut self) {
-        self.tell();
+        self.report();
         self.release();
         if self.owns {
             let ended = P::DEFERS && self.ended;
@@ -128,9 +129,9 @@ impl<P: Policy> Supervision<P> {
 
     /// Before the node is settled: whoever is told of its end is told of this
     /// too.
-    fn tell(&mut self) {
-        if let Reading::Tap(tap) = &mut self.reading {
-            tap.tell(&self.found);
+    fn report(&mut self) {
+        if let FailureRead::Tap(tap) = &mut self.reading {
+            tap.report(&self.found);
         }
     }
 

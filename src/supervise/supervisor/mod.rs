@@ -14,13 +14,13 @@ use http::{Request, Response};
 use http_body::{Body, Frame};
 
 use super::{
-    observer::{Facts, Seen, Tap},
+    observer::{FrameKind, Observer, ResponseFacts},
     policy::Policy,
-    timer::Drive,
+    timer::TaskTimer,
 };
 use crate::{
     llm::dialect::Truncated,
-    run::{ReasonClass, Run, TaskId, Turn, nanos},
+    run::{PollScope, ReasonClass, Run, TaskId, nanos},
 };
 
 /// How many ready frames may pass between two looks at the clock.
@@ -28,30 +28,30 @@ const READY_FRAMES: u8 = 16;
 
 /// What a layer keeps of one call, from its start to the end of its body.
 #[derive(Debug)]
-pub(crate) struct Supervision<P> {
+pub(crate) struct Supervisor<P> {
     pub(super) found: Run,
     pub(super) policy: P,
-    reading: Reading,
+    reading: FailureRead,
     owns: bool,
     /// The body came to its end, and the node is settled later.
     ended: bool,
     ready: u8,
-    drive: Drive,
+    drive: TaskTimer,
 }
 
 /// What is known of the answer.
 #[derive(Debug)]
-enum Reading {
+enum FailureRead {
     /// Nobody here needs to know.
     Nothing,
     /// It has not come yet.
-    Ahead(Facts),
-    Tap(Tap),
+    Ahead(ResponseFacts),
+    Tap(Observer),
 }
 
 /// Why a body does not go on.
 #[derive(Debug)]
-pub(super) enum Stop {
+pub(super) enum StopCause {
     /// It came to its end.
     Ended,
     /// It came to an end, without its terminator.
@@ -62,13 +62,13 @@ pub(super) enum Stop {
     Over,
 }
 
-impl<P: Policy> Supervision<P> {
+impl<P: Policy> Supervisor<P> {
     #[inline]
-    pub(super) fn new<B>(entry: super::claim::Entry, policy: P, request: &Request<B>) -> Self {
+    pub(super) fn new<B>(entry: super::claim::Claim, policy: P, request: &Request<B>) -> Self {
         let reading = if P::READS || entry.owns {
-            Reading::Ahead(Facts::of(request))
+            FailureRead::Ahead(ResponseFacts::of(request))
         } else {
-            Reading::Nothing
+            FailureRead::Nothing
         };
         Self {
             found: entry.run,
@@ -77,18 +77,18 @@ impl<P: Policy> Supervision<P> {
             owns: entry.owns,
             ended: false,
             ready: 0,
-            drive: Drive::default(),
+            drive: TaskTimer::default(),
         }
     }
 
     /// Reads the head of the answer, and says on it what it should.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
-        if let Reading::Ahead(facts) = &mut self.reading {
+        if let FailureRead::Ahead(facts) = &mut self.reading {
             let facts = std::mem::take(facts);
-            let mut tap = Tap::new(facts, answer);
+            let mut tap = Observer::new(facts, answer);
             tap.begin(&self.found);
-            self.reading = Reading::Tap(tap);
+            self.reading = FailureRead::Tap(tap);
         }
         if P::TELLS && self.owns {
             // For layers further out, which never open a node.
@@ -99,9 +99,9 @@ impl<P: Policy> Supervision<P> {
     }
 
     #[inline]
-    pub(super) const fn tap(&self) -> Option<&Tap> {
+    pub(super) const fn tap(&self) -> Option<&Observer> {
         match &self.reading {
-            Reading::Tap(tap) => Some(tap),
+            FailureRead::Tap(tap) => Some(tap),
             _ => None,
         }
     }
@@ -141,12 +141,12 @@ impl<P: Policy> Supervision<P> {
 
     /// Everything below is pending: looks at the clocks, else sees to it that
     /// the task is polled again in time. Answers whether the node is over.
-    pub(super) fn pending(&mut self, turn: &Turn, cx: &mut Context<'_>) -> Poll<Stop> {
+    pub(super) fn pending(&mut self, turn: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
         let now = self.found.at(turn.now());
         self.note(now);
         let tap = match &self.reading {
-            Reading::Tap(tap) => Some(tap),
+            FailureRead::Tap(tap) => Some(tap),
             _ => None,
         };
         let mut deadline = self.policy.pending(&self.found, tap, now, turn.task());
@@ -157,9 +157,9 @@ impl<P: Policy> Supervision<P> {
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
         let passed = deadline.is_some_and(|at| at <= nanos(now));
-        if passed && self.tap().is_some_and(Tap::is_complete) {
+        if passed && self.tap().is_some_and(Observer::is_complete) {
             // The answer was handed on whole; the transport alone has not ended.
-            return Poll::Ready(Stop::Ended);
+            return Poll::Ready(StopCause::Ended);
         }
         if passed {
             // What the policy measures may stand on an ancestor: check walks
@@ -167,50 +167,50 @@ impl<P: Policy> Supervision<P> {
             drop(self.found.node().check(now, turn.task()));
         }
         if self.is_over() {
-            return Poll::Ready(Stop::Over);
+            return Poll::Ready(StopCause::Over);
         }
         self.drive.wait(turn, &self.found, deadline, cx);
         Poll::Pending
     }
 
     fn note(&mut self, now: Duration) {
-        if let Reading::Tap(tap) = &mut self.reading {
+        if let FailureRead::Tap(tap) = &mut self.reading {
             tap.note(&self.found, now);
         }
     }
 
     /// A frame is about to be handed on, unless something forbids it.
     #[inline]
-    pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), Stop> {
+    pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), StopCause> {
         if self.owns && self.is_cut() {
             // It may be the frame that completes the answer, and what was ended before
             // it was there is not completed by it.
-            return Err(Stop::Over);
+            return Err(StopCause::Over);
         }
         if let Some(data) = frame.data_ref() {
             self.policy.data(&self.found, data);
         }
         let seen = match &mut self.reading {
-            Reading::Tap(tap) => match frame.data_ref() {
+            FailureRead::Tap(tap) => match frame.data_ref() {
                 Some(data) => Some(tap.frame(data)),
                 None => {
                     // Nothing but the end comes after trailers.
-                    tap.finish().map_err(Stop::Cut)?;
+                    tap.finish().map_err(StopCause::Cut)?;
                     tap.trailers();
-                    Some(Seen::Life)
+                    Some(FrameKind::Life)
                 }
             },
             _ => None,
         };
         let tap = match &self.reading {
-            Reading::Tap(tap) => Some(tap),
+            FailureRead::Tap(tap) => Some(tap),
             _ => None,
         };
         self.policy.frame(&self.found, seen, tap);
         if P::TIMED {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
-                return Err(Stop::Over);
+                return Err(StopCause::Over);
             }
         }
         Ok(())

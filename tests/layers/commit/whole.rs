@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    llm::failure::{FailureClass, IncompleteJson, Judgement},
+    llm::failure::{Classifier, FailureClass, IncompleteJson},
 };
 
 use crate::commit::{hold_stacks, hold_stacks_for};
@@ -298,7 +298,7 @@ fn cut() -> Option<TerminalReason> {
 /// an answer is handed on.
 #[tokio::test(start_paused = true)]
 async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
-    let judgement = Judgement::new().rule(|_| Some(FailureClass::Quota));
+    let judgement = Classifier::new().rule(|_| Some(FailureClass::Quota));
     let upstream = Upstream::scripts([Script::json().data("{")]);
     let service = RetryBudgetLayer::new(no_delay()).judgement(judgement);
     let service = service.layer(upstream.clone());

@@ -11,7 +11,7 @@ use tower_agent::{
     BoxError, Candidate, Cooldowns, HardCeilingLayer, HealthGateLayer, ModelFallbackLayer,
     ReplayBody, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, Terminated,
     attempt::Tries,
-    llm::failure::{FailureClass, Judgement, TransportError},
+    llm::failure::{Classifier, FailureClass, TransportError},
 };
 
 use super::{Health, LOADING, down, loading, refused};
@@ -313,7 +313,7 @@ async fn a_failure_that_does_not_end_is_judged_by_its_head_after_a_second() {
 #[tokio::test(start_paused = true)]
 async fn a_rule_of_the_program_says_what_is_loading() {
     let health = Health::new(|_| true);
-    let rule = Judgement::new().rule(|answered| {
+    let rule = Classifier::new().rule(|answered| {
         let is_proxy = answered.headers.get("server")? == "proxy";
         is_proxy.then_some(FailureClass::NotReady)
     });

@@ -5,7 +5,7 @@ use std::{convert::Infallible, time::Duration};
 use tokio::time::{Instant, sleep};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    HardCeilingLayer, LoopGuardLayer, Notice, Run, RunEvent, RunLayer, RunRegistry, Scope,
+    HardCeilingLayer, LoopGuardLayer, Run, RunEvent, RunLayer, RunNotice, RunRegistry, Scope,
     TerminalReason, run::RunEvents,
 };
 
@@ -24,7 +24,7 @@ async fn story(mut events: RunEvents) -> (Vec<(Duration, u32)>, Duration, Termin
     loop {
         match events.next().await.unwrap() {
             RunEvent::Notice {
-                notice: Notice::LooksStuck { repeats },
+                notice: RunNotice::LooksStuck { repeats },
                 ..
             } => found.push((start.elapsed(), repeats)),
             RunEvent::Ended { reason, .. } => return (found, start.elapsed(), reason),

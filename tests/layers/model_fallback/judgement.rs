@@ -6,7 +6,7 @@ use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Cooldowns, ModelFallbackLayer, RetryBudgetLayer, TerminalReason,
-    llm::failure::{FailureClass, Judgement},
+    llm::failure::{Classifier, FailureClass},
 };
 
 use super::{asks, failed, models, of_account};
@@ -18,15 +18,15 @@ use crate::support::{
 const DAY: u64 = 24 * 3600;
 
 /// What says so is of this class.
-fn ruled(word: &'static str, class: FailureClass) -> Judgement {
-    Judgement::new().rule(move |answered| {
+fn ruled(word: &'static str, class: FailureClass) -> Classifier {
+    Classifier::new().rule(move |answered| {
         let body = String::from_utf8_lossy(answered.body);
         body.contains(word).then_some(class)
     })
 }
 
 /// Repeats alone, fallback alone, and both; the candidates are of two accounts.
-fn services(judgement: &Judgement, upstream: &Upstream) -> [StackService; 3] {
+fn services(judgement: &Classifier, upstream: &Upstream) -> [StackService; 3] {
     let candidates = [of_account("a", "one"), of_account("b", "two")];
     // Each stack has cooldowns of its own, and so learns nothing from the other.
     let fallback = || {
@@ -185,7 +185,7 @@ async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
 async fn a_rule_sees_the_status_the_headers_and_the_error() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
-    let judgement = Judgement::new().rule(move |answered| {
+    let judgement = Classifier::new().rule(move |answered| {
         let header = answered.headers.get("x-gateway");
         noted.lock().unwrap().push((
             answered.status.map(|status| status.as_u16()),
@@ -253,7 +253,7 @@ async fn a_rules_class_asks_for_a_wait_as_any_other() {
 /// process along.
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
-    let judgement = Judgement::new().rule(|answered| {
+    let judgement = Classifier::new().rule(|answered| {
         assert!(answered.status.is_some(), "a rule that knows no events");
         None
     });

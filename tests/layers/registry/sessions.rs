@@ -1,4 +1,4 @@
-use tower_agent::{Notice, Owner, Run, RunEvent, RunRegistry, TerminalReason};
+use tower_agent::{Owner, Run, RunEvent, RunNotice, RunRegistry, TerminalReason};
 
 use super::{id, opened, us};
 
@@ -91,8 +91,7 @@ async fn an_abort_is_told_and_no_longer_lives_when_the_first_is_woken() {
 
     assert_eq!(watching.await.unwrap(), (0, false));
     let opened = events.next().await;
-    let is_opened =
-        |event| matches!(event, Some(RunEvent::Notice { notice, .. }) if notice == Notice::Opened);
+    let is_opened = |event| matches!(event, Some(RunEvent::Notice { notice, .. }) if notice == RunNotice::Opened);
     assert!(is_opened(opened));
     let Some(RunEvent::Ended { session, .. }) = events.next().await else {
         panic!()

@@ -1,4 +1,4 @@
-use super::super::bucket::{Bucket, Rates, Source, TOKEN};
+use super::super::bucket::{Bucket, PermitSource, Rates, TOKEN};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -25,7 +25,7 @@ fn five_first_attempts_pay_for_one_repeat() {
 
     bucket.deposit();
 
-    assert_eq!(bucket.withdraw(unread), Some(Source::Deposits));
+    assert_eq!(bucket.withdraw(unread), Some(PermitSource::Deposits));
     assert_eq!(bucket.withdraw(unread), None);
 }
 
@@ -43,8 +43,8 @@ fn a_ratio_of_sixty_per_cent_grants_sixty_per_cent() {
 fn deposits_are_used_first_and_without_the_clock() {
     let bucket = bucket(1.0, 10);
     bucket.deposit();
-    assert_eq!(bucket.withdraw(unread), Some(Source::Deposits));
-    assert_eq!(bucket.withdraw(|| 0), Some(Source::Floor));
+    assert_eq!(bucket.withdraw(unread), Some(PermitSource::Deposits));
+    assert_eq!(bucket.withdraw(|| 0), Some(PermitSource::Floor));
 }
 
 #[test]
@@ -95,8 +95,8 @@ fn a_refund_can_be_had_again_and_stays_below_the_cap() {
     assert_eq!(bucket.deposited(), 10 * TOKEN, "capped");
 
     assert_eq!(drain(&bucket, 0), 11);
-    bucket.refund(Source::Floor);
-    assert_eq!(bucket.withdraw(|| 0), Some(Source::Floor));
+    bucket.refund(PermitSource::Floor);
+    assert_eq!(bucket.withdraw(|| 0), Some(PermitSource::Floor));
     assert_eq!(bucket.withdraw(|| 0), None);
 }
 
@@ -104,10 +104,10 @@ fn a_refund_can_be_had_again_and_stays_below_the_cap() {
 fn the_end_of_time_overflows_nothing() {
     let bucket = bucket(0.0, u32::MAX);
     bucket.deposit();
-    assert_eq!(bucket.withdraw(|| u64::MAX), Some(Source::Floor));
+    assert_eq!(bucket.withdraw(|| u64::MAX), Some(PermitSource::Floor));
     assert_eq!(bucket.deposited(), 0, "a ratio of zero deposits nothing");
-    bucket.refund(Source::Floor);
-    assert_eq!(bucket.withdraw(|| u64::MAX), Some(Source::Floor));
+    bucket.refund(PermitSource::Floor);
+    assert_eq!(bucket.withdraw(|| u64::MAX), Some(PermitSource::Floor));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loom::{sync::atomic::AtomicU64, thread};
 
-use super::super::bucket::{Bucket, Rates, Source, TOKEN};
+use super::super::bucket::{Bucket, PermitSource, Rates, TOKEN};
 
 type LoomBucket = Bucket<AtomicU64>;
 
@@ -21,7 +21,7 @@ fn spawn<R: 'static>(
     thread::spawn(move || work(&bucket))
 }
 
-fn withdraw(bucket: &LoomBucket) -> Option<Source> {
+fn withdraw(bucket: &LoomBucket) -> Option<PermitSource> {
     bucket.withdraw(|| 0)
 }
 
@@ -68,7 +68,7 @@ fn no_deposit_and_no_withdrawal_is_lost() {
             other.join().unwrap();
         }
 
-        assert_eq!(granted, Some(Source::Deposits));
+        assert_eq!(granted, Some(PermitSource::Deposits));
         assert_eq!(bucket.deposited(), 2 * TOKEN);
     });
 }

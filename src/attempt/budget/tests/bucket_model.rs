@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::super::bucket::{Bucket, Rates, Source};
+use super::super::bucket::{Bucket, PermitSource, Rates};
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
@@ -51,22 +51,22 @@ impl Model {
         self.floor = (self.floor + time).min(self.burst);
     }
 
-    fn withdraw(&mut self) -> Option<Source> {
+    fn withdraw(&mut self) -> Option<PermitSource> {
         if self.deposited >= 1_000 {
             self.deposited -= 1_000;
-            return Some(Source::Deposits);
+            return Some(PermitSource::Deposits);
         }
         if self.floor < self.interval {
             return None;
         }
         self.floor -= self.interval;
-        Some(Source::Floor)
+        Some(PermitSource::Floor)
     }
 
-    fn refund(&mut self, source: &Source) {
+    fn refund(&mut self, source: &PermitSource) {
         match source {
-            Source::Deposits => self.add(1_000),
-            Source::Floor => self.refill(self.interval),
+            PermitSource::Deposits => self.add(1_000),
+            PermitSource::Floor => self.refill(self.interval),
         }
     }
 }

@@ -117,7 +117,7 @@ fn bytes_that_are_no_text_announce_nothing() {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_bytes(b"\xff5S").unwrap();
         headers.insert(HeaderName::from_static(name), value);
-        assert_eq!(Announced::by(&headers), None);
+        assert_eq!(CallerLimits::by(&headers), None);
     }
 }
 
@@ -181,7 +181,7 @@ proptest! {
             for name in [NODE, PYTHON, GRPC] {
                 let mut headers = HeaderMap::new();
                 headers.insert(HeaderName::from_static(name), value.clone());
-                let limit = Announced::by(&headers).and_then(|read| read.until_the_head());
+                let limit = CallerLimits::by(&headers).and_then(|read| read.until_the_head());
                 prop_assert!(limit.is_none_or(|limit| (SHORTEST..=LONGEST).contains(&limit)));
             }
         }

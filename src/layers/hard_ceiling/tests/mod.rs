@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::caller_headers::Announced;
+use super::caller_headers::CallerLimits;
 
-fn by(pairs: &[(&'static str, &str)]) -> Option<Announced> {
+fn by(pairs: &[(&'static str, &str)]) -> Option<CallerLimits> {
     let mut headers = HeaderMap::new();
     for (name, value) in pairs {
         let value = HeaderValue::from_str(value).unwrap();
         headers.append(HeaderName::from_static(name), value);
     }
-    Announced::by(&headers)
+    CallerLimits::by(&headers)
 }
 
 const fn ms(millis: u64) -> Duration {

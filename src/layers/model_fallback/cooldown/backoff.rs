@@ -1,12 +1,12 @@
 use std::time::Duration;
 
-use crate::llm::failure::Cool;
+use crate::llm::failure::Cooldown;
 
 const MINUTE: Duration = Duration::from_secs(60);
 
 /// How long what failed is left alone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ladder {
+pub(crate) struct CooldownBackoff {
     /// For what mostly passes by itself: after the first failure in a row, the
     /// second, and every later one.
     pub(crate) short: [Duration; 3],
@@ -18,7 +18,7 @@ pub(crate) struct Ladder {
     pub(crate) most: Duration,
 }
 
-impl Ladder {
+impl CooldownBackoff {
     pub(crate) const fn new() -> Self {
         Self {
             short: [Duration::from_secs(30), MINUTE, Duration::from_secs(5 * 60)],
@@ -33,7 +33,7 @@ impl Ladder {
     /// request.
     pub(crate) fn window(
         &self,
-        cool: Cool,
+        cool: Cooldown,
         strikes: u32,
         asked: Option<Duration>,
     ) -> Option<Duration> {
@@ -42,14 +42,14 @@ impl Ladder {
             first.saturating_mul(times).min(self.most)
         };
         let window = match cool {
-            Cool::No => return None,
-            Cool::Short => {
+            Cooldown::No => return None,
+            Cooldown::Short => {
                 let [.., last] = self.short;
                 let step = usize::try_from(strikes).unwrap_or(usize::MAX);
                 self.short.get(step).copied().unwrap_or(last)
             }
-            Cool::Long => doubled(self.long),
-            Cool::Quota => doubled(self.quota),
+            Cooldown::Long => doubled(self.long),
+            Cooldown::Quota => doubled(self.quota),
         };
         Some(window.max(asked.unwrap_or_default().min(self.most)))
     }

@@ -10,9 +10,9 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    backoff::Ladder,
+    backoff::CooldownBackoff,
     keys::Keys,
-    windows::{Book, Probing, State},
+    windows::{CooldownProbe, CooldownState, CooldownWindows},
 };
 use crate::llm::failure::{Failure, FailureClass};
 
@@ -44,16 +44,16 @@ use crate::llm::failure::{Failure, FailureClass};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Cooldowns {
-    shared: Arc<Shared>,
-    ladder: Ladder,
-    probing: Probing,
+    shared: Arc<SharedCooldowns>,
+    ladder: CooldownBackoff,
+    probing: CooldownProbe,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCooldowns {
     opened: Instant,
     hasher: RandomState,
-    book: Mutex<Book>,
+    book: Mutex<CooldownWindows>,
     /// How many windows the book knows: mostly none, and then nobody need look.
     known: AtomicUsize,
 }
@@ -63,14 +63,14 @@ impl Cooldowns {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCooldowns {
                 opened: Instant::now(),
                 hasher: RandomState::new(),
                 book: Mutex::default(),
                 known: AtomicUsize::new(0),
             }),
-            ladder: Ladder::new(),
-            probing: Probing {
+            ladder: CooldownBackoff::new(),
+            probing: CooldownProbe {
                 every: Duration::from_secs(30),
                 margin: Duration::from_secs(120),
             },
@@ -111,7 +111,7 @@ impl Cooldowns {
     /// zero: never.
     #[must_use]
     pub const fn probe(mut self, every: Duration, margin: Duration) -> Self {
-        self.probing = Probing { every, margin };
+        self.probing = CooldownProbe { every, margin };
         self
     }
 
@@ -137,7 +137,7 @@ impl Cooldowns {
     }
 
     /// Whether a candidate may be asked.
-    pub(crate) fn state(&self, keys: &Keys) -> State {
+    pub(crate) fn state(&self, keys: &Keys) -> CooldownState {
         let now = self.now();
         self.book().state(keys, self.probing, now)
     }
@@ -148,10 +148,10 @@ impl Cooldowns {
         let now = self.now();
         let mut book = self.book();
         let state = book.state(keys, self.probing, now);
-        if state == State::Probe {
+        if state == CooldownState::Probe {
             book.probe(keys, now);
         }
-        !matches!(state, State::Cooling { .. })
+        !matches!(state, CooldownState::Cooling { .. })
     }
 
     pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
@@ -186,7 +186,7 @@ impl Cooldowns {
         self.shared.known.store(book.len(), Ordering::Release);
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
+    fn book(&self) -> MutexGuard<'_, CooldownWindows> {
         let book = self.shared.book.lock();
         book.unwrap_or_else(PoisonError::into_inner)
     }

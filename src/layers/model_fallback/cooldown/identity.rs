@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, request::Parts};
 
 use super::{
     handle::Cooldowns,
-    keys::{Key, Keys},
+    keys::{CooldownKey, Keys},
 };
 use crate::attempt::{ACCOUNT, ApiKey, Candidate, WITHIN_ACCOUNT};
 
@@ -12,12 +12,12 @@ use crate::attempt::{ACCOUNT, ApiKey, Candidate, WITHIN_ACCOUNT};
 #[derive(Clone, Debug)]
 pub(crate) struct Cooled {
     pub(crate) cooldowns: Cooldowns,
-    identities: Vec<Identity>,
+    identities: Vec<CooldownIdentity>,
 }
 
 /// What is known of a candidate before anybody asks for it, as digests.
 #[derive(Clone, Copy, Debug)]
-struct Identity {
+struct CooldownIdentity {
     model: u64,
     provider: u64,
     /// None if it is sent the caller's.
@@ -28,7 +28,9 @@ struct Identity {
 
 impl Cooled {
     pub(crate) fn new(cooldowns: Cooldowns, candidates: &[Arc<Candidate>]) -> Self {
-        let identities = candidates.iter().map(|it| Identity::of(it, &cooldowns));
+        let identities = candidates
+            .iter()
+            .map(|it| CooldownIdentity::of(it, &cooldowns));
         Self {
             identities: identities.collect(),
             cooldowns,
@@ -42,7 +44,7 @@ impl Cooled {
     }
 }
 
-impl Identity {
+impl CooldownIdentity {
     fn of(candidate: &Candidate, cooldowns: &Cooldowns) -> Self {
         let origin = candidate.base_url.as_ref().map(|url| url.origin());
         let host = candidate.base_url.as_ref().map(|url| url.authority());
@@ -78,7 +80,7 @@ impl Identity {
                 true,
             ),
         };
-        let key = |digest, is_callers| Key { digest, is_callers };
+        let key = |digest, is_callers| CooldownKey { digest, is_callers };
         Keys {
             model: key(self.model, false),
             model_of_account: key(cooldowns.digest((self.model, account)), is_callers),

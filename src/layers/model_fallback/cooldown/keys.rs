@@ -2,7 +2,7 @@ use crate::llm::failure::FailureClass;
 
 /// What can be left alone, as a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Key {
+pub(crate) struct CooldownKey {
     pub(crate) digest: u64,
     /// It is about a caller's account, of which there may be any number.
     pub(crate) is_callers: bool,
@@ -16,18 +16,18 @@ pub(crate) struct Key {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     /// The model at its upstream, whoever asks.
-    pub(crate) model: Key,
+    pub(crate) model: CooldownKey,
     /// The model, on one account.
-    pub(crate) model_of_account: Key,
+    pub(crate) model_of_account: CooldownKey,
     /// The account.
-    pub(crate) account: Key,
+    pub(crate) account: CooldownKey,
     /// The upstream's host.
-    pub(crate) provider: Key,
+    pub(crate) provider: CooldownKey,
 }
 
 impl Keys {
     /// What a failure of this class is about.
-    pub(super) const fn of(&self, class: FailureClass) -> Key {
+    pub(super) const fn of(&self, class: FailureClass) -> CooldownKey {
         match class {
             FailureClass::RateLimit | FailureClass::ModelGone => self.model_of_account,
             FailureClass::Quota | FailureClass::Auth => self.account,
@@ -36,7 +36,7 @@ impl Keys {
         }
     }
 
-    pub(super) const fn all(&self) -> [Key; 4] {
+    pub(super) const fn all(&self) -> [CooldownKey; 4] {
         [
             self.model,
             self.model_of_account,

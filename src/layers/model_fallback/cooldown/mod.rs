@@ -11,8 +11,8 @@ pub use self::handle::Cooldowns;
 
 #[cfg(test)]
 pub(crate) use self::{
-    backoff::Ladder,
-    keys::Key,
-    windows::{Book, Probing},
+    backoff::CooldownBackoff,
+    keys::CooldownKey,
+    windows::{CooldownProbe, CooldownWindows},
 };
-pub(crate) use self::{identity::Cooled, keys::Keys, watch::Watch, windows::State};
+pub(crate) use self::{identity::Cooled, keys::Keys, watch::CooldownWatch, windows::CooldownState};

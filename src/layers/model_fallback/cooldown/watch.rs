@@ -5,13 +5,13 @@ use crate::{attempt::Serving, llm::failure::FailureClass, run::TerminalReason};
 
 /// Waits for what a try comes to that serves a call.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct CooldownWatch {
     cooldowns: Cooldowns,
     keys: Keys,
     began: Duration,
 }
 
-impl Watch {
+impl CooldownWatch {
     /// The try that serves began so long ago.
     pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
         let began = cooldowns.now().saturating_sub(ago);
@@ -24,7 +24,7 @@ impl Watch {
     }
 }
 
-impl Serving for Watch {
+impl Serving for CooldownWatch {
     fn over(self: Box<Self>, reason: &TerminalReason) {
         let class = match reason {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),

@@ -1,8 +1,8 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::{
-    backoff::Ladder,
-    keys::{Key, Keys},
+    backoff::CooldownBackoff,
+    keys::{CooldownKey, Keys},
 };
 use crate::llm::failure::FailureClass;
 
@@ -12,12 +12,12 @@ const KEYS: usize = 256;
 /// What is left alone, and until when. It knows no clock: `now` is the time
 /// since it was made.
 #[derive(Debug, Default)]
-pub(crate) struct Book {
-    entries: HashMap<Key, Entry>,
+pub(crate) struct CooldownWindows {
+    entries: HashMap<CooldownKey, CooldownEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct CooldownEntry {
     class: FailureClass,
     /// How many windows there were in a row before this one.
     strikes: u32,
@@ -30,7 +30,7 @@ struct Entry {
 
 /// How one that is left alone is probed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Probing {
+pub(crate) struct CooldownProbe {
     /// The least time between two.
     pub(crate) every: Duration,
     /// How much of the window may be left.
@@ -39,7 +39,7 @@ pub(crate) struct Probing {
 
 /// Whether a candidate may be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum State {
+pub(crate) enum CooldownState {
     Open,
     /// It is left alone, but the window is about to end: one call may see
     /// whether it serves again.
@@ -51,7 +51,7 @@ pub(crate) enum State {
     },
 }
 
-impl Entry {
+impl CooldownEntry {
     /// When it is of no use any more: as long after its window as that was.
     const fn forgotten(&self) -> Duration {
         let window = self.until.saturating_sub(self.since);
@@ -59,7 +59,7 @@ impl Entry {
     }
 }
 
-impl Book {
+impl CooldownWindows {
     pub(crate) fn len(&self) -> usize {
         self.entries.len()
     }
@@ -70,7 +70,7 @@ impl Book {
         keys: &Keys,
         class: FailureClass,
         asked: Option<Duration>,
-        ladder: &Ladder,
+        ladder: &CooldownBackoff,
         now: Duration,
     ) {
         // A row that nobody has continued for as long as its window is over.
@@ -91,7 +91,7 @@ impl Book {
         if self.entries.len() >= KEYS && !self.entries.contains_key(&key) {
             self.forget_one();
         }
-        let entry = Entry {
+        let entry = CooldownEntry {
             class,
             strikes,
             since: now,
@@ -101,15 +101,20 @@ impl Book {
         self.entries.insert(key, entry);
     }
 
-    pub(crate) fn state(&self, keys: &Keys, probing: Probing, now: Duration) -> State {
-        let mut state = State::Open;
+    pub(crate) fn state(
+        &self,
+        keys: &Keys,
+        probing: CooldownProbe,
+        now: Duration,
+    ) -> CooldownState {
+        let mut state = CooldownState::Open;
         for entry in self.running(keys, now) {
             let (left, class) = (entry.until - now, entry.class);
             let probes = left <= probing.margin && now.saturating_sub(entry.asked) >= probing.every;
             state = match state {
-                State::Cooling { left: longer, .. } if longer >= left => state,
-                State::Open | State::Probe if probes => State::Probe,
-                _ => State::Cooling { left, class },
+                CooldownState::Cooling { left: longer, .. } if longer >= left => state,
+                CooldownState::Open | CooldownState::Probe if probes => CooldownState::Probe,
+                _ => CooldownState::Cooling { left, class },
             };
         }
         state
@@ -145,7 +150,7 @@ impl Book {
         }
     }
 
-    fn running(&self, keys: &Keys, now: Duration) -> impl Iterator<Item = &Entry> {
+    fn running(&self, keys: &Keys, now: Duration) -> impl Iterator<Item = &CooldownEntry> {
         let entries = keys.all().into_iter();
         let entries = entries.filter_map(|key| self.entries.get(&key));
         entries.filter(move |entry| entry.until > now)
@@ -155,7 +160,7 @@ impl Book {
     /// is known of the program's own.
     fn forget_one(&mut self) {
         let entries = self.entries.iter();
-        let worth = |(key, entry): &(&Key, &Entry)| (!key.is_callers, entry.until);
+        let worth = |(key, entry): &(&CooldownKey, &CooldownEntry)| (!key.is_callers, entry.until);
         if let Some(key) = entries.min_by_key(worth).map(|(key, _)| *key) {
             self.entries.remove(&key);
         }

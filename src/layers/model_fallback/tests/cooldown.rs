@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use super::super::cooldown::{Book, Key, Keys, Ladder, Probing, State};
+use super::super::cooldown::{
+    CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys,
+};
 use crate::llm::failure::FailureClass;
 
-const LADDER: Ladder = Ladder::new();
-const PROBING: Probing = Probing {
+const LADDER: CooldownBackoff = CooldownBackoff::new();
+const PROBING: CooldownProbe = CooldownProbe {
     every: secs(30),
     margin: secs(120),
 };
@@ -21,7 +23,7 @@ const fn hours(hours: u64) -> Duration {
 
 /// A candidate of its own.
 fn keys(number: u64) -> Keys {
-    let key = |offset| Key {
+    let key = |offset| CooldownKey {
         digest: 4 * number + offset,
         is_callers: false,
     };
@@ -44,7 +46,7 @@ fn of_caller(number: u64) -> Keys {
 /// How long it is left alone after each of so many failures in a row, each as
 /// soon as the window before it has ended.
 fn row(class: FailureClass, failures: usize) -> Vec<Duration> {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     let mut now = secs(1000);
     let windows = (0..failures).map(|_| {
         book.fail(&keys(1), class, None, &LADDER, now);
@@ -55,14 +57,14 @@ fn row(class: FailureClass, failures: usize) -> Vec<Duration> {
     windows.collect()
 }
 
-fn left(book: &Book, keys: &Keys, now: Duration) -> Duration {
+fn left(book: &CooldownWindows, keys: &Keys, now: Duration) -> Duration {
     match book.state(keys, NEVER, now) {
-        State::Cooling { left, .. } => left,
+        CooldownState::Cooling { left, .. } => left,
         _ => Duration::ZERO,
     }
 }
 
-const NEVER: Probing = Probing {
+const NEVER: CooldownProbe = CooldownProbe {
     every: secs(30),
     margin: Duration::ZERO,
 };
@@ -121,7 +123,7 @@ fn what_says_nothing_of_the_next_request_cools_nothing() {
 
 #[test]
 fn a_running_window_is_not_extended() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(0));
     for at in [1, 10, 29] {
         book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(at));
@@ -138,7 +140,7 @@ fn a_running_window_is_not_extended() {
 #[test]
 fn what_the_upstream_asks_for_is_the_least_within_a_day() {
     for (asked, window) in [(1, 30), (100, 100), (1_000_000, 86_400)] {
-        let mut book = Book::default();
+        let mut book = CooldownWindows::default();
         let asked = Some(secs(asked));
         book.fail(&keys(1), FailureClass::RateLimit, asked, &LADDER, secs(0));
         assert_eq!(left(&book, &keys(1), secs(0)), secs(window));
@@ -147,8 +149,8 @@ fn what_the_upstream_asks_for_is_the_least_within_a_day() {
 
 #[test]
 fn a_success_resets_the_row_and_a_beginning_of_one_the_window() {
-    let mut book = Book::default();
-    let fail = |book: &mut Book, at| {
+    let mut book = CooldownWindows::default();
+    let fail = |book: &mut CooldownWindows, at| {
         book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(at));
     };
     fail(&mut book, 0);
@@ -172,7 +174,7 @@ fn a_success_resets_the_row_and_a_beginning_of_one_the_window() {
 
 #[test]
 fn a_success_that_began_before_the_failure_says_nothing() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(10));
     book.lift(&keys(1), secs(9), secs(11));
     book.succeed(&keys(1), secs(9));
@@ -181,8 +183,8 @@ fn a_success_that_began_before_the_failure_says_nothing() {
 
 #[test]
 fn another_kind_of_failure_is_another_row() {
-    let mut book = Book::default();
-    let account = |book: &mut Book, class, at| {
+    let mut book = CooldownWindows::default();
+    let account = |book: &mut CooldownWindows, class, at| {
         book.fail(&keys(1), class, None, &LADDER, at);
         left(book, &keys(1), at)
     };
@@ -209,7 +211,7 @@ fn what_is_cooled_is_what_the_failure_is_about() {
         (FailureClass::Region, [true, true]),
         (FailureClass::Certificate, [true, true]),
     ] {
-        let mut book = Book::default();
+        let mut book = CooldownWindows::default();
         book.fail(&one, class, None, &LADDER, secs(0));
         assert!(!left(&book, &one, secs(1)).is_zero());
         let cooled = [&other, &elsewhere].map(|keys| !left(&book, keys, secs(1)).is_zero());
@@ -219,47 +221,50 @@ fn what_is_cooled_is_what_the_failure_is_about() {
 
 #[test]
 fn the_end_of_a_window_is_probed_once_in_half_a_minute() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     book.fail(&keys(1), FailureClass::Auth, None, &LADDER, secs(0));
     let mut probes = Vec::new();
     for at in 0..600 {
-        if book.state(&keys(1), PROBING, secs(at)) == State::Probe {
+        if book.state(&keys(1), PROBING, secs(at)) == CooldownState::Probe {
             book.probe(&keys(1), secs(at));
             probes.push(at);
         }
     }
     assert_eq!(probes, [480, 510, 540, 570]);
-    assert_eq!(book.state(&keys(1), PROBING, secs(600)), State::Open);
+    assert_eq!(
+        book.state(&keys(1), PROBING, secs(600)),
+        CooldownState::Open
+    );
 }
 
 #[test]
 fn a_short_window_is_not_probed_at_once() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     let server = FailureClass::Server;
     book.fail(&keys(1), server, None, &LADDER, secs(0));
     for at in 0..30 {
         let left = secs(30 - at);
         let class = server;
         let state = book.state(&keys(1), PROBING, secs(at));
-        assert_eq!(state, State::Cooling { left, class });
+        assert_eq!(state, CooldownState::Cooling { left, class });
     }
 }
 
 #[test]
 fn who_is_cooled_twice_is_probed_when_both_allow_it() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(0));
     book.fail(&keys(1), FailureClass::Auth, None, &LADDER, secs(0));
     let (left, class) = (secs(580), FailureClass::Auth);
     let state = book.state(&keys(1), PROBING, secs(20));
-    assert_eq!(state, State::Cooling { left, class });
+    assert_eq!(state, CooldownState::Cooling { left, class });
     let state = book.state(&keys(1), PROBING, secs(480));
-    assert_eq!(state, State::Probe);
+    assert_eq!(state, CooldownState::Probe);
 }
 
 #[test]
 fn a_flood_of_callers_is_bounded_and_leaves_what_is_known_of_the_programs_own() {
-    let mut book = Book::default();
+    let mut book = CooldownWindows::default();
     book.fail(&keys(0), FailureClass::Server, None, &LADDER, secs(0));
     for caller in 1..10_000 {
         book.fail(

@@ -6,17 +6,21 @@ mod wire;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri};
 
-use super::request::Original;
+use super::request::OriginalRequest;
 use crate::{attempt::Candidate, body::ReplayBody};
 
 const BODY: &str = r#"{"model":"asked","messages":[]}"#;
 
 /// A chat request with these headers.
-fn chat(headers: &[(&'static str, &'static str)]) -> Original {
+fn chat(headers: &[(&'static str, &'static str)]) -> OriginalRequest {
     post("/v1/chat/completions", headers, BODY)
 }
 
-fn post(path: &str, headers: &[(&'static str, &'static str)], body: &'static str) -> Original {
+fn post(
+    path: &str,
+    headers: &[(&'static str, &'static str)],
+    body: &'static str,
+) -> OriginalRequest {
     let mut request = Request::post(path).body(ReplayBody::from(body)).unwrap();
     for (name, value) in headers {
         let (name, value) = (
@@ -25,7 +29,7 @@ fn post(path: &str, headers: &[(&'static str, &'static str)], body: &'static str
         );
         request.headers_mut().append(name, value);
     }
-    Original::read(request).unwrap()
+    OriginalRequest::read(request).unwrap()
 }
 
 /// With an upstream of its own.
@@ -35,7 +39,7 @@ fn elsewhere() -> Candidate {
 }
 
 /// The headers of an attempt at `candidate`.
-fn sent(candidate: &Candidate, original: &Original) -> HeaderMap {
+fn sent(candidate: &Candidate, original: &OriginalRequest) -> HeaderMap {
     let id = HeaderValue::from_static("r-1");
     let request = candidate.request(&mut original.clone(), Some(id)).unwrap();
     request.into_parts().0.headers

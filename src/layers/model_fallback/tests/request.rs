@@ -1,14 +1,14 @@
 use bytes::Bytes;
 use http::{Method, Request, Version};
 
-use super::{super::request::Original, BODY, bytes, chat, elsewhere, post};
+use super::{super::request::OriginalRequest, BODY, bytes, chat, elsewhere, post};
 use crate::{attempt::Candidate, body::ReplayBody, error::InvalidRequest};
 
 #[derive(Clone, Debug, PartialEq)]
-struct Kept(u8);
+struct RequestTemplate(u8);
 
 fn refused(request: Request<impl Into<ReplayBody>>) -> InvalidRequest {
-    Original::read(request.map(Into::into)).unwrap_err()
+    OriginalRequest::read(request.map(Into::into)).unwrap_err()
 }
 
 #[test]
@@ -60,12 +60,12 @@ fn extensions_go_along_and_the_callers_protocol_does_not() {
         .body(ReplayBody::from(BODY))
         .unwrap();
     *request.version_mut() = Version::HTTP_2;
-    request.extensions_mut().insert(Kept(7));
-    let original = Original::read(request).unwrap();
+    request.extensions_mut().insert(RequestTemplate(7));
+    let original = OriginalRequest::read(request).unwrap();
 
     let request = elsewhere().request(&mut original.clone(), None).unwrap();
 
-    assert_eq!(request.extensions().get(), Some(&Kept(7)));
+    assert_eq!(request.extensions().get(), Some(&RequestTemplate(7)));
     assert_eq!(request.version(), Version::HTTP_11);
 }
 
@@ -74,7 +74,7 @@ fn nothing_is_spliced_into_no_body() {
     let request = Request::get("/v1/models")
         .body(ReplayBody::default())
         .unwrap();
-    let original = Original::read(request).unwrap();
+    let original = OriginalRequest::read(request).unwrap();
     assert!(original.patchable() && original.prompt().is_none());
     let request = Candidate::new("served")
         .request(&mut original.clone(), None)
@@ -112,7 +112,8 @@ fn what_is_neither_is_refused() {
 #[test]
 fn what_was_spliced_further_out_is_spliced_again() {
     let body = Candidate::new("outer").patch(&Bytes::from(BODY)).unwrap();
-    let original = Original::read(Request::post("/v1/responses").body(body).unwrap()).unwrap();
+    let original =
+        OriginalRequest::read(Request::post("/v1/responses").body(body).unwrap()).unwrap();
     let request = Candidate::new("inner")
         .request(&mut original.clone(), None)
         .unwrap();

@@ -3,7 +3,7 @@ use bytes::Bytes;
 use super::super::{
     digest::{canonical as arguments, digest},
     item::Called,
-    response::Answer,
+    response::AnswerReader,
 };
 
 const CHAT: &str = concat!(
@@ -54,7 +54,7 @@ fn expected() -> Vec<Called> {
     vec![call("a", "read", r#"{"path":1}"#), call("b", "list", "{}")]
 }
 
-fn read(mut answer: Answer, body: &str, chunk: usize) -> Vec<Called> {
+fn read(mut answer: AnswerReader, body: &str, chunk: usize) -> Vec<Called> {
     for part in body.as_bytes().chunks(chunk) {
         answer.push(&Bytes::copy_from_slice(part));
     }
@@ -65,7 +65,7 @@ fn read(mut answer: Answer, body: &str, chunk: usize) -> Vec<Called> {
 fn a_stream_says_its_calls_at_any_chunking() {
     for stream in [CHAT, RESPONSES, ANTHROPIC] {
         for chunk in [1, 2, 3, 7, 64, 1000, 10_000] {
-            let calls = read(Answer::events(), stream, chunk);
+            let calls = read(AnswerReader::events(), stream, chunk);
             assert_eq!(calls, expected(), "{chunk} of {stream:.60}");
         }
     }
@@ -75,7 +75,7 @@ fn a_stream_says_its_calls_at_any_chunking() {
 fn a_document_says_its_calls_at_any_chunking() {
     for document in DOCUMENTS {
         for chunk in [1, 5, 10_000] {
-            let calls = read(Answer::document(), document, chunk);
+            let calls = read(AnswerReader::document(), document, chunk);
             assert_eq!(calls, expected(), "{chunk} of {document:.60}");
         }
     }
@@ -91,7 +91,7 @@ fn arguments_that_are_too_long_leave_their_call_to_the_next_request() {
     let long = "x".repeat(40_000);
     let stream = part(0, &long) + &part(0, &long) + &part(1, "{}");
 
-    let calls = read(Answer::events(), &stream, 4096);
+    let calls = read(AnswerReader::events(), &stream, 4096);
 
     assert_eq!(calls.len(), 1);
     assert_eq!(calls[0].id, Some(digest(&b"1"[..])));
@@ -102,19 +102,19 @@ fn no_more_calls_are_kept_than_a_model_makes() {
     let blocks: String = (0..1000)
         .map(|index| format!("data: {{\"type\":\"content_block_start\",\"index\":{index},\"content_block\":{{\"type\":\"tool_use\",\"id\":\"{index}\",\"name\":\"f\",\"input\":{{}}}}}}\n\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"))
         .collect();
-    assert_eq!(read(Answer::events(), &blocks, 4096).len(), 128);
+    assert_eq!(read(AnswerReader::events(), &blocks, 4096).len(), 128);
 
     let chunks: String = (0..1000)
         .map(|index| format!("data: {{\"choices\":[{{\"delta\":{{\"tool_calls\":[{{\"index\":{index},\"function\":{{\"name\":\"f\"}}}}]}}}}]}}\n\n"))
         .collect();
-    assert_eq!(read(Answer::events(), &chunks, 4096).len(), 128);
+    assert_eq!(read(AnswerReader::events(), &chunks, 4096).len(), 128);
 
     let name = "f".repeat(2000);
     let item = format!(
         "data: {{\"type\":\"response.output_item.done\",\"item\":{{\"type\":\"function_call\",\"call_id\":\"a\",\"name\":\"{name}\"}}}}\n\n"
     );
-    assert!(read(Answer::events(), &item, 4096).is_empty());
+    assert!(read(AnswerReader::events(), &item, 4096).is_empty());
 
     let whole = format!(r#"{{"output":[],"pad":"{}"}}"#, "x".repeat(1024 * 1024));
-    assert!(read(Answer::document(), &whole, 4096).is_empty());
+    assert!(read(AnswerReader::document(), &whole, 4096).is_empty());
 }

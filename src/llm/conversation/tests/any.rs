@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::super::{request::History, response::Answer};
+use super::super::{request::History, response::AnswerReader};
 use crate::llm::dialect::Dialect;
 
 /// JSON that looks like a conversation, with anything in its places.
@@ -110,7 +110,7 @@ proptest! {
             .iter()
             .flat_map(|data| [&b"data: "[..], data, b"\n\n"].concat())
             .collect();
-        for kind in [Answer::events, Answer::document] {
+        for kind in [AnswerReader::events, AnswerReader::document] {
             let (mut whole, mut parts) = (kind(), kind());
             whole.push(&Bytes::from(stream.clone()));
             for part in stream.chunks(chunk) {

@@ -43,7 +43,7 @@ fn each_dialect_says_its_calls_and_results_in_order() {
 #[test]
 fn equal_arguments_are_equal_in_every_dialect() {
     let first = |body| match read(body).events.remove(1) {
-        super::super::item::Event::Call(call) => call.arguments,
+        super::super::item::ConversationEvent::Call(call) => call.arguments,
         other => panic!("{other:?}"),
     };
 

@@ -6,7 +6,7 @@ mod linear;
 
 use std::collections::VecDeque;
 
-use super::{digest::digest, item::Event, request::History};
+use super::{digest::digest, item::ConversationEvent, request::History};
 use crate::llm::dialect::Dialect;
 
 /// What is said in a body, in words: calls as `name(id)`, results as `=id`.
@@ -23,14 +23,14 @@ fn words(history: &History<'_>) -> Vec<String> {
             .find(|it| Some(digest(it.as_bytes())) == *id);
         found.unwrap_or(if id.is_some() { "?" } else { "-" })
     };
-    let event = |event: &Event<'_>| match event {
-        Event::Call(call) => {
+    let event = |event: &ConversationEvent<'_>| match event {
+        ConversationEvent::Call(call) => {
             let name = String::from_utf8_lossy(&call.name);
             format!("{name}({})", known(&call.id))
         }
-        Event::Result { id, .. } => format!("={}", known(id)),
-        Event::Said => "said".to_owned(),
-        Event::Answered => "answered".to_owned(),
+        ConversationEvent::Result { id, .. } => format!("={}", known(id)),
+        ConversationEvent::Said => "said".to_owned(),
+        ConversationEvent::Answered => "answered".to_owned(),
     };
     history.events.iter().map(event).collect()
 }

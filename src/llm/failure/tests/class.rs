@@ -11,31 +11,46 @@ use super::super::{
         RequestLimit, RequestTimeout, Server, Silence, TooLarge, Transport,
     },
     failure::Failure,
-    retry_advice::{Cool, Other, Same},
+    retry_advice::{Cooldown, RetrySame, TryOther},
 };
 
-const TABLE: [(FailureClass, Same, Other, Cool); 21] = [
-    (Silence, Same::Once, Other::Yes, Cool::Short),
-    (Deadline, Same::No, Other::Yes, Cool::No),
-    (Transport, Same::Yes, Other::Yes, Cool::Short),
-    (Certificate, Same::No, Other::Yes, Cool::Long),
-    (Redirect, Same::No, Other::Yes, Cool::Long),
-    (RequestTimeout, Same::Yes, Other::Yes, Cool::No),
-    (Conflict, Same::Yes, Other::No, Cool::No),
-    (RateLimit, Same::Yes, Other::Yes, Cool::Short),
-    (RequestLimit, Same::No, Other::Yes, Cool::No),
-    (Overloaded, Same::Slowly, Other::Yes, Cool::Short),
-    (NotReady, Same::Slowly, Other::Yes, Cool::Short),
-    (Server, Same::Yes, Other::Yes, Cool::Short),
-    (ModelFault, Same::Yes, Other::Yes, Cool::No),
-    (Quota, Same::No, Other::Credential, Cool::Quota),
-    (Auth, Same::No, Other::Credential, Cool::Long),
-    (ModelGone, Same::No, Other::Yes, Cool::Long),
-    (Region, Same::No, Other::Provider, Cool::Long),
-    (ContextOverflow, Same::No, Other::LargerWindow, Cool::No),
-    (TooLarge, Same::No, Other::IfAllowed, Cool::No),
-    (ContentFilter, Same::No, Other::IfAllowed, Cool::No),
-    (Caller, Same::No, Other::IfAllowed, Cool::No),
+const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 21] = [
+    (Silence, RetrySame::Once, TryOther::Yes, Cooldown::Short),
+    (Deadline, RetrySame::No, TryOther::Yes, Cooldown::No),
+    (Transport, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+    (Certificate, RetrySame::No, TryOther::Yes, Cooldown::Long),
+    (Redirect, RetrySame::No, TryOther::Yes, Cooldown::Long),
+    (RequestTimeout, RetrySame::Yes, TryOther::Yes, Cooldown::No),
+    (Conflict, RetrySame::Yes, TryOther::No, Cooldown::No),
+    (RateLimit, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+    (RequestLimit, RetrySame::No, TryOther::Yes, Cooldown::No),
+    (
+        Overloaded,
+        RetrySame::Slowly,
+        TryOther::Yes,
+        Cooldown::Short,
+    ),
+    (NotReady, RetrySame::Slowly, TryOther::Yes, Cooldown::Short),
+    (Server, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+    (ModelFault, RetrySame::Yes, TryOther::Yes, Cooldown::No),
+    (Quota, RetrySame::No, TryOther::Credential, Cooldown::Quota),
+    (Auth, RetrySame::No, TryOther::Credential, Cooldown::Long),
+    (ModelGone, RetrySame::No, TryOther::Yes, Cooldown::Long),
+    (Region, RetrySame::No, TryOther::Provider, Cooldown::Long),
+    (
+        ContextOverflow,
+        RetrySame::No,
+        TryOther::LargerWindow,
+        Cooldown::No,
+    ),
+    (TooLarge, RetrySame::No, TryOther::IfAllowed, Cooldown::No),
+    (
+        ContentFilter,
+        RetrySame::No,
+        TryOther::IfAllowed,
+        Cooldown::No,
+    ),
+    (Caller, RetrySame::No, TryOther::IfAllowed, Cooldown::No),
 ];
 
 #[test]
@@ -65,7 +80,7 @@ fn an_upstream_may_forbid_another_try_but_not_allow_one() {
         let mut failure = Failure::new(class);
         for (should_retry, is_allowed) in [(None, true), (Some(true), true), (Some(false), false)] {
             failure.should_retry = should_retry;
-            let expected = is_allowed && same != Same::No;
+            let expected = is_allowed && same != RetrySame::No;
             let case = format!("{class}, {should_retry:?}");
             assert_eq!(failure.is_worth_repeating(), expected, "{case}");
         }

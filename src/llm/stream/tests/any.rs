@@ -1,5 +1,5 @@
 use super::{
-    super::reader::{Finish, Judge},
+    super::reader::{Finish, StreamReader},
     judged,
 };
 use crate::llm::dialect::Dialect;
@@ -66,7 +66,7 @@ fn the_event_that_decides_is_judged() {
 
 #[test]
 fn undecided_is_never_truncated() {
-    assert_eq!(Judge::new(Dialect::Any).finish(), Finish::Unknown);
+    assert_eq!(StreamReader::new(Dialect::Any).finish(), Finish::Unknown);
     let judge = judged(Dialect::Any, &[r#"{"hello":1}"#]);
     assert_eq!(
         (judge.finish(), judge.progressed()),
@@ -86,7 +86,7 @@ fn an_undecided_error_is_an_error() {
         (Dialect::Any, Finish::Failed)
     );
     assert_eq!(judge.failure().expect("a failure").code, "c");
-    let mut judge = Judge::new(Dialect::Any);
+    let mut judge = StreamReader::new(Dialect::Any);
     assert!(judge.push(b"event: error\ndata: x\n\n").ended);
     assert_eq!(
         (judge.dialect(), judge.finish()),

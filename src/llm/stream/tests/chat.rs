@@ -1,5 +1,5 @@
 use super::{
-    super::reader::{Finish, Judge},
+    super::reader::{Finish, StreamReader},
     judged,
 };
 use crate::llm::{
@@ -17,7 +17,7 @@ fn delta(delta: &str) -> EventKind {
     ))
 }
 
-fn chat(events: &[&str]) -> Judge {
+fn chat(events: &[&str]) -> StreamReader {
     judged(Dialect::OpenAiChat, events)
 }
 
@@ -137,7 +137,7 @@ fn no_error_is_no_error() {
 
 #[test]
 fn an_event_named_error_is_an_error() {
-    let mut judge = Judge::new(Dialect::OpenAiChat);
+    let mut judge = StreamReader::new(Dialect::OpenAiChat);
     assert!(judge.push(b"event: error\ndata: oh no\n\n").ended);
     assert_eq!(judge.error(), Some(27 - 1));
     assert_eq!(judge.failure().unwrap().message, "oh no");

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::super::reader::{Finish, Judge};
+use super::super::reader::{Finish, StreamReader};
 use crate::llm::{
     dialect::{Dialect, Truncated},
     dialect::{error_body, error_event},
@@ -78,7 +78,7 @@ fn a_response_that_has_no_name_does_not_fail() {
 #[test]
 fn every_judge_takes_the_frame_for_a_failure() {
     for dialect in ALL {
-        let mut judge = Judge::new(dialect);
+        let mut judge = StreamReader::new(dialect);
         judge.push(&error_event(dialect, &INFO));
         assert_eq!(judge.finish(), Finish::Failed);
         let failure = judge.failure().unwrap();
@@ -106,7 +106,7 @@ fn bodies_have_the_dialects_shape() {
 
 #[test]
 fn done_completes_a_chat() {
-    let mut judge = Judge::new(Dialect::OpenAiChat);
+    let mut judge = StreamReader::new(Dialect::OpenAiChat);
     judge.push(DONE);
     assert_eq!(judge.finish(), Finish::Complete);
 }

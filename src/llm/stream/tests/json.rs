@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
-    super::reader::{Finish, Judge},
+    super::reader::{Finish, StreamReader},
     kind,
     reference::{self, Outcome},
 };
@@ -396,7 +396,7 @@ proptest! {
         for dialect in DIALECTS {
             let _ = scanned(dialect, "", &data);
         }
-        let mut judge = Judge::new(Dialect::Any);
+        let mut judge = StreamReader::new(Dialect::Any);
         judge.push(&data);
         let mut splitter = Splitter::new();
         splitter.push(&data, |_| {});
@@ -494,6 +494,6 @@ fn mismatched_brackets_are_malformed() {
 fn the_largest_event_is_read() {
     let text = "x".repeat(MAX_EVENT - 100);
     let data = format!(r#"{{"choices":[{{"delta":{{"content":"{text}"}}}}]}}"#);
-    let mut judge = Judge::new(Dialect::OpenAiChat);
+    let mut judge = StreamReader::new(Dialect::OpenAiChat);
     assert!(judge.push(format!("data: {data}\n\n").as_bytes()).content);
 }

@@ -9,7 +9,7 @@ mod responses;
 mod splitter;
 mod streams;
 
-use super::reader::Judge;
+use super::reader::StreamReader;
 use crate::llm::{
     dialect::{Dialect, StreamState},
     sse::{Event, EventKind, EventVerdict, Splitter},
@@ -27,8 +27,8 @@ fn kind(dialect: Dialect, name: &str, data: &str) -> EventKind {
 }
 
 /// A judge that was fed these events' data.
-fn judged(dialect: Dialect, events: &[&str]) -> Judge {
-    let mut judge = Judge::new(dialect);
+fn judged(dialect: Dialect, events: &[&str]) -> StreamReader {
+    let mut judge = StreamReader::new(dialect);
     for data in events {
         judge.push(format!("data: {data}\n\n").as_bytes());
     }

@@ -1,5 +1,5 @@
 use super::{
-    super::reader::{Finish, Judge},
+    super::reader::{Finish, StreamReader},
     judged, verdict,
 };
 use crate::llm::{
@@ -191,7 +191,7 @@ fn an_oversized_terminator_counts() {
 #[test]
 fn without_a_terminator_it_is_truncated() {
     assert_eq!(
-        Judge::new(Dialect::OpenAiResponses).finish(),
+        StreamReader::new(Dialect::OpenAiResponses).finish(),
         Finish::Truncated
     );
     let judge = judged(
@@ -202,7 +202,7 @@ fn without_a_terminator_it_is_truncated() {
 }
 
 fn named(events: &str) -> Option<(String, u64)> {
-    let mut judge = Judge::new(Dialect::OpenAiResponses);
+    let mut judge = StreamReader::new(Dialect::OpenAiResponses);
     // Byte by byte, as it must not depend on how they come.
     for byte in events.as_bytes() {
         judge.push(std::slice::from_ref(byte));

@@ -3,7 +3,7 @@
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
-    super::reader::{Finish, Judge},
+    super::reader::{Finish, StreamReader},
     Owned, split,
 };
 use crate::llm::{
@@ -13,7 +13,7 @@ use crate::llm::{
 
 /// Everything that can be asked of a judge.
 #[derive(Debug, PartialEq)]
-struct Marks {
+struct StreamMarks {
     offsets: [Option<u64>; 4],
     counts: [u64; 5],
     dialect: Dialect,
@@ -23,8 +23,8 @@ struct Marks {
     finish: Finish,
 }
 
-fn marks(judge: &Judge) -> Marks {
-    Marks {
+fn marks(judge: &StreamReader) -> StreamMarks {
+    StreamMarks {
         offsets: [
             judge.commit(),
             judge.text(),
@@ -181,14 +181,14 @@ fn empty_deltas_neither_commit_nor_are_progress_at_any_chunking() {
         let whole = format!("{empties}data: {filled}\n\n{empties}");
         let content = (empties.len() + format!("data: {filled}\n\n").len()) as u64;
         for size in [1, 2, 3, 7, 16, 61, 256, whole.len()] {
-            let mut judge = Judge::new(dialect);
+            let mut judge = StreamReader::new(dialect);
             for chunk in chunks(empties.as_bytes(), &[size]) {
                 let seen = judge.push(chunk);
                 assert!(!seen.content && !seen.progress, "{empty} by {size}");
             }
             assert_eq!((judge.commit(), judge.progressed()), (None, 0));
 
-            let mut judge = Judge::new(dialect);
+            let mut judge = StreamReader::new(dialect);
             for chunk in chunks(whole.as_bytes(), &[size]) {
                 judge.push(chunk);
             }
@@ -227,7 +227,7 @@ proptest! {
             Dialect::Any, Dialect::OpenAiChat, Dialect::OpenAiResponses, Dialect::Anthropic,
         ][..]),
     ) {
-        let (mut whole, mut parts) = (Judge::new(dialect), Judge::new(dialect));
+        let (mut whole, mut parts) = (StreamReader::new(dialect), StreamReader::new(dialect));
         let at_once = whole.push(&stream);
         let mut seen = at_once;
         (seen.content, seen.progress, seen.ended) = (false, false, false);

@@ -5,7 +5,7 @@ use tokio::time::advance;
 use super::{Known, Model, SESSIONS};
 use crate::{
     registry::{RunRegistry, owner::Owner},
-    run::{Notice, RunEvent, RunEvents, TerminalReason},
+    run::{RunEvent, RunEvents, RunNotice, TerminalReason},
 };
 
 const REASONS: [TerminalReason; 4] = [
@@ -88,7 +88,7 @@ impl Model {
                     reason, snapshot, ..
                 } => ended.push((snapshot.run.to_string(), snapshot.generation, reason)),
                 RunEvent::Notice {
-                    notice: Notice::Opened,
+                    notice: RunNotice::Opened,
                     ..
                 } => opened += 1,
                 other => panic!("{other:?}"),

@@ -16,12 +16,12 @@ const SEQUENCES: u64 = 300;
 const STEPS: usize = 40;
 const SESSIONS: [&str; 2] = ["s", "t"];
 
-type Name = (usize, RunId);
+type RunName = (usize, RunId);
 
 /// A run, and what is to be known of it.
 struct Known {
     run: Run,
-    name: Name,
+    name: RunName,
     session: Option<usize>,
     generation: u64,
     idle: Duration,
@@ -40,7 +40,7 @@ struct Model {
     owners: [Owner; 3],
     /// In the order of opening.
     all: Vec<Known>,
-    by_name: HashMap<Name, usize>,
+    by_name: HashMap<RunName, usize>,
     random: Rng,
     now: Instant,
 }
@@ -57,7 +57,7 @@ impl Model {
         }
     }
 
-    fn any_name(&mut self) -> Name {
+    fn any_name(&mut self) -> RunName {
         let made_up = self.random.u8(..) < 40;
         if let (true, Some(known)) = (made_up, self.random.choice(&self.all)) {
             return known.name.clone();
@@ -83,13 +83,13 @@ impl Model {
     }
 
     /// The run of this name, for one more time.
-    fn hit(&mut self, name: &Name) -> Option<usize> {
+    fn hit(&mut self, name: &RunName) -> Option<usize> {
         let n = *self.by_name.get(name)?;
         self.all[n].expires = self.now + RunRegistry::REMEMBERED;
         Some(n)
     }
 
-    fn opened(&mut self, run: Run, name: Name, session: Option<usize>, idle: Duration) -> usize {
+    fn opened(&mut self, run: Run, name: RunName, session: Option<usize>, idle: Duration) -> usize {
         let before = self.by_name.get(&name).map(|n| self.all[*n].generation);
         self.by_name.insert(name.clone(), self.all.len());
         self.all.push(Known {

@@ -2,13 +2,13 @@ use std::sync::Arc;
 
 use super::{
     limits::LoopLimits,
-    pattern::{Found, LoopPattern, LoopVerdict},
-    warnings::{Seen, Warnings},
+    pattern::{LoopFinding, LoopPattern, LoopVerdict},
+    warnings::{SeenLoop, Warnings},
 };
 
 /// What a row amounts to, by the limits that were set.
 #[derive(Debug, Default)]
-pub(super) struct Judge {
+pub(super) struct LoopDetector {
     /// Limits that end the run.
     limits: Option<LoopLimits>,
     /// Limits that end nothing.
@@ -18,17 +18,17 @@ pub(super) struct Judge {
 
 /// What was done several times, and how often.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row<'a> {
+pub(super) struct ActionRow<'a> {
     pub(super) pattern: LoopPattern,
     /// The call that was last.
     pub(super) call: u64,
     pub(super) tool: &'a Arc<str>,
-    pub(super) seen: Seen,
+    pub(super) seen: SeenLoop,
     /// Told as another pattern, which says more.
     pub(super) is_told: bool,
 }
 
-impl Judge {
+impl LoopDetector {
     /// Keeps the smaller of each limit. Answers whether that changed one.
     pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> bool {
         let place = match ends {
@@ -45,8 +45,8 @@ impl Judge {
     }
 
     /// Tells what there is to say of a row.
-    pub(super) fn judge(&mut self, row: Row<'_>, mut tell: impl FnMut(Found)) {
-        let Row { pattern, seen, .. } = row;
+    pub(super) fn judge(&mut self, row: ActionRow<'_>, mut tell: impl FnMut(LoopFinding)) {
+        let ActionRow { pattern, seen, .. } = row;
         let reached = |limits: Option<LoopLimits>| {
             let stop = limits.and_then(|limits| pattern.stop(&limits));
             stop.is_some_and(|stop| seen.count >= stop)
@@ -57,7 +57,7 @@ impl Judge {
             LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
         };
         let mut find = |verdict, times| {
-            tell(Found {
+            tell(LoopFinding {
                 pattern,
                 verdict,
                 tool: Arc::clone(row.tool),

@@ -36,41 +36,41 @@ pub(crate) use self::{limits::LoopLimits, recent_calls::Action, state::Effect};
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use self::state::State;
+use self::state::LoopState;
 
 /// The actions of a run. Bounded, whatever requests say.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
-    pub(in crate::run) memory: Mutex<Memory>,
+    pub(in crate::run) memory: Mutex<LoopMemory>,
     /// What the run ended for, in words.
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 
 /// What is known of them: many ended runs are remembered, and need it no more.
 #[derive(Debug, Default)]
-pub(in crate::run) enum Memory {
+pub(in crate::run) enum LoopMemory {
     #[default]
     Empty,
-    Kept(Box<State>),
+    Kept(Box<LoopState>),
     Over,
 }
 
 impl Actions {
     /// Nothing if the run is over.
-    pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut State) -> R) -> R {
+    pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut LoopState) -> R) -> R {
         let mut memory = self.lock();
-        if let Memory::Empty = *memory {
-            *memory = Memory::Kept(Box::default());
+        if let LoopMemory::Empty = *memory {
+            *memory = LoopMemory::Kept(Box::default());
         }
         match &mut *memory {
-            Memory::Kept(state) => f(state),
-            Memory::Empty | Memory::Over => R::default(),
+            LoopMemory::Kept(state) => f(state),
+            LoopMemory::Empty | LoopMemory::Over => R::default(),
         }
     }
 
     /// The run is over: nothing is looked for in what it did any more.
     pub(in crate::run) fn forget(&self) {
-        let forgotten = std::mem::replace(&mut *self.lock(), Memory::Over);
+        let forgotten = std::mem::replace(&mut *self.lock(), LoopMemory::Over);
         drop(forgotten);
     }
 
@@ -78,7 +78,7 @@ impl Actions {
         self.cause.get().cloned()
     }
 
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, Memory> {
+    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, LoopMemory> {
         self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -88,9 +88,9 @@ impl Actions {
     /// How much is kept; none after the end.
     pub(in crate::run) fn kept(&self) -> Option<usize> {
         match &*self.lock() {
-            Memory::Empty => Some(0),
-            Memory::Kept(state) => Some(state.sizes().iter().sum()),
-            Memory::Over => None,
+            LoopMemory::Empty => Some(0),
+            LoopMemory::Kept(state) => Some(state.sizes().iter().sum()),
+            LoopMemory::Over => None,
         }
     }
 }

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use crate::run::report::Notice;
+use crate::run::report::RunNotice;
 
 /// In which circle a run goes.
 #[non_exhaustive]
@@ -32,7 +32,7 @@ pub enum LoopVerdict {
 
 /// A run goes in a circle.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::run) struct Found {
+pub(in crate::run) struct LoopFinding {
     pub(in crate::run) pattern: LoopPattern,
     pub(in crate::run) verdict: LoopVerdict,
     pub(in crate::run) tool: Arc<str>,
@@ -40,7 +40,7 @@ pub(in crate::run) struct Found {
 }
 
 /// For people, after "it".
-impl fmt::Display for Found {
+impl fmt::Display for LoopFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tool, times, .. } = self;
         match self.pattern {
@@ -68,8 +68,8 @@ impl fmt::Display for Found {
     }
 }
 
-impl From<Found> for Notice {
-    fn from(found: Found) -> Self {
+impl From<LoopFinding> for RunNotice {
+    fn from(found: LoopFinding) -> Self {
         Self::Loop {
             pattern: found.pattern,
             verdict: found.verdict,

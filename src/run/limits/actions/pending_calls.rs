@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, sync::Arc};
 
-use crate::llm::{Called, Event, ToolCall, digest};
+use crate::llm::{Called, ConversationEvent, ToolCall, digest};
 
 /// How many calls may wait for their results.
 const OPEN: usize = 128;
@@ -15,15 +15,15 @@ const NAME: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     /// Calls of the history without a result.
-    open: VecDeque<Waiting>,
+    open: VecDeque<PendingCall>,
     /// Calls that an answer made, and no history has repeated.
-    expected: VecDeque<Waiting>,
+    expected: VecDeque<PendingCall>,
     ids: VecDeque<u64>,
 }
 
 /// A call whose result is not there yet.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingCall {
     id: Option<u64>,
     pub(super) name: Arc<str>,
     /// Equal for the same tool with the same arguments.
@@ -35,12 +35,12 @@ impl Calls {
     pub(super) fn expect(&mut self, calls: Vec<Called>) {
         for call in calls.into_iter().filter(|call| call.id.is_some()) {
             self.expected.retain(|known| known.id != call.id);
-            bounded(&mut self.expected, OPEN, Waiting::new(&call));
+            bounded(&mut self.expected, OPEN, PendingCall::new(&call));
         }
     }
 
     /// The history shows this call, which is new.
-    pub(super) fn show(&mut self, waiting: Waiting) {
+    pub(super) fn show(&mut self, waiting: PendingCall) {
         if let Some(id) = waiting.id {
             self.expected.retain(|known| known.id != Some(id));
             self.know(id);
@@ -49,8 +49,8 @@ impl Calls {
     }
 
     /// The call that a result with this id is of, if one waits for it.
-    pub(super) fn answer(&mut self, id: Option<u64>) -> Option<Waiting> {
-        let of = |calls: &mut VecDeque<Waiting>| {
+    pub(super) fn answer(&mut self, id: Option<u64>) -> Option<PendingCall> {
+        let of = |calls: &mut VecDeque<PendingCall>| {
             let place = calls.iter().position(|call| call.id == id)?;
             calls.remove(place)
         };
@@ -67,9 +67,9 @@ impl Calls {
     }
 
     /// Whether the event is a call that was seen before.
-    pub(super) fn knows(&self, event: &Event<'_>) -> bool {
+    pub(super) fn knows(&self, event: &ConversationEvent<'_>) -> bool {
         match event {
-            Event::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
+            ConversationEvent::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
             _ => false,
         }
     }
@@ -94,7 +94,7 @@ impl Calls {
     }
 }
 
-impl Waiting {
+impl PendingCall {
     pub(super) fn new(call: &ToolCall<'_>) -> Self {
         let name = String::from_utf8_lossy(&call.name);
         let readable = |c: char| if c.is_control() { '\u{fffd}' } else { c };

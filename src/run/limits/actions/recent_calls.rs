@@ -18,13 +18,13 @@ pub(crate) struct Action {
 
 /// The last actions, the oldest first.
 #[derive(Debug, Default)]
-pub(in crate::run) struct Window {
+pub(in crate::run) struct RecentCalls {
     actions: VecDeque<Action>,
     /// Whether each of the last calls was of a tool that there is.
     known: VecDeque<bool>,
 }
 
-impl Window {
+impl RecentCalls {
     pub(in crate::run) fn push(&mut self, action: Action, size: usize) {
         self.actions.push_back(action);
         while self.actions.len() > size {

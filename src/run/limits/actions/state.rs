@@ -1,23 +1,23 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    judge::{Judge, Row},
+    judge::{ActionRow, LoopDetector},
     limits::LoopLimits,
-    pattern::{Found, LoopPattern, LoopVerdict},
-    pending_calls::{Calls, Waiting},
-    recent_calls::{Action, Window},
+    pattern::{LoopFinding, LoopPattern, LoopVerdict},
+    pending_calls::{Calls, PendingCall},
+    recent_calls::{Action, RecentCalls},
     tools::Tools,
-    warnings::Seen,
+    warnings::SeenLoop,
 };
-use crate::llm::{Called, Event, History, Place, ToolCall};
+use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall};
 
 /// What a run did, as far as it is remembered.
 #[derive(Debug, Default)]
-pub(in crate::run) struct State {
-    judge: Judge,
-    window: Window,
+pub(in crate::run) struct LoopState {
+    judge: LoopDetector,
+    window: RecentCalls,
     calls: Calls,
-    places: VecDeque<Place>,
+    places: VecDeque<HistoryPlace>,
     tools: Tools,
     /// The last that was said is an answer without calls.
     answered: bool,
@@ -54,10 +54,10 @@ pub(crate) enum Effect {
     Acted(u64),
     /// The user began another turn.
     Turned,
-    Found(Found),
+    Found(LoopFinding),
 }
 
-impl State {
+impl LoopState {
     /// Smaller limits hold for what was done before, too: a layer further out may
     /// have read the request already.
     pub(in crate::run) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
@@ -68,7 +68,7 @@ impl State {
         effects
     }
 
-    pub(in crate::run) const fn places(&self) -> &VecDeque<Place> {
+    pub(in crate::run) const fn places(&self) -> &VecDeque<HistoryPlace> {
         &self.places
     }
 
@@ -90,18 +90,20 @@ impl State {
         let mut answered = begin.answered;
         for (at, event) in events.iter().enumerate() {
             match event {
-                Event::Call(call) if at >= begin.at => {
+                ConversationEvent::Call(call) if at >= begin.at => {
                     self.called(call, begin.appended, &mut effects);
                 }
-                Event::Result { id, result } if at >= begin.at || id.is_some() => {
+                ConversationEvent::Result { id, result } if at >= begin.at || id.is_some() => {
                     self.answered(*id, *result, &mut effects);
                 }
-                Event::Said if answered && begin.turn.is_some_and(|turn| at >= turn) => {
+                ConversationEvent::Said
+                    if answered && begin.turn.is_some_and(|turn| at >= turn) =>
+                {
                     self.begin_anew(&mut effects);
                 }
                 _ => {}
             }
-            answered = *event == Event::Answered;
+            answered = *event == ConversationEvent::Answered;
             let ends = |effect: &Effect| matches!(effect, Effect::Found(found) if found.verdict == LoopVerdict::Stopped);
             if effects.last().is_some_and(ends) {
                 break;
@@ -116,7 +118,7 @@ impl State {
     }
 
     /// Where what is new begins.
-    fn beginning(&self, history: &History<'_>, events: &[Event<'_>]) -> Beginning {
+    fn beginning(&self, history: &History<'_>, events: &[ConversationEvent<'_>]) -> Beginning {
         if history.from.is_some() && history.from.as_ref() == self.places.back() {
             return Beginning {
                 at: 0,
@@ -125,7 +127,7 @@ impl State {
                 answered: self.answered,
             };
         }
-        let said = |event: &Event<'_>| *event == Event::Said;
+        let said = |event: &ConversationEvent<'_>| *event == ConversationEvent::Said;
         let known = events.iter().rposition(|event| self.calls.knows(event));
         let last = match history.continues {
             true => known,
@@ -134,8 +136,9 @@ impl State {
         let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
         // The answer that it continues is not in it: it called nothing, if nothing is
         // waited for, and no result is brought.
-        let continues =
-            history.continues && self.calls.is_empty() && !events.iter().any(Event::is_of_tools);
+        let continues = history.continues
+            && self.calls.is_empty()
+            && !events.iter().any(ConversationEvent::is_of_tools);
         // Of a history that has nothing in common with the last one nobody knows
         // whose turns it shows.
         let follows = known.is_some() || history.from.is_some() || continues;
@@ -149,21 +152,21 @@ impl State {
 
     /// The user has answered what the model said: what it does next is for that.
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
-        self.window = Window::default();
+        self.window = RecentCalls::default();
         self.judge.begin_anew();
         effects.push(Effect::Turned);
     }
 
     fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
-        let waiting = Waiting::new(call);
+        let waiting = PendingCall::new(call);
         let known = !appended || self.tools.may_hold(&call.name);
         let unknown = self.window.called(known, self.judge.size());
         if !known {
-            let row = Row {
+            let row = ActionRow {
                 pattern: LoopPattern::UnknownTool,
                 call: waiting.call,
                 tool: &waiting.name,
-                seen: Seen {
+                seen: SeenLoop {
                     count: unknown,
                     again: true,
                 },
@@ -212,11 +215,11 @@ impl State {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
-            let row = Row {
+            let row = ActionRow {
                 pattern,
                 call,
                 tool: &name,
-                seen: Seen {
+                seen: SeenLoop {
                     count,
                     again: news != News::Limits,
                 },
@@ -230,7 +233,7 @@ impl State {
 }
 
 #[cfg(test)]
-impl State {
+impl LoopState {
     /// How much is kept of each kind.
     pub(in crate::run) fn sizes(&self) -> [usize; 5] {
         let [open, expected, ids] = self.calls.sizes();

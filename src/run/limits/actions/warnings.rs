@@ -29,7 +29,7 @@ struct Warned {
 
 /// A loop was looked at.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen {
+pub(super) struct SeenLoop {
     /// How often it is in the window.
     pub(super) count: u32,
     /// It came back once more since it was looked at last.
@@ -43,7 +43,7 @@ impl Warnings {
         &mut self,
         pattern: LoopPattern,
         subject: u64,
-        seen: Seen,
+        seen: SeenLoop,
         every: u32,
     ) -> Option<u32> {
         let of = (pattern, subject);

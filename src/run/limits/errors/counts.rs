@@ -17,7 +17,7 @@ pub(super) const KEYS: usize = 64;
 /// assert_eq!(counts.count(failed(1002)), ErrorAllowance::KeySpent);
 /// ```
 #[derive(Debug)]
-pub struct ErrorCounts(Mutex<Counted>);
+pub struct ErrorCounts(Mutex<ErrorRows>);
 
 /// What a count amounts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +36,7 @@ pub enum ErrorAllowance {
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct ErrorRows {
     per_key: Option<u32>,
     per_run: Option<u32>,
     in_a_row: Option<u32>,
@@ -54,10 +54,10 @@ impl ErrorCounts {
     /// limit.
     #[must_use]
     pub fn new(per_key: Option<u32>, per_run: Option<u32>) -> Self {
-        Self(Mutex::new(Counted {
+        Self(Mutex::new(ErrorRows {
             per_key,
             per_run,
-            ..Counted::default()
+            ..ErrorRows::default()
         }))
     }
 
@@ -101,7 +101,7 @@ impl ErrorCounts {
     /// What was counted as attempts has reached the harness. Answers whether that
     /// is one too many in a row.
     pub(crate) fn reached(&self) -> bool {
-        self.with(Counted::add_to_row)
+        self.with(ErrorRows::add_to_row)
     }
 
     /// How many were counted in all.
@@ -109,12 +109,12 @@ impl ErrorCounts {
         self.with(|counted| counted.all)
     }
 
-    fn with<R>(&self, f: impl FnOnce(&mut Counted) -> R) -> R {
+    fn with<R>(&self, f: impl FnOnce(&mut ErrorRows) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Counted {
+impl ErrorRows {
     fn add(&mut self, key: ErrorKey) -> ErrorAllowance {
         self.all = self.all.saturating_add(1);
         let of_key = self.of_key(key);

@@ -14,7 +14,7 @@ const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 /// What a run did last, and how often in a row. Bytes and heartbeats of the wire
 /// do not count here: they say that it is alive.
 #[derive(Debug, Default)]
-pub(crate) struct Standstill(Mutex<Streak>);
+pub(crate) struct RepeatDetector(Mutex<Streak>);
 
 #[derive(Debug, Default)]
 pub(in crate::run) struct Streak {
@@ -33,7 +33,7 @@ pub(in crate::run) struct Streak {
 
 /// What a repetition amounts to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum Repetition {
     /// It moves.
     Moving,
     /// It looks stuck, from now or from before.
@@ -48,9 +48,9 @@ pub(crate) enum Standing {
     },
 }
 
-impl Standstill {
+impl RepeatDetector {
     /// One of those was done once more. Equal digests are the same.
-    pub(crate) fn repeat(&self, action: u64) -> Standing {
+    pub(crate) fn repeat(&self, action: u64) -> Repetition {
         self.with(|streak| {
             if streak.last.replace(action) != Some(action) {
                 streak.begin();
@@ -63,7 +63,7 @@ impl Standstill {
     }
 
     /// The program said that one more round began.
-    pub(crate) fn beat(&self) -> Standing {
+    pub(crate) fn beat(&self) -> Repetition {
         self.with(|streak| {
             streak.beats = streak.beats.saturating_add(1);
             streak.standing(true)
@@ -80,15 +80,15 @@ impl Standstill {
     }
 
     /// How it stands.
-    pub(crate) fn standing(&self) -> Standing {
+    pub(crate) fn standing(&self) -> Repetition {
         self.with(|streak| streak.standing(false))
     }
 
     /// Which row of the same it stands in; none if it moves.
     pub(crate) fn row(&self) -> Option<u64> {
         self.with(|streak| match streak.standing(false) {
-            Standing::Stuck { .. } => Some(streak.row),
-            Standing::Moving => None,
+            Repetition::Stuck { .. } => Some(streak.row),
+            Repetition::Moving => None,
         })
     }
 
@@ -112,18 +112,18 @@ impl Streak {
         self.next = 0;
     }
 
-    pub(in crate::run) fn standing(&mut self, repeated: bool) -> Standing {
+    pub(in crate::run) fn standing(&mut self, repeated: bool) -> Repetition {
         // What ends of it looks stuck at the latest then.
         let limit = self.ends_at.map_or(REPEATS, |end| end.min(REPEATS)).get();
         let repeats = self.repeats.max(self.beats);
         if repeats < limit {
-            return Standing::Moving;
+            return Repetition::Moving;
         }
         let now = repeated && repeats >= self.next;
         if now {
             self.next = repeats.saturating_add(limit);
         }
-        Standing::Stuck {
+        Repetition::Stuck {
             repeats,
             now,
             ends: self.ends_at.is_some_and(|end| repeats >= end.get()),

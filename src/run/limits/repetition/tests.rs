@@ -1,15 +1,15 @@
 use std::num::NonZeroU32;
 
 use super::{
-    Standing::{self, Moving},
-    Standstill,
+    RepeatDetector,
+    Repetition::{self, Moving},
 };
 
 const A: u64 = 1;
 const B: u64 = 2;
 
-const fn stuck(repeats: u32, now: bool) -> Standing {
-    Standing::Stuck {
+const fn stuck(repeats: u32, now: bool) -> Repetition {
+    Repetition::Stuck {
         repeats,
         now,
         ends: false,
@@ -21,14 +21,14 @@ fn limit(repeats: u32) -> NonZeroU32 {
 }
 
 /// Does each in turn, and answers how it stood after the last.
-fn after(standstill: &Standstill, actions: impl IntoIterator<Item = u64>) -> Standing {
+fn after(standstill: &RepeatDetector, actions: impl IntoIterator<Item = u64>) -> Repetition {
     let stood = actions.into_iter().map(|action| standstill.repeat(action));
     stood.last().unwrap()
 }
 
 #[test]
 fn the_fifth_of_equal_actions_is_the_one() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
 
     assert_eq!(after(&standstill, [A; 4]), Moving);
     assert_eq!(standstill.repeat(A), stuck(5, true));
@@ -37,9 +37,9 @@ fn the_fifth_of_equal_actions_is_the_one() {
 
 #[test]
 fn it_is_told_once_and_again_after_as_many_more() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
     let told: Vec<_> = (1..=16)
-        .filter(|_| matches!(standstill.repeat(A), Standing::Stuck { now: true, .. }))
+        .filter(|_| matches!(standstill.repeat(A), Repetition::Stuck { now: true, .. }))
         .collect();
 
     assert_eq!(told, [5, 10, 15]);
@@ -47,7 +47,7 @@ fn it_is_told_once_and_again_after_as_many_more() {
 
 #[test]
 fn another_action_begins_another_row() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
 
     assert_eq!(after(&standstill, [A, A, A, A, B, A, A, A, A]), Moving);
     assert_eq!(after(&standstill, [A]), stuck(5, true));
@@ -57,12 +57,12 @@ fn another_action_begins_another_row() {
 
 #[test]
 fn two_that_take_turns_are_not_the_same() {
-    assert_eq!(after(&Standstill::default(), [A, B].repeat(50)), Moving);
+    assert_eq!(after(&RepeatDetector::default(), [A, B].repeat(50)), Moving);
 }
 
 #[test]
 fn progress_begins_another_row() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
     after(&standstill, [A; 5]);
 
     standstill.moved();
@@ -74,7 +74,7 @@ fn progress_begins_another_row() {
 
 #[test]
 fn rounds_count_where_no_action_is_seen_and_nowhere_else() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
     for action in 0..20 {
         assert_eq!(standstill.beat(), Moving);
         assert_eq!(standstill.repeat(action), Moving);
@@ -88,9 +88,9 @@ fn rounds_count_where_no_action_is_seen_and_nowhere_else() {
 
 #[test]
 fn it_ends_at_its_limit_and_looks_stuck_long_before() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
     standstill.end_at(limit(12));
-    let ended = |repeats, now| Standing::Stuck {
+    let ended = |repeats, now| Repetition::Stuck {
         repeats,
         now,
         ends: true,
@@ -105,13 +105,13 @@ fn it_ends_at_its_limit_and_looks_stuck_long_before() {
 
 #[test]
 fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
-    let standstill = Standstill::default();
+    let standstill = RepeatDetector::default();
     after(&standstill, [A; 4]);
 
     standstill.end_at(limit(3));
     standstill.end_at(limit(9));
 
-    let ended = Standing::Stuck {
+    let ended = Repetition::Stuck {
         repeats: 4,
         now: false,
         ends: true,
@@ -121,6 +121,6 @@ fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
     assert_eq!(after(&standstill, [A; 2]), Moving);
     assert!(matches!(
         standstill.repeat(A),
-        Standing::Stuck { ends: true, .. }
+        Repetition::Stuck { ends: true, .. }
     ));
 }

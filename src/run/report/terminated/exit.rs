@@ -47,15 +47,15 @@ impl Terminated {
 impl Termination for Terminated {
     fn report(self) -> ExitCode {
         // Nobody may be there to read it; that changes nothing.
-        let _ = writeln!(io::stderr(), "{}", Line(&self));
+        let _ = writeln!(io::stderr(), "{}", ExitLine(&self));
         ExitCode::from(self.exit_code())
     }
 }
 
 /// On one line, whatever a tool was called.
-struct Line<'a>(&'a Terminated);
+struct ExitLine<'a>(&'a Terminated);
 
-impl fmt::Display for Line<'_> {
+impl fmt::Display for ExitLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = format!("{}: {}", self.0.reason, self.0.message());
         f.write_str(&text.replace(char::is_control, " "))

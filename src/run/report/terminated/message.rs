@@ -1,7 +1,7 @@
 use std::{fmt, time::Duration};
 
 use super::Terminated;
-use crate::run::{kinds::NodeKind, reason::TerminalReason, tree::Measure};
+use crate::run::{kinds::NodeKind, reason::TerminalReason, tree::LimitKind};
 
 /// What a person reads when something was cut: which limit, how long it ran,
 /// what it did last, what to try next.
@@ -15,14 +15,14 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
     let lasted = Span(end.elapsed);
     let name = end.reason.as_str();
     match end.measure {
-        Measure::OpenRuns(runs) => {
+        LimitKind::OpenRuns(runs) => {
             return write!(
                 f,
                 "The {subject} was refused: its caller has {runs} open runs, as many as it may \
                  ({name}). End one of them, or wait until one has ended."
             );
         }
-        Measure::TurnsPerHour(turns) => {
+        LimitKind::TurnsPerHour(turns) => {
             return write!(
                 f,
                 "The {subject} was refused: its caller has had {turns} turns within an hour, as \
@@ -33,16 +33,18 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
     }
     write!(f, "The {subject} was stopped after {lasted}: ")?;
     match (&end.reason, end.limit.map(Span)) {
-        (TerminalReason::StepTimeout, Some(limit)) if end.measure == Measure::Lifeless => {
+        (TerminalReason::StepTimeout, Some(limit)) if end.measure == LimitKind::Lifeless => {
             write!(
                 f,
                 "its heartbeats stopped, for {limit} nothing came ({name})"
             )?;
         }
-        (TerminalReason::StepTimeout, Some(silent)) if end.measure == Measure::Unhealthy => write!(
-            f,
-            "nothing came for {silent}, and the upstream failed its health probes ({name})"
-        )?,
+        (TerminalReason::StepTimeout, Some(silent)) if end.measure == LimitKind::Unhealthy => {
+            write!(
+                f,
+                "nothing came for {silent}, and the upstream failed its health probes ({name})"
+            )?
+        }
         (TerminalReason::StepTimeout, Some(limit)) => {
             write!(f, "nothing happened for {limit} ({name})")?;
         }
@@ -50,10 +52,10 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
             write!(f, "it reached its time limit of {limit} ({name})")?;
         }
         (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
-            Measure::Announced => {
+            LimitKind::Announced => {
                 write!(f, "its caller's own deadline of {limit} passed ({name})")?
             }
-            Measure::Unheard => write!(
+            LimitKind::Unheard => write!(
                 f,
                 "nothing came for {limit}, the longest its caller waits ({name})"
             )?,
@@ -74,8 +76,8 @@ pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::R
         None => f.write_str(". Last step: unknown")?,
     }
     let advice = match end.measure {
-        Measure::Unhealthy => "Restart the upstream, then retry",
-        Measure::Announced | Measure::Unheard => {
+        LimitKind::Unhealthy => "Restart the upstream, then retry",
+        LimitKind::Announced | LimitKind::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }
         _ => advice(&end.reason),

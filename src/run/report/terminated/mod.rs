@@ -13,9 +13,9 @@ use crate::{
         id::RunId,
         kinds::NodeKind,
         reason::TerminalReason,
-        state::Info,
+        state::NodeState,
         step::Step,
-        tree::{Measure, Node},
+        tree::{LimitKind, Node},
     },
 };
 
@@ -42,7 +42,7 @@ pub struct Terminated {
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
-    pub(in crate::run) measure: Measure,
+    pub(in crate::run) measure: LimitKind,
     /// What it did to be ended, in words after "it".
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
@@ -75,7 +75,7 @@ impl Terminated {
     #[must_use]
     pub const fn at_turn(&self) -> Option<u32> {
         match self.measure {
-            Measure::Turns(turns) => Some(turns),
+            LimitKind::Turns(turns) => Some(turns),
             _ => None,
         }
     }
@@ -100,7 +100,7 @@ impl Terminated {
 }
 
 impl Terminated {
-    pub(in crate::run) fn of(node: &Node<Info>) -> Self {
+    pub(in crate::run) fn of(node: &Node<NodeState>) -> Self {
         let end = node.nearest_end();
         let origin = end.map_or_else(|| node.number(), |end| end.origin);
         let mut path = std::iter::once(node).chain(node.ancestors());
@@ -119,7 +119,7 @@ impl Terminated {
                 Some(end) => end.measure,
                 None => node
                     .closing_for()
-                    .map_or(Measure::Set, |limit| limit.measure),
+                    .map_or(LimitKind::Set, |limit| limit.measure),
             },
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
@@ -143,7 +143,7 @@ impl Terminated {
 }
 
 /// What the run did, if that was what it ended for.
-fn cause(node: &Node<Info>, reason: &TerminalReason) -> Option<Arc<str>> {
+fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
     }
@@ -151,7 +151,7 @@ fn cause(node: &Node<Info>, reason: &TerminalReason) -> Option<Arc<str>> {
 }
 
 /// What a node that is not over is refused for.
-fn unended(node: &Node<Info>) -> TerminalReason {
+fn unended(node: &Node<NodeState>) -> TerminalReason {
     // What it will end as, at the latest.
     let closing = node.closing().cloned();
     closing.unwrap_or(TerminalReason::Aborted)

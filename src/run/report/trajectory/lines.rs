@@ -8,12 +8,12 @@ use std::{
 
 /// A writer that is given whole lines, one after the other.
 pub(in crate::run) struct Lines<W: ?Sized> {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<QueuedLines>,
     writer: Mutex<W>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct QueuedLines {
     lines: VecDeque<Vec<u8>>,
     /// Who is in the writer now.
     writing: Option<ThreadId>,
@@ -54,7 +54,7 @@ impl<W: Write + ?Sized> Lines<W> {
         line
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
+    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
         // Nothing that may panic runs under the lock.
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -16,7 +16,7 @@ use crate::run::{
     id::RunId,
     kinds::NodeKind,
     reason::{ReasonClass, TerminalReason},
-    state::Info,
+    state::NodeState,
     tree::{End, Node},
 };
 
@@ -59,7 +59,7 @@ pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
 /// What all kinds of lines begin with.
 #[derive(serde::Serialize)]
-struct Event<'a, T> {
+struct TrajectoryRecord<'a, T> {
     r#type: &'static str,
     kind: &'static str,
     reason: &'a TerminalReason,
@@ -78,7 +78,7 @@ struct Terminate {
 }
 
 #[derive(serde::Serialize)]
-struct Refused<'a> {
+struct RefusedRecord<'a> {
     name: &'a str,
     run: RunId,
     session: Option<Arc<str>>,
@@ -108,7 +108,7 @@ fn line<T: serde::Serialize>(
     reason: &TerminalReason,
     rest: T,
 ) -> Option<Vec<u8>> {
-    let event = Event {
+    let event = TrajectoryRecord {
         r#type: "event",
         kind,
         reason,
@@ -146,7 +146,7 @@ impl Run {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
         let one_more = |refusals| (refusals < REFUSALS).then_some(refusals + 1);
         if refusals.fetch_update(stored, failed, one_more).is_ok() {
-            let refused = Refused {
+            let refused = RefusedRecord {
                 name,
                 run: run.run_id(),
                 session: run.session(),
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-impl Node<Info> {
+impl Node<NodeState> {
     /// The run has ended: answers what writes that down, if it was a limit of its own.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {

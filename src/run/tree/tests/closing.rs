@@ -11,7 +11,7 @@ use std::{
 use super::{
     super::{
         deadlines::Clock,
-        end::{Measure, Passed},
+        end::{LimitHit, LimitKind},
     },
     *,
 };
@@ -162,7 +162,7 @@ fn whoever_waits_at_or_below_it_is_called() {
     {
         node.wait(key, &tree.journal.waker(waker), false);
     }
-    let heard = attempt.heard();
+    let heard = attempt.epoch();
 
     call.close(&GONE, ms(100), ms(1));
 
@@ -170,7 +170,7 @@ fn whoever_waits_at_or_below_it_is_called() {
     woken.sort_unstable();
     assert_eq!(woken, [0, 1]);
     assert_ne!(
-        attempt.heard(),
+        attempt.epoch(),
         heard,
         "who registers now learns that it came late"
     );
@@ -245,9 +245,9 @@ fn it_ends_for_what_it_was_closed_for_first() {
     assert_eq!(reason(&tree.root), None);
 }
 
-const CAP: Passed = Passed {
+const CAP: LimitHit = LimitHit {
     limit: None,
-    measure: Measure::Turns(3),
+    measure: LimitKind::Turns(3),
 };
 
 /// A run that reached its cap, held open for its last call.
@@ -286,7 +286,7 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     call.leave(ms(4));
     let end = tree.root.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::TurnCap);
-    assert_eq!((end.limit, end.measure), (None, Measure::Turns(3)));
+    assert_eq!((end.limit, end.measure), (None, LimitKind::Turns(3)));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn the_last_call_ends_with_the_limit_of_the_closing() {
         (tree.root.number(), TerminalReason::TurnCap),
         "the run's end"
     );
-    assert_eq!(end.measure, Measure::Turns(3));
+    assert_eq!(end.measure, LimitKind::Turns(3));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 use super::{
     super::{
         deadlines::Clock,
-        end::{Measure, Passed},
+        end::{LimitHit, LimitKind},
     },
     journal::Entry,
     *,
@@ -14,9 +14,9 @@ fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
         .end(TerminalReason::Shutdown, None, ms(1))
         .unwrap();
 
-    let late = Passed {
+    let late = LimitHit {
         limit: Some(ms(2)),
-        measure: Measure::Set,
+        measure: LimitKind::Set,
     };
     let loser = tree.root.end(TerminalReason::Aborted, Some(late), ms(2));
     let settled = tree.root.settle(TerminalReason::Completed, ms(3));

@@ -8,7 +8,7 @@ use std::{
 
 use super::super::{
     end::End,
-    latch::{Hook, Later},
+    latch::{EndHook, PendingWakes},
     node::Node,
 };
 
@@ -92,8 +92,8 @@ impl Journal {
     }
 }
 
-impl Hook for Log {
-    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later<Self>) {
+impl EndHook for Log {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut PendingWakes<Self>) {
         let own = node.own_end().map(|own| own.origin);
         assert_eq!(own, Some(end.origin), "told before its end was stored");
         assert_eq!(node.payload.id, self.id, "told of another node's end");

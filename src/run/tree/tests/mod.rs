@@ -31,7 +31,7 @@ use super::{
     },
     deadlines::{Nanos, nanos},
     end::End,
-    idle_window::{TaskId, Window},
+    idle_window::{IdleWindow, TaskId},
     node::Node,
 };
 
@@ -81,19 +81,19 @@ impl Sapling {
     }
 }
 
-fn window(node: &Node<Log>, resets_on: ResetOn) -> Arc<Window> {
-    let window = Arc::new(Window::new(resets_on));
+fn window(node: &Node<Log>, resets_on: ResetOn) -> Arc<IdleWindow> {
+    let window = Arc::new(IdleWindow::new(resets_on));
     node.add_window(&window);
     window
 }
 
-fn callers_window(node: &Node<Log>) -> Arc<Window> {
-    let window = Arc::new(Window::callers());
+fn callers_window(node: &Node<Log>) -> Arc<IdleWindow> {
+    let window = Arc::new(IdleWindow::callers());
     node.add_window(&window);
     window
 }
 
-fn run(window: &Window, since: Duration, length: Duration, task: TaskId) {
+fn run(window: &IdleWindow, since: Duration, length: Duration, task: TaskId) {
     window.run(nanos(since), nanos(length), task);
 }
 

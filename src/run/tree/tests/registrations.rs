@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    super::idle_window::{TaskId, Window},
+    super::idle_window::{IdleWindow, TaskId},
     compare::Compared,
     event::{TASKS, WAKERS},
     model::{Calls, Quiet, Wait},
@@ -23,7 +23,11 @@ impl Tree {
         self.handles.push(Some(node));
     }
 
-    pub(super) fn window(&mut self, choice: u8, task: u8) -> Option<(&mut Quiet, &Window, TaskId)> {
+    pub(super) fn window(
+        &mut self,
+        choice: u8,
+        task: u8,
+    ) -> Option<(&mut Quiet, &IdleWindow, TaskId)> {
         let slot = slot(&self.model.windows, choice)?;
         let spec = self.model.windows[slot].as_mut()?;
         let task = usize::from(task % TASKS);

@@ -1,5 +1,5 @@
 use super::{
-    super::{deadlines::Clock, end::Measure},
+    super::{deadlines::Clock, end::LimitKind},
     *,
 };
 
@@ -104,10 +104,10 @@ fn on_one_node_ceiling_then_step_then_callers_deadline() {
 #[test]
 fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins() {
     let cases = [
-        (30, 40, 40, Measure::Set),
-        (40, 30, 40, Measure::Announced),
-        (40, 40, 30, Measure::Unheard),
-        (30, 30, 30, Measure::Set),
+        (30, 40, 40, LimitKind::Set),
+        (40, 30, 40, LimitKind::Announced),
+        (40, 40, 30, LimitKind::Unheard),
+        (30, 30, 30, LimitKind::Set),
     ];
     for ours in [
         None,
@@ -132,7 +132,7 @@ fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins()
             let end = tree.root.check(ms(50), task).unwrap_err();
 
             match &ours {
-                Some(reason) => assert_eq!((&end.reason, end.measure), (reason, Measure::Set)),
+                Some(reason) => assert_eq!((&end.reason, end.measure), (reason, LimitKind::Set)),
                 None => {
                     assert_eq!(end.reason, TerminalReason::CallerDeadline);
                     assert_eq!((end.limit, end.measure), (Some(ms(30)), measure));

@@ -3,14 +3,14 @@ use std::task::Waker;
 use tokio::time::Instant;
 
 use super::*;
-use crate::run::{handle::Run, idle_timer::Silence, state::Info};
+use crate::run::{handle::Run, idle_timer::IdleTimer, state::NodeState};
 
 const LENGTH: Duration = ms(100);
 
 /// A wrapper's silence on a node, and the two tasks that may poll it.
 struct Quiet {
-    node: Arc<Node<Info>>,
-    silence: Silence,
+    node: Arc<Node<NodeState>>,
+    silence: IdleTimer,
     wakers: [Waker; 2],
 }
 
@@ -18,8 +18,8 @@ impl Quiet {
     fn new(resets_on: ResetOn) -> Self {
         let journal = Arc::new(Journal::default());
         Self {
-            node: Node::root(NodeKind::Run, 0, Info::new(Instant::now(), 0)),
-            silence: Silence::new(resets_on, LENGTH),
+            node: Node::root(NodeKind::Run, 0, NodeState::new(Instant::now(), 0)),
+            silence: IdleTimer::new(resets_on, LENGTH),
             wakers: [0, 1].map(|id| journal.waker(id)),
         }
     }
@@ -238,7 +238,7 @@ fn a_closed_one_is_forgotten_by_the_node_and_starts_afresh() {
 async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
-    let mut silence = Silence::new(ResetOn::Content, LENGTH);
+    let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
     silence.wait(node, run.now(), task);
 
     tokio::time::advance(ms(40)).await;
@@ -255,7 +255,7 @@ async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
 async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
-    let mut silence = Silence::new(ResetOn::Content, LENGTH);
+    let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
     silence.wait(node, run.now(), task);
 
     let _pause = run.pause();

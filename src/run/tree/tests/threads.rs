@@ -8,7 +8,7 @@ use std::{
 use super::{
     super::{
         deadlines::Clock,
-        latch::{Hook, Later},
+        latch::{EndHook, PendingWakes},
     },
     *,
 };
@@ -18,8 +18,8 @@ const ROUNDS: usize = 3_000;
 #[derive(Default)]
 struct Told(AtomicUsize);
 
-impl Hook for Told {
-    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut Later<Self>) {
+impl EndHook for Told {
+    fn ended(&self, node: &Node<Self>, end: &End, _later: &mut PendingWakes<Self>) {
         assert_eq!(node.own_end().map(|own| own.origin), Some(end.origin));
         self.0.fetch_add(1, Ordering::Relaxed);
     }

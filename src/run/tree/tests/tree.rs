@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     super::{
-        idle_window::{TaskId, Window},
+        idle_window::{IdleWindow, TaskId},
         node::Node,
     },
     callers_window,
@@ -29,7 +29,7 @@ pub(super) struct Tree {
     pub(super) model: Model,
     pub(super) handles: Vec<Option<Arc<Node<Log>>>>,
     pub(super) nodes: Vec<Weak<Node<Log>>>,
-    pub(super) windows: Vec<Arc<Window>>,
+    pub(super) windows: Vec<Arc<IdleWindow>>,
     pub(super) waits: Vec<Option<usize>>,
     pub(super) wakers: Vec<Waker>,
     /// Nodes told so far, ever.

@@ -1,4 +1,4 @@
-use super::{super::end::Measure, *};
+use super::{super::end::LimitKind, *};
 
 #[test]
 fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {
@@ -36,7 +36,7 @@ fn a_window_of_life_is_moved_by_any_byte() {
     let tree = Sapling::new();
     let waker = tree.journal.waker(0);
     let task = TaskId::of(&waker);
-    let window = Arc::new(Window::lifeless());
+    let window = Arc::new(IdleWindow::lifeless());
     tree.root.add_window(&window);
     run(&window, ms(0), ms(100), task);
 
@@ -45,7 +45,7 @@ fn a_window_of_life_is_moved_by_any_byte() {
     assert!(tree.root.check(ms(189), task).is_ok());
     let end = tree.root.check(ms(190), task).unwrap_err();
     assert_eq!(cause(&end), (0, TerminalReason::StepTimeout));
-    assert_eq!(end.measure, Measure::Lifeless);
+    assert_eq!(end.measure, LimitKind::Lifeless);
 }
 
 #[test]

@@ -108,14 +108,14 @@ fn a_servers_ids_that_are_always_the_same_do_not_hide_a_loop() {
 
 #[test]
 fn results_that_come_alone_find_the_calls_of_the_answer() {
-    let mut state = State::default();
+    let mut state = LoopState::default();
     state.limit(LoopLimits::DEFAULT, true);
     let mut told = Vec::new();
     for turn in 0..20 {
         let call = format!(
             r#"{{"output":[{{"type":"function_call","call_id":"c{turn}","name":"status","arguments":"{{}}"}}]}}"#
         );
-        let mut answer = crate::llm::Answer::document();
+        let mut answer = crate::llm::AnswerReader::document();
         answer.push(&call.into());
         state.expect(answer.finish());
         let body = format!(
@@ -138,7 +138,7 @@ fn a_call_that_an_answer_made_and_the_history_repeats_counts_once() {
     let mut agent = Agent::new();
     agent.acts("status", "{}", "running");
     let body = format!(r#"{{"choices":[{{"message":{}}}]}}"#, agent.messages[1]);
-    let mut answer = crate::llm::Answer::document();
+    let mut answer = crate::llm::AnswerReader::document();
     answer.push(&body.into());
     agent.state.expect(answer.finish());
 

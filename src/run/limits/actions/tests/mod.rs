@@ -6,16 +6,16 @@ use std::collections::VecDeque;
 
 use super::{
     limits::LoopLimits,
-    pattern::{Found, LoopPattern, LoopVerdict},
+    pattern::{LoopFinding, LoopPattern, LoopVerdict},
     recent_calls::Action,
-    state::{Effect, State},
+    state::{Effect, LoopState},
 };
 use crate::llm::{History, canonical, dialect::Dialect, digest};
 
 /// An agent whose requests repeat all that it did.
 #[derive(Debug, Default)]
 struct Agent {
-    state: State,
+    state: LoopState,
     messages: Vec<String>,
     tools: &'static str,
     calls: usize,
@@ -49,7 +49,7 @@ impl Agent {
     }
 
     /// One turn, and what its request amounts to.
-    fn does(&mut self, name: &str, arguments: &str, result: &str) -> Vec<Found> {
+    fn does(&mut self, name: &str, arguments: &str, result: &str) -> Vec<LoopFinding> {
         self.acts(name, arguments, result);
         self.asks()
     }
@@ -65,7 +65,7 @@ impl Agent {
         ));
     }
 
-    fn asks(&mut self) -> Vec<Found> {
+    fn asks(&mut self) -> Vec<LoopFinding> {
         found(self.effects())
     }
 
@@ -81,7 +81,7 @@ impl Agent {
     }
 }
 
-fn found(effects: Vec<Effect>) -> Vec<Found> {
+fn found(effects: Vec<Effect>) -> Vec<LoopFinding> {
     let found = |effect| match effect {
         Effect::Found(found) => Some(found),
         Effect::Acted(_) | Effect::Turned => None,
@@ -90,15 +90,17 @@ fn found(effects: Vec<Effect>) -> Vec<Found> {
 }
 
 /// What was found, and at which of the turns.
-fn told(turns: impl Iterator<Item = Vec<Found>>) -> Vec<(usize, LoopPattern, LoopVerdict, u32)> {
-    let told = |(at, found): (usize, Vec<Found>)| {
-        let of = move |found: Found| (at + 1, found.pattern, found.verdict, found.times);
+fn told(
+    turns: impl Iterator<Item = Vec<LoopFinding>>,
+) -> Vec<(usize, LoopPattern, LoopVerdict, u32)> {
+    let told = |(at, found): (usize, Vec<LoopFinding>)| {
+        let of = move |found: LoopFinding| (at + 1, found.pattern, found.verdict, found.times);
         found.into_iter().map(of)
     };
     turns.enumerate().flat_map(told).collect()
 }
 
-fn seen(body: &str) -> VecDeque<crate::llm::Place> {
+fn seen(body: &str) -> VecDeque<crate::llm::HistoryPlace> {
     History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new())
         .unwrap()
         .places

@@ -3,7 +3,7 @@
 use super::words::{is_any, word_end};
 
 #[derive(PartialEq, Eq)]
-enum Name {
+enum CalendarName {
     Month,
     Day,
 }
@@ -21,25 +21,25 @@ pub(super) fn name(bytes: &[u8], at: usize) -> Option<usize> {
     let (name, end) = named(bytes, at)?;
     let next = next(bytes, end)?;
     let goes_on =
-        bytes[next].is_ascii_digit() || name == Name::Day && is_month_of_date(bytes, next);
+        bytes[next].is_ascii_digit() || name == CalendarName::Day && is_month_of_date(bytes, next);
     goes_on.then_some(end)
 }
 
 fn is_month_of_date(bytes: &[u8], at: usize) -> bool {
-    let Some((Name::Month, end)) = named(bytes, at) else {
+    let Some((CalendarName::Month, end)) = named(bytes, at) else {
         return false;
     };
     next(bytes, end).is_some_and(|next| bytes[next].is_ascii_digit())
 }
 
 /// A name in full, or its first three letters.
-fn named(bytes: &[u8], at: usize) -> Option<(Name, usize)> {
+fn named(bytes: &[u8], at: usize) -> Option<(CalendarName, usize)> {
     let head = bytes.get(at..at + 3)?;
     // Every word comes by here: these three letters settle it for almost all.
     let name = match &[head[0] | 0x20, head[1] | 0x20, head[2] | 0x20] {
         b"jan" | b"feb" | b"mar" | b"apr" | b"may" | b"jun" | b"jul" | b"aug" | b"sep" | b"oct"
-        | b"nov" | b"dec" => Name::Month,
-        b"mon" | b"tue" | b"wed" | b"thu" | b"fri" | b"sat" | b"sun" => Name::Day,
+        | b"nov" | b"dec" => CalendarName::Month,
+        b"mon" | b"tue" | b"wed" | b"thu" | b"fri" | b"sat" | b"sun" => CalendarName::Day,
         _ => return None,
     };
     let end = word_end(bytes, at);
