@@ -12,6 +12,7 @@ README = Path("tests/README.md")
 # What stands before a name there, if it is no target of its own: target, and module.
 LIBRARY = "src/lib.rs"
 SHORT = {
+    "lib": (LIBRARY, ""),
     "core": (LIBRARY, "run::tree::tests::"),
     "sse": (LIBRARY, "llm::stream::tests::"),
     "run": (LIBRARY, "run::"),

@@ -1,19 +1,21 @@
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::{completion::Watched, settle_guard::SettleGuard, supervision::AttemptSupervision};
+use super::policy::Serving;
 use crate::{
     body::HeldPrefix,
     error::BoxError,
-    llm::failure::{FailureClass, IncompleteJson, JsonOutline},
-    run::{Run, TerminalReason},
-    supervise::SupervisedBody,
+    llm::failure::{Classifier, FailureClass, IncompleteJson, JsonOutline},
+    run::{Nanos, Run, TaskId, TerminalReason},
+    supervise::{Observer, Policy, ResponseMarks, SupervisedBody},
 };
 
 pin_project! {
@@ -225,5 +227,89 @@ where
         }
         hint.set_lower(rest.lower().saturating_add(held));
         hint
+    }
+}
+
+/// The attempt that serves a call, and who wants to know what it comes to.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) attempt: Run,
+    pub(super) serving: Box<dyn Serving>,
+    /// What its stream says, and how that is judged.
+    pub(super) judged: Option<ResponseMarks>,
+    pub(super) judgement: Classifier,
+}
+
+impl Watched {
+    /// It was dropped. What was ended from further out tells nothing of it.
+    pub(super) fn over(self) {
+        let node = self.attempt.node();
+        let end = node.own_end().filter(|end| end.origin == node.number());
+        if let Some(end) = end {
+            let reason = match end.reason {
+                TerminalReason::Failed(_) => self.ruled(),
+                _ => None,
+            };
+            self.serving.over(reason.as_ref().unwrap_or(&end.reason));
+        }
+    }
+
+    /// What it failed with if it said so itself: the program has rules for that
+    /// which the attempt's node knows nothing of.
+    fn ruled(&self) -> Option<TerminalReason> {
+        let told = self.judged.as_ref()?.failure()?;
+        // The rules are the program's, and this is a drop: one that panics must
+        // not take the process along.
+        let class = catch_unwind(AssertUnwindSafe(|| self.judgement.of_stream(told).class));
+        Some(TerminalReason::Failed(class.ok()?))
+    }
+}
+
+/// Settles the node that a layer opened, or was the first to see. Declared
+/// after what it is about, so that it drops last.
+#[derive(Debug)]
+pub(super) struct SettleGuard {
+    run: Run,
+    verdict: Option<TerminalReason>,
+}
+
+impl SettleGuard {
+    pub(super) const fn new(run: Run) -> Self {
+        Self { run, verdict: None }
+    }
+
+    /// What the node comes to, unless it was ended.
+    pub(super) fn decide(&mut self, reason: Option<TerminalReason>) {
+        self.verdict = reason;
+    }
+}
+
+impl Drop for SettleGuard {
+    fn drop(&mut self) {
+        let verdict = self.verdict.take();
+        self.run.settle(verdict.unwrap_or(TerminalReason::Aborted));
+    }
+}
+
+/// Watches an attempt's share of the time, and settles the attempt.
+#[derive(Debug)]
+pub(crate) struct AttemptSupervision;
+
+impl Policy for AttemptSupervision {
+    // What the attempt comes to is judged here, unless it was further in.
+    const READS: bool = true;
+    // Whoever is further out looks for the answer's node, and finds its own.
+    const TELLS: bool = false;
+    // A whole answer may be judged a failure yet.
+    const DEFERS: bool = true;
+
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&Observer>,
+        _: Duration,
+        _: TaskId,
+    ) -> Option<Nanos> {
+        found.node().clocks.next()
     }
 }

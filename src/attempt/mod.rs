@@ -48,34 +48,24 @@
 //! }
 //! ```
 
-mod admission;
 mod body;
 mod budget;
 mod candidate;
-mod classify;
-mod commit;
-mod completion;
-mod counting;
 mod decide;
 mod driver;
-mod effects;
 mod future;
 mod outcome;
 mod peek;
 mod policy;
 mod request_template;
-mod settle_guard;
-mod start;
-mod state;
-mod supervision;
 mod tries;
 
 pub use self::{
     body::AttemptBody,
     budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
     candidate::{Candidate, CandidateDialect, InvalidBaseUrl},
-    effects::SideEffects,
     future::Attempts,
+    policy::SideEffects,
     tries::{Tried, Tries},
 };
 

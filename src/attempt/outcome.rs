@@ -6,12 +6,10 @@ use http_body::Body;
 
 use super::{
     Committed, X_ATTEMPT,
-    body::{AttemptBody, Ownership},
-    classify,
-    completion::Watched,
+    body::{AttemptBody, Ownership, Watched},
     decide::{RetryPermit, RetryQuery, decide, is_wanted},
     driver::{AttemptDriver, Next},
-    peek::{AttemptOutcome, PeekedAnswer, Spent},
+    peek::{self, AttemptOutcome, PeekedAnswer, Spent},
     policy::{AttemptPolicy, Denial},
     request_template,
 };
@@ -38,7 +36,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             AttemptOutcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
             AttemptOutcome::Broken { error, streams } => {
                 let streams = streams || self.chain.streams();
-                let failure = classify::broken(&error, &self.own, streams);
+                let failure = peek::broken(&error, &self.own, streams);
                 self.failed(failure, Spent::Error(error), attempt, task)
             }
         }
@@ -81,16 +79,16 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Result<RetryPermit, Denial> {
         let terminal = match spent {
             Spent::Answer(answer) => {
-                self.chain.trusts() && classify::is_terminal(&answer.parts.headers, &self.own)
+                self.chain.trusts() && peek::is_terminal(&answer.parts.headers, &self.own)
             }
-            Spent::Error(error) => classify::is_over_elsewhere(error, &self.own),
+            Spent::Error(error) => peek::is_over_elsewhere(error, &self.own),
         };
         if terminal {
             return Err(Denial::Terminal);
         }
         let is_upstreams = match spent {
             Spent::Answer(_) => true,
-            Spent::Error(error) => classify::is_upstreams(error, &self.own),
+            Spent::Error(error) => peek::is_upstreams(error, &self.own),
         };
         if is_upstreams && attempt.has_server() {
             self.chain.failed(failure);
@@ -149,7 +147,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Next<B> {
         if denied == Denial::Terminal {
             // Told by whom we believe: it is over here too.
-            self.own.end_call(classify::reason_elsewhere(&spent));
+            self.own.end_call(peek::reason_elsewhere(&spent));
             let error = spent.into_error();
             return Next::Done(Err(self.over(error)));
         }
@@ -193,7 +191,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
             Spent::Error(error) => {
                 self.chain.release();
-                self.settle(match classify::reason_of(&error, &self.own) {
+                self.settle(match peek::reason_of(&error, &self.own) {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });

@@ -7,23 +7,23 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, header, response::Parts};
+use http::{HeaderMap, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{
-    commit::{CommitProgress, CommitRule, is_encoded},
-    policy::AttemptPolicy,
-    supervision::AttemptSupervision,
-};
+use super::{Committed, MAX_ERROR, body::AttemptSupervision, policy::AttemptPolicy};
 use crate::{
     body::HeldPrefix,
-    error::BoxError,
+    error::{BoxError, chain},
     llm::{
-        dialect::Usage,
-        failure::{Classifier, Failure, IncompleteJson, JsonOutline, is_broken_json, names_json},
+        dialect::{Truncated, Usage},
+        failure::{
+            Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
+            TransportError, is_broken_json, names_json,
+        },
     },
-    supervise::{SupervisedBody, SupervisedFuture},
+    run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
+    supervise::{ResponseMarks, Stream, SupervisedBody, SupervisedFuture},
 };
 
 /// How many frames are taken in one poll.
@@ -282,5 +282,216 @@ fn wall_clock(headers: &HeaderMap) -> SystemTime {
         SystemTime::now()
     } else {
         SystemTime::UNIX_EPOCH
+    }
+}
+
+/// How many events are held before an attempt counts as committed.
+const MAX_EVENTS: u64 = 256;
+
+/// How many bytes are held before an attempt counts as committed.
+const MAX_HELD: usize = 256 * 1024;
+
+/// What an answer is read for before it is handed on, or another is tried.
+#[derive(Debug)]
+pub(super) enum CommitRule {
+    /// Nothing: it is served.
+    Nothing,
+    /// Nothing: its upstream is no place to get an answer from.
+    Elsewhere(Redirected),
+    /// A layer further in has read and judged it.
+    Judged(Box<Failure>),
+    /// The first content of a stream of events.
+    Content(ResponseMarks),
+    /// Its first byte.
+    Byte,
+    /// Its end.
+    End,
+    /// As much of a failure as tells which one it is.
+    Failure,
+}
+
+/// How far an answer has come.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum CommitProgress {
+    /// Not far enough.
+    Going,
+    Committed,
+    /// The stream says that it failed.
+    Failed,
+    /// There is enough of it to judge it as a whole.
+    Judge,
+}
+
+impl CommitRule {
+    /// `elsewhere` if the answer comes from a candidate's own upstream.
+    pub(super) fn of<B: Body>(answer: &Response<B>, elsewhere: bool) -> Self {
+        let extensions = answer.extensions();
+        let status = answer.status();
+        // Before what a layer further in made of it: it may know of no candidate.
+        if elsewhere && (status.is_informational() || status.is_redirection()) {
+            return Self::Elsewhere(Redirected::new(status));
+        }
+        if let Some(failure) = extensions.get::<Failure>() {
+            return Self::Judged(Box::new(failure.clone()));
+        }
+        if extensions.get::<Committed>().is_some() {
+            return Self::Nothing;
+        }
+        if status.is_client_error() || status.is_server_error() {
+            return Self::Failure;
+        }
+        if !status.is_success() || status == StatusCode::NO_CONTENT {
+            return Self::Nothing;
+        }
+        if is_encoded(answer.headers()) {
+            return Self::Byte;
+        }
+        match extensions.get::<ResponseMarks>() {
+            // A layer in between may have made something else of it.
+            Some(judged) if Stream::is_events(status, answer.headers()) => {
+                Self::Content(judged.clone())
+            }
+            _ => Self::End,
+        }
+    }
+
+    /// What `bytes` of the answer amount to; `ended` if nothing follows.
+    pub(super) fn progress(&self, bytes: usize, ended: bool) -> CommitProgress {
+        let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
+        match self {
+            Self::Nothing => CommitProgress::Committed,
+            Self::Judged(_) | Self::Elsewhere(_) => CommitProgress::Failed,
+            Self::Content(judged) if reached(judged.commit()) => CommitProgress::Committed,
+            Self::Content(judged) if reached(judged.error()) => CommitProgress::Failed,
+            Self::Content(judged) => {
+                let over = ended || reached(judged.terminator());
+                if over && stopped(judged).is_some() {
+                    return CommitProgress::Failed;
+                }
+                let full = judged.events() >= MAX_EVENTS || bytes > MAX_HELD;
+                if over || full {
+                    CommitProgress::Committed
+                } else {
+                    CommitProgress::Going
+                }
+            }
+            Self::Byte if ended || bytes > 0 => CommitProgress::Committed,
+            Self::End if ended => CommitProgress::Judge,
+            Self::End if bytes > MAX_HELD => CommitProgress::Committed,
+            Self::Failure if ended || bytes >= MAX_ERROR => CommitProgress::Judge,
+            Self::Byte | Self::End | Self::Failure => CommitProgress::Going,
+        }
+    }
+
+    /// What a stream that says so failed with.
+    pub(super) fn failure(&self, judgement: &Classifier) -> Option<Failure> {
+        match self {
+            Self::Judged(failure) => Some(Failure::clone(failure)),
+            Self::Elsewhere(redirected) => Some(Failure::of_error(redirected)),
+            Self::Content(judged) => {
+                let told = judged.failure().map(|told| judgement.of_stream(told));
+                told.or_else(|| stopped(judged))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the answer is a stream of events.
+    pub(super) const fn streams(&self) -> bool {
+        matches!(self, Self::Content(_))
+    }
+}
+
+/// What a model failed with that stopped before it said anything: it refused,
+/// or the request was too long for it.
+fn stopped(judged: &ResponseMarks) -> Option<Failure> {
+    Failure::of_stop(&judged.stop_reason()?)
+}
+
+pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
+    let encoding = headers.get(header::CONTENT_ENCODING);
+    encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
+}
+
+/// Whether the error is the end of that very node, or of one above it.
+pub(super) fn is_end_of(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error).is_some_and(|ended| ended.is_end_of(own))
+}
+
+/// What a try failed with that came to no answer, while `own` lives.
+pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
+    let Some(ended) = Terminated::find(&**error) else {
+        return Failure::of_error(&**error);
+    };
+    Failure::new(match &ended.reason {
+        // A tool of the program's: no other model would do better.
+        _ if is_of_tool(ended, own) => FailureClass::Caller,
+        // A node below ours ended: the tree tells, not the text.
+        TerminalReason::Failed(class) if ended.is_kin_of(own) => *class,
+        TerminalReason::StepTimeout if ended.is_kin_of(own) && streams => FailureClass::Silence,
+        _ if ended.is_kin_of(own) => FailureClass::Deadline,
+        // The end of a run that we do not know is a fault of its server, unless
+        // it says that the request was too much.
+        reason if reason.class() == ReasonClass::Limit => FailureClass::Caller,
+        _ => FailureClass::Server,
+    })
+}
+
+/// Whether a try that broke tells something of the upstream: a layer on this side
+/// of it may have refused the request, for the program's own reasons.
+pub(super) fn is_upstreams(error: &BoxError, own: &Run) -> bool {
+    let ended = Terminated::find(&**error);
+    let is_ours = |ended: &Terminated| ended.is_kin_of(own) && !is_of_tool(ended, own);
+    ended.is_some_and(is_ours)
+        || TransportError::is_in(&**error)
+        || chain(&**error).any(|error| {
+            error.is::<Truncated>() || error.is::<IncompleteJson>() || error.is::<Redirected>()
+        })
+}
+
+/// Whether an attempt below `own` ended because nothing came of it for a window.
+pub(super) fn is_silence(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error).is_some_and(|ended| {
+        let silent = ended.reason == TerminalReason::StepTimeout && ended.is_kin_of(own);
+        silent && !is_of_tool(ended, own)
+    })
+}
+
+/// Whether it is the end of a tool of our run, its compaction for one.
+fn is_of_tool(ended: &Terminated, own: &Run) -> bool {
+    ended.kind == NodeKind::Tool && ended.is_kin_of(own)
+}
+
+/// Whether the error says that our run is over in another tree.
+pub(super) fn is_over_elsewhere(error: &BoxError, own: &Run) -> bool {
+    Terminated::find(&**error).is_some_and(|ended| !ended.is_kin_of(own) && ended.run == own.id())
+}
+
+/// Whether an answer of an upstream that is believed says that this run is over.
+pub(super) fn is_terminal(headers: &HeaderMap, own: &Run) -> bool {
+    let run = headers.get("x-run-id").and_then(|id| id.to_str().ok());
+    headers.contains_key("x-terminal-reason") && run.is_some_and(|run| run == own.id().to_string())
+}
+
+/// Why the run is over elsewhere.
+pub(super) fn reason_elsewhere<B: Body>(spent: &Spent<B>) -> TerminalReason {
+    match spent {
+        Spent::Answer(answer) => {
+            let name = answer.parts.headers.get("x-terminal-reason");
+            let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
+            TerminalReason::named(name)
+        }
+        Spent::Error(error) => {
+            Terminated::find(&**error).map_or(TerminalReason::Aborted, |ended| ended.reason.clone())
+        }
+    }
+}
+
+/// What a node comes to that ends with this error.
+pub(super) fn reason_of(error: &BoxError, own: &Run) -> TerminalReason {
+    match Terminated::find(&**error) {
+        // The last attempt's own end is the call's.
+        Some(ended) if ended.is_kin_of(own) => ended.reason.clone(),
+        _ => crate::supervise::reason_of(error),
     }
 }

@@ -63,7 +63,6 @@ mod idle;
 mod key;
 mod open;
 mod owner;
-mod owner_cap_log;
 mod owner_caps;
 mod page;
 mod sessions;

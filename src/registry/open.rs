@@ -233,6 +233,22 @@ impl RunRegistry {
         true
     }
 
+    /// A run that nobody finds by its id.
+    pub(crate) fn open_unknown(owner: Owner, id: Option<RunId>, session: Option<Arc<str>>) -> Run {
+        let run = Run::open_single();
+        let nobody: Weak<Shared> = Weak::new();
+        let _first = run.node().payload.identify(Identity {
+            id: id.unwrap_or_else(|| run.id()),
+            session,
+            registration: nobody,
+            owner: owner.0,
+            generation: 0,
+            told: AtomicU64::new(0),
+            listed: OnceLock::new(),
+        });
+        run
+    }
+
     /// Whether it is shut down, and admits nothing any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.shared.is_closed()

@@ -39,7 +39,6 @@
 //! # }
 //! ```
 
-mod drive;
 mod handle;
 mod hook;
 mod id;
@@ -50,15 +49,13 @@ mod poll_scope;
 mod reason;
 mod report;
 mod state;
-mod step;
-mod task;
 mod tree;
 mod verdict;
 
 pub use self::{
     handle::{Ended, PauseGuard, Run, RunWait, Settled},
     id::{InvalidRunId, RunId},
-    kinds::{Limits, NodeKind, ResetOn, Scope},
+    kinds::{Limits, NodeKind, ResetOn, Scope, Step, StepKind},
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, ProgressNotices,
         ShadowReport,
@@ -68,7 +65,6 @@ pub use self::{
         CallSummary, Deadlines, NotCounted, RunEvent, RunEvents, RunNotice, RunProgress,
         RunSnapshot, Terminated, Trajectory,
     },
-    step::{Step, StepKind},
     verdict::{Answer, Status, Verdict},
 };
 
@@ -76,13 +72,12 @@ pub(crate) use self::{
     handle::WeakRun,
     idle_timer::IdleTimer,
     limits::{LoopLimits, TurnLimit, WorkingNotices},
-    poll_scope::{PollScope, TreeTime},
+    poll_scope::{PollScope, TaskGuard, TreeTime},
     report::{AttemptTarget, OnEnd},
     state::{
         EntryLocation, Failing, HEARTBEAT, Identity, Membership, NodeState, Place, Registration,
         RunGuard,
     },
-    task::TaskGuard,
     tree::{Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, Nanos, Node, TaskId, nanos},
 };
 

@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use super::{
     handle::Run,
+    report::Terminated,
     tree::{Nanos, TaskId},
 };
 
@@ -36,7 +37,7 @@ struct Polled {
 pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
-    /// How many ends the node had epoch of before the poll.
+    /// The epoch of the node before the poll: how many ends it had seen.
     epoch: u64,
 }
 
@@ -103,13 +104,23 @@ impl PollScope {
         POLLED.with(|polled| polled.node.get())
     }
 
-    /// How many ends the node had epoch of before the poll.
+    /// The epoch of the node before the poll: how many ends it had seen.
     pub(crate) const fn epoch(&self) -> u64 {
         self.epoch
     }
 
     pub(crate) const fn task(&self) -> TaskId {
         self.task
+    }
+
+    /// Checks the clocks from the run down, on the way out of a pending poll.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub(crate) fn check(&self, run: &Run) -> Result<(), Terminated> {
+        let checked = run.node().check(run.at(self.now()), self.task());
+        checked.map_err(|_| run.to_terminated())
     }
 }
 
@@ -156,5 +167,23 @@ impl TreeTime {
             },
             None => self,
         }
+    }
+}
+
+/// A task that works on a node: the node is not settled before the task is gone,
+/// and what it did is dropped.
+#[derive(Debug)]
+pub(crate) struct TaskGuard(Run);
+
+impl TaskGuard {
+    pub(crate) fn new(run: Run) -> Self {
+        run.node().enter_task();
+        Self(run)
+    }
+}
+
+impl Drop for TaskGuard {
+    fn drop(&mut self) {
+        self.0.node().leave_task(self.0.now());
     }
 }

@@ -2,8 +2,8 @@ use http::{HeaderMap, StatusCode, header};
 
 use super::marks::ResponseMarks;
 use crate::llm::{
-    dialect::{Dialect, Truncated},
-    stream::{ChunkSummary, Finish, Partial, StreamReader},
+    dialect::{Dialect, Finish, Truncated},
+    stream::{ChunkSummary, Partial, StreamReader},
 };
 
 /// An event stream that this layer judges, and the marks it publishes.

@@ -9,7 +9,11 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{body::SupervisedBody, claim::Claim, policy::Policy, supervisor::Supervisor};
+use super::{
+    body::SupervisedBody,
+    policy::{Claim, Policy},
+    supervisor::Supervisor,
+};
 use crate::{
     error::BoxError,
     run::{PollScope, TaskId},

@@ -19,7 +19,6 @@
 //! ```
 
 mod body;
-mod claim;
 mod event_stream;
 mod future;
 mod marks;
@@ -28,19 +27,15 @@ mod policy;
 mod read_request;
 mod supervisor;
 mod timer;
-mod until;
-mod upload;
 
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
-    claim::Claim,
     event_stream::{Stream, is_plain, names_events},
     marks::ShiftedMarks,
     observer::{FrameKind, Observer, ResponseFacts, dialect_of},
-    policy::Policy,
+    policy::{Claim, Policy},
     read_request::{ReadRequest, RequestReader},
     supervisor::reason_of,
-    timer::TaskTimer,
-    until::{poll_until_end, poll_until_end_and},
+    timer::{TaskTimer, poll_until_end, poll_until_end_and},
 };

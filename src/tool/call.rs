@@ -1,4 +1,7 @@
+//! Tools that say what they do.
+
 use std::{
+    error::Error,
     fmt,
     future::Future,
     pin::Pin,
@@ -6,11 +9,12 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use serde::Serialize;
 
-use super::{error::ToolError, watch::Watch};
+use super::watch::Watch;
 use crate::{
-    llm::{digest, failure::FailureClass},
-    run::{ErrorKey, TerminalReason},
+    llm::{canonical, digest, failure::FailureClass},
+    run::{ErrorKey, Run, TerminalReason, Terminated},
 };
 
 pin_project! {
@@ -69,6 +73,104 @@ impl<F> Call<F> {
                 Poll::Ready(Err(ToolError::Failed(error)))
             }
             Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),
+        }
+    }
+}
+
+/// The digest of a value, as it reads as JSON; of one that JSON cannot hold that
+/// of its error.
+pub(crate) fn arguments(value: &impl Serialize) -> u64 {
+    match serde_json::to_vec(value) {
+        Ok(json) => canonical(&json),
+        Err(error) => digest(error.to_string()),
+    }
+}
+
+/// What a tool does, for whoever looks for loops.
+#[derive(Clone, Debug)]
+pub(crate) struct Doing {
+    pub(crate) arguments: u64,
+}
+
+impl Doing {
+    /// It is done.
+    pub(crate) fn done(self, node: &Run, name: &str, result: Option<u64>) {
+        node.ran(name, self.arguments, result);
+    }
+}
+
+pin_project! {
+    /// A tool whose result is compared with that of the time before:
+    /// [`Call::result_by`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct CallResult<F, G> {
+        #[pin]
+        call: Call<F>,
+        read: G,
+    }
+}
+
+impl<F> Call<F> {
+    /// What of its output says whether the tool found the same as before; without
+    /// it only the arguments are compared, and, after a failure, the error's text.
+    /// Nothing unless the tool says its [arguments](crate::tool::Tool::arguments).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`Tool::call`](crate::tool::Tool::call).
+    pub fn result_by<T, E, G, R>(self, read: G) -> CallResult<F, G>
+    where
+        F: Future<Output = Result<T, E>>,
+        G: FnMut(&T) -> R,
+        R: Serialize,
+    {
+        CallResult { call: self, read }
+    }
+}
+
+impl<F, G, T, E, R> Future for CallResult<F, G>
+where
+    F: Future<Output = Result<T, E>>,
+    E: std::fmt::Display,
+    G: FnMut(&T) -> R,
+    R: Serialize,
+{
+    type Output = Result<T, ToolError<E>>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let read = this.read;
+        let result = |output: &T| Some(arguments(&read(output)));
+        Poll::Ready(ready!(this.call.poll_with(cx, result)))
+    }
+}
+
+/// Why a tool gave no result.
+#[non_exhaustive]
+#[derive(Debug)]
+pub enum ToolError<E> {
+    /// The tool's own error. The run goes on.
+    Failed(E),
+    /// The tool was dropped: its own window passed (then `kind` is
+    /// [`NodeKind::Tool`](crate::NodeKind::Tool)), or something above it ended.
+    Terminated(Box<Terminated>),
+}
+
+impl<E: fmt::Display> fmt::Display for ToolError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Failed(error) => write!(f, "tool failed: {error}"),
+            Self::Terminated(terminated) => write!(f, "tool was stopped: {terminated}"),
+        }
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> Error for ToolError<E> {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match self {
+            Self::Failed(_) => None,
+            Self::Terminated(terminated) => Some(&**terminated),
         }
     }
 }

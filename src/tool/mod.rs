@@ -1,16 +1,16 @@
 //! Tools as nodes of a run.
 
-mod acting;
 mod call;
-mod error;
-mod grace;
 mod watch;
 
-pub use self::{acting::CallResult, call::Call, error::ToolError, watch::Watch};
+pub use self::{
+    call::{Call, CallResult, ToolError},
+    watch::Watch,
+};
 
 use std::{borrow::Cow, fmt, future::Future, time::Duration};
 
-use self::acting::Doing;
+use self::call::Doing;
 use crate::run::Run;
 
 /// A tool of a run, ready to be called: [`Run::tool`].
@@ -65,7 +65,7 @@ impl Tool {
     /// See [`Call::result_by`] for what comes of it.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
-        let arguments = acting::arguments(arguments);
+        let arguments = call::arguments(arguments);
         self.doing = Some(Doing { arguments });
         self
     }

@@ -1,8 +1,16 @@
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::sync::Semaphore;
+use tower_service::Service;
 
-use super::{question::Question, stage::InquiryStage};
 use crate::{
     error::BoxError,
     run::{Answer, Run, RunNotice, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
@@ -121,5 +129,87 @@ async fn within<A>(
             Err(_) => Err(format!("no answer within {limit:?}").into()),
         },
         None => asked.await,
+    }
+}
+
+type StageFuture<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
+
+/// A service that is asked, whatever its type: each question goes to a clone of it.
+pub(super) struct InquiryStage<Q, A>(Mutex<Box<dyn FnMut(Q) -> StageFuture<A> + Send>>);
+
+impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
+    pub(super) fn new<S>(service: S) -> Self
+    where
+        S: Service<Q, Response = A> + Clone + Send + 'static,
+        S::Error: Into<BoxError>,
+        S::Future: Send + 'static,
+    {
+        Self(Mutex::new(Box::new(move |question| {
+            let mut service = service.clone();
+            Box::pin(async move {
+                poll_fn(|cx| service.poll_ready(cx))
+                    .await
+                    .map_err(Into::into)?;
+                service.call(question).await.map_err(Into::into)
+            })
+        })))
+    }
+
+    /// A panic of the service is an error: other runs are watched too.
+    pub(super) async fn ask(&self, question: Q) -> Result<A, BoxError> {
+        let asked = catch_unwind(AssertUnwindSafe(|| {
+            let mut ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            ask(question)
+        }));
+        let Ok(mut asked) = asked else {
+            return Err(panicked());
+        };
+        poll_fn(|cx| {
+            let polled = catch_unwind(AssertUnwindSafe(|| asked.as_mut().poll(cx)));
+            polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())))
+        })
+        .await
+    }
+}
+
+fn panicked() -> BoxError {
+    tracing::error!(target: "tower_agent", "a service of the watchdog panicked");
+    "it panicked".into()
+}
+
+impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Stage")
+    }
+}
+
+/// What a person is asked about a run that looks stuck.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Question {
+    /// All that is known of the run.
+    pub snapshot: RunSnapshot,
+    /// The question, ready to be shown.
+    pub message: String,
+}
+
+impl Question {
+    pub(super) fn of(run: &Run, repeats: Option<u32>, verdict: Option<&Verdict>) -> Self {
+        let snapshot = run.snapshot();
+        let often = repeats.map_or_else(String::new, |times| format!(" {times} times in a row"));
+        let mut message = format!("The run {} did the same thing{often}", snapshot.run);
+        if let Some(step) = &snapshot.last_step {
+            message += &format!(" (last step: {step})");
+        }
+        message.push('.');
+        if let Some(verdict) = verdict {
+            message += &format!(" A check says that it is {}", verdict.status.as_str());
+            if !verdict.reason.is_empty() {
+                message += &format!(": {}", verdict.reason);
+            }
+            message.push('.');
+        }
+        message += " Shall it continue?";
+        Self { snapshot, message }
     }
 }

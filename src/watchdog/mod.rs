@@ -67,10 +67,8 @@
 //! ```
 
 mod inquiry;
-mod question;
-mod stage;
 #[allow(clippy::module_inception, reason = "the folder is named for its type")]
 mod watchdog;
 mod watching;
 
-pub use self::{question::Question, watchdog::Watchdog};
+pub use self::{inquiry::Question, watchdog::Watchdog};

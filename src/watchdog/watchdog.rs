@@ -4,9 +4,7 @@ use tokio::sync::Semaphore;
 use tower_service::Service;
 
 use super::{
-    inquiry::Stages,
-    question::Question,
-    stage::InquiryStage,
+    inquiry::{InquiryStage, Question, Stages},
     watching::{WatchSource, Watching},
 };
 use crate::{

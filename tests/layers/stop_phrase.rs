@@ -9,11 +9,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 use tower_agent::{
     RunLayer, RunRegistry, StopPhraseLayer, TerminalReason,
-    llm::{
-        dialect::Dialect,
-        sse::Splitter,
-        stream::{Finish, StreamReader},
-    },
+    llm::{dialect::Dialect, dialect::Finish, sse::Splitter, stream::StreamReader},
 };
 
 use crate::support::{Place, ReadExt, Script, Stack, StackService, Upstream, with_header};

@@ -5,9 +5,8 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header::InvalidHead
 
 use super::{
     base_url::{BaseUrl, InvalidBaseUrl},
-    credential::ApiKey,
-    dialect::CandidateDialect,
-    operation::Operation,
+    credential::{ACCOUNT, ApiKey},
+    operation::{CandidateDialect, Operation},
 };
 use crate::{
     body::ReplayBody,
@@ -284,5 +283,56 @@ impl fmt::Debug for Candidate {
             .field("trusted", &self.trusted)
             .field("forward_credentials", &self.forward_credentials)
             .finish()
+    }
+}
+
+impl Candidate {
+    /// Whether it calls on an account of its own.
+    pub(crate) fn has_own_account(&self) -> bool {
+        self.api_key.is_some() || ACCOUNT.iter().any(|name| self.headers.contains_key(name))
+    }
+
+    /// Whether callers' accounts are kept from it.
+    pub(crate) const fn is_sent_no_account(&self) -> bool {
+        self.base_url.is_some() && !self.forward_credentials
+    }
+
+    /// Whether a refused or exhausted credential of one is that of the other.
+    pub(crate) fn same_credential(&self, other: &Self) -> bool {
+        match (&self.credential, &other.credential) {
+            (Some(this), Some(other)) => return this == other,
+            (None, None) => {}
+            _ => return false,
+        }
+        // Two that call on the caller's account at the same place are equal here.
+        let same_origin = match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_origin(other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_origin
+            && self.api_key == other.api_key
+            && ACCOUNT
+                .iter()
+                .all(|name| self.headers.get(name) == other.headers.get(name))
+    }
+
+    /// Whether they are one candidate, listed twice.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.label() == other.label()
+            && self.model == other.model
+            && self.base_url == other.base_url
+            && self.spoken() == other.spoken()
+            && self.headers == other.headers
+            && self.same_credential(other)
+    }
+
+    /// Whether an outage of one is likely that of the other.
+    pub(crate) fn same_provider(&self, other: &Self) -> bool {
+        match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_authority(other),
+            (None, None) => true,
+            _ => false,
+        }
     }
 }

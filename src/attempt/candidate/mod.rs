@@ -5,13 +5,12 @@ mod base_url;
 #[allow(clippy::module_inception, reason = "the folder is about this type")]
 mod candidate;
 mod credential;
-mod dialect;
 mod headers;
 mod operation;
 #[cfg(test)]
 mod tests;
 
-pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, dialect::CandidateDialect};
+pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, operation::CandidateDialect};
 
 pub(crate) use self::{
     credential::{ACCOUNT, ApiKey, WITHIN_ACCOUNT, without_credentials},

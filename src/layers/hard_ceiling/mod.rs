@@ -155,14 +155,8 @@
 mod caller_deadline;
 mod caller_headers;
 mod layer;
-mod limits;
-mod observed;
 mod policy;
-mod service;
 #[cfg(test)]
 mod tests;
 
-pub use self::{
-    layer::HardCeilingLayer,
-    service::{HardCeiling, HardCeilingBody, HardCeilingFuture},
-};
+pub use self::layer::{HardCeiling, HardCeilingBody, HardCeilingFuture, HardCeilingLayer};

@@ -1,13 +1,10 @@
 use std::time::Duration;
 
-use http::HeaderMap;
+use http::{HeaderMap, Request};
 
-use super::{
-    caller_deadline::CallerDeadline, caller_headers::CallerLimits, limits::CeilingLimits,
-    observed::ObservedCeiling,
-};
+use super::{caller_deadline::CallerDeadline, caller_headers::CallerLimits};
 use crate::{
-    run::{Clock, Nanos, Run, Scope, TaskId},
+    run::{Clock, Limits, Nanos, Run, Scope, TaskId, TerminalReason, nanos},
     supervise::{FrameKind, Observer, Policy},
 };
 
@@ -104,5 +101,63 @@ impl Policy for CeilingPolicy {
         if let Some(mut caller) = self.caller.take() {
             caller.release();
         }
+    }
+}
+
+/// Absolute limits in shadow mode: they have passed or will, and end nothing.
+#[derive(Debug)]
+pub(super) struct ObservedCeiling {
+    opened: Duration,
+    /// None once it has passed, and was told.
+    limits: [(TerminalReason, Option<Duration>); 2],
+}
+
+impl ObservedCeiling {
+    pub(super) const fn new(totals: CeilingLimits, opened: Duration) -> Self {
+        let limits = [
+            (TerminalReason::HardCeiling, totals.ceiling),
+            (TerminalReason::CallerDeadline, totals.timeout),
+        ];
+        Self { opened, limits }
+    }
+
+    /// Tells what has passed; answers when the next limit will.
+    pub(super) fn pending(&mut self, found: &Run, scope: Scope, now: Duration) -> Option<Nanos> {
+        let mut next: Option<Nanos> = None;
+        for (reason, slot) in &mut self.limits {
+            let Some(limit) = *slot else { continue };
+            let at = self.opened.saturating_add(limit);
+            if at <= now {
+                *slot = None;
+                found.would_end(scope, reason, Some(limit));
+            } else {
+                next = next.into_iter().chain([nanos(at)]).min();
+            }
+        }
+        next
+    }
+}
+
+/// The limits of a layer, or of one call.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CeilingLimits {
+    pub(super) ceiling: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+}
+
+impl CeilingLimits {
+    pub(super) const fn is_empty(self) -> bool {
+        self.ceiling.is_none() && self.timeout.is_none()
+    }
+
+    /// With what the program set for this request in their place.
+    #[inline]
+    pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
+        if let Some(limits) = request.extensions().get::<Limits>() {
+            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
+            self.ceiling = set(limits.ceiling).or(self.ceiling);
+            self.timeout = set(limits.timeout).or(self.timeout);
+        }
+        self
     }
 }

@@ -1,16 +1,23 @@
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
-use http::HeaderValue;
+use bytes::Bytes;
+use http::{HeaderValue, Request, Response};
+use http_body::Body;
 use tower_layer::Layer;
+use tower_service::Service;
 
 use super::{
     cooldown::{Cooldowns, Cooled},
-    service::ModelFallback,
-    sticky::StickySessions,
+    policy::{FallbackPolicy, FallbackSettings},
 };
 use crate::{
-    attempt::{Candidate, RetryBudget},
-    body::MAX_BODY,
+    attempt::{AttemptBody, Attempts, Candidate, RetryBudget},
+    body::{MAX_BODY, ReplayBody},
+    error::BoxError,
     llm::failure::{Classifier, FailureClass},
 };
 
@@ -19,20 +26,6 @@ use crate::{
 pub struct ModelFallbackLayer {
     choices: FallbackSettings,
     max_body: usize,
-}
-
-/// What every call of a layer chooses from.
-#[derive(Clone, Debug)]
-pub(super) struct FallbackSettings {
-    pub(super) candidates: Vec<Arc<Candidate>>,
-    /// What callers are told of each, where a header can hold it.
-    pub(super) served: Vec<Option<HeaderValue>>,
-    pub(super) budget: RetryBudget,
-    pub(super) judgement: Classifier,
-    pub(super) hold: Option<Duration>,
-    pub(super) allowed: Vec<FailureClass>,
-    pub(super) cooled: Option<Cooled>,
-    pub(super) sessions: Option<Arc<StickySessions>>,
 }
 
 impl ModelFallbackLayer {
@@ -144,5 +137,52 @@ impl<S> Layer<S> for ModelFallbackLayer {
 
     fn layer(&self, inner: S) -> Self::Service {
         ModelFallback::new(inner, Arc::new(self.choices.clone()), self.max_body)
+    }
+}
+
+/// The service of a [`ModelFallbackLayer`](crate::layers::model_fallback::ModelFallbackLayer).
+#[derive(Clone, Debug)]
+pub struct ModelFallback<S> {
+    inner: S,
+    choices: Arc<FallbackSettings>,
+    max_body: usize,
+}
+
+impl<S> ModelFallback<S> {
+    pub(super) const fn new(inner: S, choices: Arc<FallbackSettings>, max_body: usize) -> Self {
+        Self {
+            inner,
+            choices,
+            max_body,
+        }
+    }
+}
+
+/// The response future of [`ModelFallback`].
+pub type ModelFallbackFuture<S, Q, B> = Attempts<S, Q, B, FallbackPolicy>;
+
+/// The response body of [`ModelFallback`].
+pub type ModelFallbackBody<B> = AttemptBody<B>;
+
+impl<S, Q, B> Service<Request<Q>> for ModelFallback<S>
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    Q: Body<Data = Bytes> + 'static,
+    Q::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<ModelFallbackBody<B>>;
+    type Error = BoxError;
+    type Future = ModelFallbackFuture<S, Q, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let chain = FallbackPolicy::new(Arc::clone(&self.choices));
+        Attempts::new(&mut self.inner, request, self.max_body, chain)
     }
 }

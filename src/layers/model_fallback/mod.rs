@@ -160,14 +160,12 @@ mod policy;
 mod request;
 mod route;
 mod select;
-mod service;
 mod sticky;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     cooldown::Cooldowns,
-    layer::ModelFallbackLayer,
+    layer::{ModelFallback, ModelFallbackBody, ModelFallbackFuture, ModelFallbackLayer},
     order::CandidateOrder,
-    service::{ModelFallback, ModelFallbackBody, ModelFallbackFuture},
 };

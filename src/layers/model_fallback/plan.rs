@@ -71,3 +71,54 @@ fn unspoken(original: &OriginalRequest, candidates: &[&Arc<Candidate>]) -> Inval
         spoken.join(" or ")
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Route;
+
+    fn order(route: &Route) -> Vec<usize> {
+        let stops = route.stops();
+        stops.filter_map(|stop| route.at(stop)).collect()
+    }
+
+    #[test]
+    fn without_more_they_come_as_they_are_listed() {
+        assert_eq!(order(&Route::new(3, None)), [0, 1, 2]);
+        assert_eq!(order(&Route::new(0, None)), [0; 0]);
+    }
+
+    #[test]
+    fn the_named_one_comes_first_and_once() {
+        let mut route = Route::new(3, None);
+        route.name(1);
+        assert_eq!(order(&route), [1, 0, 2]);
+    }
+
+    #[test]
+    fn the_preferred_one_comes_before_the_named_one() {
+        let mut route = Route::new(3, None);
+        route.name(1);
+        route.prefer(2);
+        assert_eq!(order(&route), [2, 1, 0]);
+        route.prefer(1);
+        assert_eq!(order(&route), [1, 0, 2]);
+    }
+
+    #[test]
+    fn a_list_of_its_own_leaves_out_the_others() {
+        let mut route = Route::new(4, Some(vec![3, 1]));
+        route.prefer(0);
+        assert_eq!(order(&route), [3, 1], "it is not on the way");
+        route.name(0);
+        route.prefer(0);
+        assert_eq!(order(&route), [0, 3, 1]);
+    }
+
+    #[test]
+    fn an_empty_list_leaves_the_named_one_alone() {
+        let mut route = Route::new(4, Some(Vec::new()));
+        assert_eq!(order(&route), [0; 0]);
+        route.name(2);
+        assert_eq!(order(&route), [2]);
+    }
+}

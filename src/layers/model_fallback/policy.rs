@@ -3,14 +3,17 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    cooldown::CooldownWatch, layer::FallbackSettings, order::CandidateOrder,
-    request::OriginalRequest, route::Route,
+    cooldown::{CooldownWatch, Cooled},
+    order::CandidateOrder,
+    request::OriginalRequest,
+    route::Route,
+    sticky::StickySessions,
 };
 use crate::{
-    attempt::{AttemptPolicy, Denial, Permit, RetryBudget, Serving, strip_hop},
+    attempt::{AttemptPolicy, Candidate, Denial, Permit, RetryBudget, Serving, strip_hop},
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{Classifier, Failure, TryOther},
+    llm::failure::{Classifier, Failure, FailureClass, TryOther},
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
@@ -261,4 +264,18 @@ impl AttemptPolicy for FallbackPolicy {
     fn release(&mut self) {
         self.asked = PreparedRequest::Nothing;
     }
+}
+
+/// What every call of a layer chooses from.
+#[derive(Clone, Debug)]
+pub(super) struct FallbackSettings {
+    pub(super) candidates: Vec<Arc<Candidate>>,
+    /// What callers are told of each, where a header can hold it.
+    pub(super) served: Vec<Option<HeaderValue>>,
+    pub(super) budget: RetryBudget,
+    pub(super) judgement: Classifier,
+    pub(super) hold: Option<Duration>,
+    pub(super) allowed: Vec<FailureClass>,
+    pub(super) cooled: Option<Cooled>,
+    pub(super) sessions: Option<Arc<StickySessions>>,
 }

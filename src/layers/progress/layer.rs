@@ -1,9 +1,7 @@
 use std::time::Duration;
 
 use http::request::Parts;
-use tower_layer::Layer;
 
-use super::service::Progress;
 use crate::run::ProgressNotices;
 
 /// Says that a call which takes long is still under way: see the [module](super).
@@ -83,13 +81,5 @@ impl ProgressLayer {
 impl Default for ProgressLayer {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl<S> Layer<S> for ProgressLayer {
-    type Service = Progress<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        Progress::new(inner, *self)
     }
 }

@@ -80,7 +80,7 @@ impl Pulse {
     /// is told of as ended, and not as going on.
     pub(super) fn is_live(&mut self, turn: &PollScope) -> bool {
         let mut known = self.call.iter().chain([&self.clock]);
-        self.over |= known.any(|run| run.check_in(turn).is_err());
+        self.over |= known.any(|run| turn.check(run).is_err());
         !self.over
     }
 

@@ -3,6 +3,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
+use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
@@ -65,5 +66,13 @@ where
         let pulse = Pulse::new(run, layer);
         let facts = ResponseFacts::of(&request);
         ProgressFuture::new(self.inner.call(request), pulse, facts, early)
+    }
+}
+
+impl<S> Layer<S> for ProgressLayer {
+    type Service = Progress<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        Progress::new(inner, *self)
     }
 }

@@ -1,8 +1,27 @@
-use std::time::Duration;
+use std::{
+    future::Future,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, SizeHint};
+use tokio::sync::{mpsc, oneshot};
 use tower_layer::Layer;
+use tower_service::Service;
+use tracing::Instrument;
 
-use super::service::Pump;
+use super::{
+    channel::{AbortOnDrop, HeadWaiter, PumpOutcome, PumpReader},
+    task::{PumpTask, Writer, pump},
+};
+use crate::{
+    error::BoxError,
+    layers::client_disconnect::DropPolicy,
+    run::{Run, Scope, TaskGuard, TerminalReason},
+    supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
+};
 
 /// Runs each call in a task of its own: see the [module](super).
 #[derive(Clone, Copy, Debug)]
@@ -48,4 +67,139 @@ impl<S> Layer<S> for PumpLayer {
     fn layer(&self, inner: S) -> Self::Service {
         Pump::new(inner, self.frames, self.drain)
     }
+}
+
+/// The service of a [`PumpLayer`](crate::layers::pump::PumpLayer).
+#[derive(Clone, Copy, Debug)]
+pub struct Pump<S> {
+    inner: S,
+    frames: usize,
+    drain: Option<Duration>,
+}
+
+impl<S> Pump<S> {
+    pub(super) const fn new(inner: S, frames: usize, drain: Option<Duration>) -> Self {
+        Self {
+            inner,
+            frames,
+            drain,
+        }
+    }
+}
+
+/// The response future of [`Pump`]: the reader's end of its task.
+pub type PumpFuture = SupervisedFuture<HeadWaiter, PumpPolicy>;
+
+/// The response body of [`Pump`]: the reader's end of its task.
+pub type PumpBody = SupervisedBody<PumpReader, PumpPolicy>;
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Future: Send + 'static,
+    S::Error: Into<BoxError> + 'static,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<PumpBody>;
+    type Error = BoxError;
+    type Future = PumpFuture;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let entry = Claim::of(&mut request);
+        // What the task waits for is the end of the found node. What the drop
+        // ends, or closes, is that node too.
+        let policy = PumpPolicy::new(self.drain);
+        let run = entry.run.clone();
+        let (frames, drains) = (self.frames, self.drain.is_some());
+        SupervisedFuture::new(entry, policy, request, |request| {
+            if !drains {
+                return start(self.inner.call(request), run, frames, drains);
+            }
+            let within = Claim {
+                run: run.clone(),
+                owns: false,
+            };
+            let inner = &mut self.inner;
+            let call =
+                SupervisedFuture::new(within, ReaderPolicy, request, |request| inner.call(request));
+            start(call, run, frames, drains)
+        })
+    }
+}
+
+fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> HeadWaiter
+where
+    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+    E: Into<BoxError> + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let (head, waiting) = oneshot::channel();
+    let (frames, reader) = mpsc::channel(capacity);
+    let outcome = PumpOutcome::default();
+    let working = TaskGuard::new(run.clone());
+    let reading = drains.then(|| run.clone());
+    let writer = Writer {
+        run,
+        drains,
+        head,
+        frames,
+        outcome: outcome.clone(),
+    };
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "the pump is the layer that spawns"
+    )]
+    let task = tokio::spawn(PumpTask::new(pump(call, writer), working).in_current_span());
+    HeadWaiter {
+        head: waiting,
+        reader: Some(PumpReader {
+            frames: reader,
+            outcome,
+            size: SizeHint::default(),
+            ended: false,
+            _task: AbortOnDrop::new(task.abort_handle(), reading),
+        }),
+    }
+}
+
+/// Turns a drop into a reason, at once or after a drain.
+#[derive(Debug)]
+pub struct PumpPolicy {
+    drain: Option<Duration>,
+}
+
+impl PumpPolicy {
+    pub(super) const fn new(drain: Option<Duration>) -> Self {
+        Self { drain }
+    }
+}
+
+impl Policy for PumpPolicy {
+    const READS: bool = true;
+
+    fn dropped(&mut self, found: &Run) {
+        let Some(limit) = self.drain else {
+            return DropPolicy::new(Scope::Found).dropped(found);
+        };
+        let now = found.now();
+        let until = now.saturating_add(limit);
+        let reason = TerminalReason::ClientDisconnect;
+        found.node().close(&reason, until, now);
+    }
+}
+
+/// Reads along inside of the task: of a call whose reader has left nobody
+/// further out learns anything.
+#[derive(Debug)]
+pub(super) struct ReaderPolicy;
+
+impl Policy for ReaderPolicy {
+    const READS: bool = true;
+    const TELLS: bool = false;
 }

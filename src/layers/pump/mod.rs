@@ -77,12 +77,9 @@
 
 mod channel;
 mod layer;
-mod policy;
-mod service;
 mod task;
 
 pub use self::{
     channel::PumpStopped,
-    layer::PumpLayer,
-    service::{Pump, PumpBody, PumpFuture},
+    layer::{Pump, PumpBody, PumpFuture, PumpLayer},
 };

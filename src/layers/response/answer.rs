@@ -1,9 +1,9 @@
 use std::{error::Error, fmt};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::LengthLimitError;
 
-use super::{body::TerminalResponseBody, layer::Statuses};
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut, chain},
     layers::run::CallFailed,
@@ -192,19 +192,19 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
     )
 }
 
-pub(super) fn to_error<B>(
+pub(super) fn to_error(
     caller: ErrorFormat,
     statuses: Statuses,
     error: &BoxError,
-) -> Response<TerminalResponseBody<B>> {
+) -> Response<Bytes> {
     build(caller, ErrorAnswer::of(error, statuses))
 }
 
-pub(super) fn to_unready<B>(
+pub(super) fn to_unready(
     caller: ErrorFormat,
     statuses: Statuses,
     error: &BoxError,
-) -> Response<TerminalResponseBody<B>> {
+) -> Response<Bytes> {
     let mut told = ErrorAnswer::of(error, statuses);
     if told.reason.is_none() && told.status == StatusCode::INTERNAL_SERVER_ERROR {
         told.status = StatusCode::SERVICE_UNAVAILABLE;
@@ -213,7 +213,7 @@ pub(super) fn to_unready<B>(
     build(caller, told)
 }
 
-fn build<B>(caller: ErrorFormat, told: ErrorAnswer) -> Response<TerminalResponseBody<B>> {
+fn build(caller: ErrorFormat, told: ErrorAnswer) -> Response<Bytes> {
     let run = told.run.as_ref().map(RunId::to_string);
     let body = error_body(
         caller.dialect,
@@ -225,7 +225,7 @@ fn build<B>(caller: ErrorFormat, told: ErrorAnswer) -> Response<TerminalResponse
             response_id: None,
         },
     );
-    let mut answer = Response::new(TerminalResponseBody::whole(body));
+    let mut answer = Response::new(body);
     *answer.status_mut() = told.status;
     let headers = answer.headers_mut();
     headers.insert(
@@ -263,4 +263,18 @@ fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
         HeaderName::from_static("x-should-retry"),
         HeaderValue::from_static(retry),
     );
+}
+
+/// How reasons and other errors become statuses.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Statuses {
+    pub(super) reason: fn(&TerminalReason) -> StatusCode,
+    pub(super) error: fn(&BoxError) -> Option<StatusCode>,
+}
+
+impl Statuses {
+    pub(super) const DEFAULT: Self = Self {
+        reason: TerminalReason::status,
+        error: |_| None,
+    };
 }

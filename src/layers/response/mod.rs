@@ -88,12 +88,10 @@
 
 mod answer;
 mod body;
-mod future;
 mod layer;
-mod service;
 mod stream;
 
 pub use self::{
-    body::TerminalResponseBody, future::TerminalResponseFuture, layer::TerminalResponseLayer,
-    service::TerminalResponse,
+    body::TerminalResponseBody,
+    layer::{TerminalResponse, TerminalResponseFuture, TerminalResponseLayer},
 };

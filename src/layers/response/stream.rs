@@ -3,7 +3,7 @@ use std::collections::VecDeque;
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
-use super::{answer::ErrorAnswer, layer::Statuses};
+use super::{answer::ErrorAnswer, answer::Statuses};
 use crate::{
     error::BoxError,
     llm::{

@@ -1,12 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use http::{HeaderName, request::Parts};
-use tower_layer::Layer;
 
-use super::{
-    service::RunService,
-    source::{KeySource, OwnerSource},
-};
+use super::source::{KeySource, OwnerSource};
 use crate::{
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{CallSummary, OnEnd},
@@ -173,13 +169,5 @@ impl RunLayer {
     pub fn on_end(mut self, hook: impl Fn(&CallSummary) + Send + Sync + 'static) -> Self {
         self.on_end = Some(OnEnd::new(hook));
         self
-    }
-}
-
-impl<S> Layer<S> for RunLayer {
-    type Service = RunService<S>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        RunService::new(inner, self.clone())
     }
 }

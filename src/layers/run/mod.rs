@@ -70,14 +70,11 @@
 //!     .idle(Duration::from_secs(60));
 //! ```
 
-mod error;
 mod layer;
-mod policy;
 mod service;
 mod source;
 
 pub use self::{
-    error::CallFailed,
     layer::RunLayer,
-    service::{RunBody, RunFuture, RunService},
+    service::{CallFailed, RunBody, RunFuture, RunService},
 };

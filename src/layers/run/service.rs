@@ -1,20 +1,23 @@
 use std::{
+    error::Error,
+    fmt,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::Body;
+use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{layer::RunLayer, policy::RunPolicy};
+use super::layer::RunLayer;
 use crate::{
     attempt::generates,
     error::BoxError,
     registry::{Held, OpenRun, Owner, RunRegistry},
-    run::{InvalidRunId, LimitHit, NodeKind, Run, RunId, TerminalReason},
-    supervise::{Claim, SupervisedBody, SupervisedFuture},
+    run::{InvalidRunId, LimitHit, NodeKind, Run, RunId, TerminalReason, Terminated},
+    supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].
@@ -294,5 +297,64 @@ where
         SupervisedFuture::new(entry, RunPolicy, request, |request| {
             self.inner.call(request)
         })
+    }
+}
+
+/// Measures nothing; tells the caller which run it was.
+#[derive(Debug)]
+pub struct RunPolicy;
+
+impl Policy for RunPolicy {
+    const READS: bool = true;
+
+    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
+        // An id is made of characters that a header may hold.
+        if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
+            headers.insert(HeaderName::from_static("x-run-id"), id);
+        }
+    }
+
+    fn error(&self, found: &Run, error: BoxError) -> BoxError {
+        // An end says itself which run it is of.
+        if Terminated::find(&*error).is_some_and(|end| end.is_kin_of(found)) {
+            return error;
+        }
+        CallFailed::new(found.id(), error).into()
+    }
+}
+
+/// A call failed for a reason that is not the end of its run; it says which
+/// run that was, and has the failure as its source.
+#[non_exhaustive]
+#[derive(Debug)]
+pub struct CallFailed {
+    /// The run that the call belongs to.
+    pub run: RunId,
+    source: BoxError,
+}
+
+impl CallFailed {
+    pub(super) const fn new(run: RunId, source: BoxError) -> Self {
+        Self { run, source }
+    }
+}
+
+impl fmt::Display for CallFailed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "call of run {} failed: {}", self.run, self.source)
+    }
+}
+
+impl Error for CallFailed {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+impl<S> Layer<S> for RunLayer {
+    type Service = RunService<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        RunService::new(inner, self.clone())
     }
 }

@@ -65,10 +65,6 @@
 mod layer;
 mod phrases;
 mod reply;
-mod service;
 mod stop;
 
-pub use self::{
-    layer::StopPhraseLayer,
-    service::{StopPhrase, StopPhraseBody, StopPhraseFuture},
-};
+pub use self::layer::{StopPhrase, StopPhraseBody, StopPhraseFuture, StopPhraseLayer};

@@ -1,11 +1,10 @@
 use super::{
-    grammar::Grammar,
+    grammar::{Finish, Grammar},
     state::{ChatChoices, StreamState},
 };
 use crate::llm::{
     json::{Scan, Scanner, Text},
     sse::{Event, EventKind, EventVerdict},
-    stream::Finish,
 };
 
 #[derive(Debug)]

@@ -5,10 +5,7 @@ use bytes::Bytes;
 use super::{
     anthropic::Anthropic, chat::OpenAiChat, responses::OpenAiResponses, state::StreamState,
 };
-use crate::llm::{
-    sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body},
-    stream::Finish,
-};
+use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body};
 
 /// Which API's events a stream carries.
 #[non_exhaustive]
@@ -129,4 +126,21 @@ pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
         Some(grammar) => grammar.error_body(info),
         None => openai_body(info),
     }
+}
+
+/// What it means that the transport ended cleanly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finish {
+    /// The terminator was seen.
+    Complete,
+    /// All of the answer was seen but not the terminator: in chat, every choice has finished and
+    /// none with an error.
+    Finished,
+    /// Upstream reported an error before any terminator.
+    Failed,
+    /// The dialect's terminator is missing.
+    Truncated,
+    /// The dialect is not known, so neither is its terminator.
+    Unknown,
 }

@@ -9,7 +9,7 @@ mod state;
 mod stream_failure;
 
 pub use self::{
-    grammar::{Dialect, Grammar, error_body, error_event},
+    grammar::{Dialect, Finish, Grammar, error_body, error_event},
     state::{StreamState, Usage},
     stream_failure::{StreamFailure, Truncated},
 };

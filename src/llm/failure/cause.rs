@@ -4,9 +4,8 @@ use http_body_util::LengthLimitError;
 
 use super::{
     class::FailureClass,
-    not_a_stream::NotAStream,
-    transport::TransportError,
-    unusable::{IncompleteJson, Redirected},
+    errors::TransportError,
+    errors::{IncompleteJson, NotAStream, Redirected},
 };
 use crate::{
     error::{InvalidRequest, RequestCut, chain},

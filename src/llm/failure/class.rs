@@ -2,8 +2,6 @@ use std::fmt;
 
 use http::StatusCode;
 
-use super::status;
-
 /// Why an upstream's answer is a failure.
 ///
 /// What follows from it is told by [`same`](Self::same), [`other`](Self::other)
@@ -70,8 +68,8 @@ impl FailureClass {
     /// [`Failure::of_answer`](crate::llm::failure::Failure::of_answer) sees more.
     #[must_use]
     pub fn from_status(status: StatusCode) -> Option<Self> {
-        status::is_failure(status)
-            .then(|| status::telling(status).unwrap_or_else(|| status::otherwise(Some(status))))
+        is_failure_status(status)
+            .then(|| class_of_status(status).unwrap_or_else(|| fallback_class(Some(status))))
     }
 
     /// The class in one lower-case word, for logs and metrics.
@@ -106,5 +104,170 @@ impl FailureClass {
 impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
+    }
+}
+
+/// Whether the same candidate is worth another try.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RetrySame {
+    /// It would fail the same way again.
+    No,
+    /// One more, whatever the budget would allow.
+    Once,
+    /// Yes, after the delay that it asked for.
+    Yes,
+    /// Yes, but after a longer wait, and of one that is overloaded only where
+    /// there is no other candidate.
+    Slowly,
+}
+
+/// Which other candidate is worth a try.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TryOther {
+    /// None.
+    No,
+    /// Any.
+    Yes,
+    /// One that is reached with another credential.
+    Credential,
+    /// One of another provider.
+    Provider,
+    /// One with a larger context window.
+    LargerWindow,
+    /// Any, if the program allows it for requests that are themselves at fault.
+    IfAllowed,
+}
+
+/// How long a candidate is left alone after the failure.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cooldown {
+    /// Not at all: the failure says nothing about the next request.
+    No,
+    /// For seconds to minutes.
+    Short,
+    /// For ten minutes at first, up to a day: a person has to mend it.
+    Long,
+    /// For hours, up to a day: until the quota is filled up.
+    Quota,
+}
+
+impl FailureClass {
+    /// Whether the same candidate is worth another try.
+    ///
+    /// An upstream's `x-should-retry` may forbid it:
+    /// [`Failure::is_worth_repeating`](crate::llm::failure::Failure::is_worth_repeating).
+    #[must_use]
+    pub const fn same(self) -> RetrySame {
+        match self {
+            Self::Silence => RetrySame::Once,
+            Self::Overloaded | Self::NotReady => RetrySame::Slowly,
+            Self::Transport
+            | Self::RequestTimeout
+            | Self::Conflict
+            | Self::RateLimit
+            | Self::Server
+            | Self::ModelFault => RetrySame::Yes,
+            Self::Deadline
+            | Self::Certificate
+            | Self::Redirect
+            | Self::RequestLimit
+            | Self::Quota
+            | Self::Auth
+            | Self::ModelGone
+            | Self::Region
+            | Self::ContextOverflow
+            | Self::TooLarge
+            | Self::ContentFilter
+            | Self::Caller => RetrySame::No,
+        }
+    }
+
+    /// Which other candidate is worth a try, as long as nothing was committed.
+    #[must_use]
+    pub const fn other(self) -> TryOther {
+        match self {
+            Self::Conflict => TryOther::No,
+            Self::Silence
+            | Self::Deadline
+            | Self::Transport
+            | Self::Certificate
+            | Self::Redirect
+            | Self::RequestTimeout
+            | Self::RateLimit
+            | Self::RequestLimit
+            | Self::Overloaded
+            | Self::NotReady
+            | Self::Server
+            | Self::ModelFault
+            | Self::ModelGone => TryOther::Yes,
+            Self::Quota | Self::Auth => TryOther::Credential,
+            Self::Region => TryOther::Provider,
+            Self::ContextOverflow => TryOther::LargerWindow,
+            Self::TooLarge | Self::ContentFilter | Self::Caller => TryOther::IfAllowed,
+        }
+    }
+
+    /// How long the candidate is left alone.
+    #[must_use]
+    pub const fn cool(self) -> Cooldown {
+        match self {
+            Self::Silence
+            | Self::Transport
+            | Self::RateLimit
+            | Self::Overloaded
+            | Self::NotReady
+            | Self::Server => Cooldown::Short,
+            Self::Certificate | Self::Redirect | Self::Auth | Self::ModelGone | Self::Region => {
+                Cooldown::Long
+            }
+            Self::Quota => Cooldown::Quota,
+            Self::Deadline
+            | Self::RequestTimeout
+            | Self::Conflict
+            | Self::RequestLimit
+            | Self::ModelFault
+            | Self::ContextOverflow
+            | Self::TooLarge
+            | Self::ContentFilter
+            | Self::Caller => Cooldown::No,
+        }
+    }
+}
+
+/// Whether an answer with this status is a failure.
+pub(super) fn is_failure_status(status: StatusCode) -> bool {
+    status.as_u16() >= 400
+}
+
+/// The class that a status tells by itself.
+///
+/// A plain 400 or 404 tells nothing: an exact name may still say more.
+pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
+    match status.as_u16() {
+        401 | 403 => Some(FailureClass::Auth),
+        402 => Some(FailureClass::Quota),
+        408 => Some(FailureClass::RequestTimeout),
+        409 => Some(FailureClass::Conflict),
+        410 => Some(FailureClass::ModelGone),
+        413 => Some(FailureClass::TooLarge),
+        424 => Some(FailureClass::ModelFault),
+        429 => Some(FailureClass::RateLimit),
+        // We are still here, so it was not us who went away.
+        499 => Some(FailureClass::Server),
+        529 => Some(FailureClass::Overloaded),
+        500.. => Some(FailureClass::Server),
+        _ => None,
+    }
+}
+
+/// The class of a failure about which nothing else is known.
+pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
+    match status {
+        Some(status) if status.is_client_error() => FailureClass::Caller,
+        // An answer that was begun was asked for in a way that could be served.
+        _ => FailureClass::Server,
     }
 }

@@ -2,7 +2,13 @@ use std::{fmt, sync::Arc, time::SystemTime};
 
 use http::{HeaderMap, StatusCode};
 
-use super::{class::FailureClass, error_body, failure::Failure, head::FailureHead, status, stop};
+use super::{
+    class::{self, FailureClass},
+    error_body,
+    failure::Failure,
+    head::FailureHead,
+    stop,
+};
 use crate::llm::dialect::StreamFailure;
 
 /// A longer body is not an error's.
@@ -89,7 +95,7 @@ impl Classifier {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Failure> {
-        let is_failure = status::is_failure(status);
+        let is_failure = class::is_failure_status(status);
         if !is_failure && !status.is_success() {
             return None;
         }

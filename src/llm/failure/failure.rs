@@ -6,8 +6,11 @@ use std::{
 use http::{HeaderMap, StatusCode};
 
 use super::{
-    cause, class::FailureClass, classifier::Classifier, cooling::CoolingDown,
-    retry_advice::RetrySame, stop, unusable::Redirected,
+    cause,
+    class::{FailureClass, RetrySame},
+    classifier::Classifier,
+    errors::{CoolingDown, Redirected},
+    stop,
 };
 use crate::{error::chain, llm::dialect::StreamFailure};
 

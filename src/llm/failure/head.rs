@@ -3,11 +3,10 @@ use std::time::{Duration, SystemTime};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::{
-    class::FailureClass,
+    class::{FailureClass, RetrySame},
     delay,
     details::Details,
     failure::Failure,
-    retry_advice::RetrySame,
     retry_after,
     rules::{Said, judge},
 };

@@ -51,38 +51,29 @@
 mod cause;
 mod class;
 mod classifier;
-mod cooling;
 mod delay;
 mod details;
 mod error_body;
 mod error_codes;
 mod error_messages;
+mod errors;
 mod failure;
 mod head;
-mod not_a_stream;
 mod reason;
-mod retry_advice;
 mod retry_after;
 mod rules;
-mod status;
 mod stop;
 #[cfg(test)]
 mod tests;
-mod transport;
-mod unusable;
 
 pub use self::{
-    class::FailureClass,
+    class::{Cooldown, FailureClass, RetrySame, TryOther},
     classifier::{Answered, Classifier},
-    cooling::{Cooling, CoolingDown},
+    errors::{Cooling, CoolingDown, IncompleteJson, NotAStream, Redirected, TransportError},
     failure::Failure,
-    not_a_stream::NotAStream,
-    retry_advice::{Cooldown, RetrySame, TryOther},
-    transport::TransportError,
-    unusable::{IncompleteJson, Redirected},
 };
 
 pub(crate) use self::{
-    cooling::seconds,
     error_body::{JsonOutline, is_broken_json, names_json},
+    errors::seconds,
 };

@@ -1,6 +1,10 @@
 use http::StatusCode;
 
-use super::{class::FailureClass, details::Details, error_codes, error_messages, reason, status};
+use super::{
+    class::{self, FailureClass},
+    details::Details,
+    error_codes, error_messages, reason,
+};
 
 /// All that is known of one failed answer.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +41,7 @@ pub(super) fn judge(said: Said<'_>) -> FailureClass {
         .or_else(|| of_status(said))
         .or_else(|| error_codes::find(error_codes::BROAD, said.names))
         .or_else(|| said.names.iter().find_map(|name| reason::class_of(name)))
-        .unwrap_or_else(|| status::otherwise(said.status));
+        .unwrap_or_else(|| class::fallback_class(said.status));
     match class {
         FailureClass::RateLimit if is_too_large(said) => FailureClass::RequestLimit,
         class => class,
@@ -45,7 +49,7 @@ pub(super) fn judge(said: Said<'_>) -> FailureClass {
 }
 
 fn of_status(said: Said<'_>) -> Option<FailureClass> {
-    match said.status.and_then(status::telling) {
+    match said.status.and_then(class::class_of_status) {
         // An empty purse does not say when it is full again.
         Some(FailureClass::Quota) if said.has_delay => Some(FailureClass::RateLimit),
         // A firewall's, which looks at where we are and at no credential.

@@ -85,3 +85,6 @@ impl From<EventKind> for EventVerdict {
         Self::new(kind)
     }
 }
+
+/// Most data bytes that one event may carry (1 MiB); beyond it the event is [`Event::oversized`].
+pub const MAX_EVENT: usize = 1024 * 1024;

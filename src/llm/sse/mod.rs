@@ -8,6 +8,6 @@ mod splitter;
 pub(crate) use self::error_event::{anthropic_body, common_event, openai_body, responses_event};
 pub use self::{
     error_event::{DONE, ErrorInfo},
-    event::{Event, EventKind, EventVerdict},
-    splitter::{MAX_EVENT, Splitter},
+    event::{Event, EventKind, EventVerdict, MAX_EVENT},
+    splitter::Splitter,
 };

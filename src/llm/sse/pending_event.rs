@@ -1,6 +1,6 @@
 //! The event in progress: what its lines add up to.
 
-use super::{event::Event, splitter::MAX_EVENT};
+use super::event::{Event, MAX_EVENT};
 
 /// Longer event names are cut here: no known name comes near.
 const MAX_NAME: usize = 256;

@@ -5,9 +5,6 @@ use super::{
     pending_event::{Borrowed, Field, Pending},
 };
 
-/// Most data bytes that one event may carry (1 MiB); beyond it the event is [`Event::oversized`].
-pub const MAX_EVENT: usize = 1024 * 1024;
-
 const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// Splits a `text/event-stream` into events, without I/O.
@@ -17,7 +14,7 @@ const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 /// that lies whole in one chunk is borrowed from it and allocates nothing, unless it has several
 /// `data` lines, which are joined in a buffer that is used again.
 ///
-/// What is kept between chunks is at most [`MAX_EVENT`] bytes of data. Comments and fields other
+/// What is kept between chunks is at most [`MAX_EVENT`](super::MAX_EVENT) bytes of data. Comments and fields other
 /// than `event` and `data` are never stored.
 #[derive(Debug, Default)]
 pub struct Splitter {

@@ -1,6 +1,6 @@
 //! What a stream has come to so far.
 
-use super::{partial_text::Partial, reader::ChunkSummary};
+use super::partial_text::Partial;
 use crate::llm::{
     dialect::{
         Anthropic, Detected, Dialect, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
@@ -129,4 +129,16 @@ impl StreamMarks {
             },
         }
     }
+}
+
+/// What one chunk brought.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ChunkSummary {
+    /// An event with content.
+    pub content: bool,
+    /// An event with content or progress.
+    pub progress: bool,
+    /// The terminator or an error.
+    pub ended: bool,
 }

@@ -17,7 +17,7 @@
 //!
 //! # When a stream is complete
 //!
-//! With its dialect's terminator, see [`Finish`]. While the dialect is not known nothing is called
+//! With its dialect's terminator, see [`Finish`](crate::llm::dialect::Finish). While the dialect is not known nothing is called
 //! truncated.
 //!
 //! # Cost
@@ -29,9 +29,9 @@
 //!
 //! ```
 //! use tower_agent::llm::{
-//!     dialect::{Dialect, error_event},
+//!     dialect::{Dialect, Finish, error_event},
 //!     sse::ErrorInfo,
-//!     stream::{Finish, Judge},
+//!     stream::StreamReader,
 //! };
 //!
 //! let mut judge = StreamReader::new(Dialect::from_path("/v1/chat/completions"));
@@ -59,6 +59,6 @@ mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use self::reader::{ChunkSummary, Finish, StreamReader};
+pub use self::{marks::ChunkSummary, reader::StreamReader};
 
 pub(crate) use self::partial_text::Partial;

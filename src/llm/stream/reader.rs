@@ -1,8 +1,11 @@
 use std::sync::Arc;
 
-use super::{marks::StreamMarks, partial_text::Partial};
+use super::{
+    marks::{ChunkSummary, StreamMarks},
+    partial_text::Partial,
+};
 use crate::llm::{
-    dialect::{Dialect, StreamFailure, Usage},
+    dialect::{Dialect, Finish, StreamFailure, Usage},
     sse::Splitter,
 };
 
@@ -14,35 +17,6 @@ use crate::llm::{
 pub struct StreamReader {
     splitter: Splitter,
     marks: StreamMarks,
-}
-
-/// What one chunk brought.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChunkSummary {
-    /// An event with content.
-    pub content: bool,
-    /// An event with content or progress.
-    pub progress: bool,
-    /// The terminator or an error.
-    pub ended: bool,
-}
-
-/// What it means that the transport ended cleanly.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Finish {
-    /// The terminator was seen.
-    Complete,
-    /// All of the answer was seen but not the terminator: in chat, every choice has finished and
-    /// none with an error.
-    Finished,
-    /// Upstream reported an error before any terminator.
-    Failed,
-    /// The dialect's terminator is missing.
-    Truncated,
-    /// The dialect is not known, so neither is its terminator.
-    Unknown,
 }
 
 impl StreamReader {

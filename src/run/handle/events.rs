@@ -9,12 +9,11 @@ use tokio::sync::broadcast;
 
 use super::Run;
 use crate::run::{
-    kinds::{NodeKind, Scope},
+    kinds::{NodeKind, Scope, Step},
     limits::{Noted, ProgressNotices, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
     report::{RunEvent, RunEvents, RunNotice},
     state::{EVENTS, HEARTBEAT, Identity, NodeState, RunGuard, RunState},
-    step::Step,
     tree::{End, Nanos, Node, nanos},
 };
 

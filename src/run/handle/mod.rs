@@ -28,12 +28,10 @@ use tokio::time::Instant;
 
 use super::{
     id::RunId,
-    kinds::{NodeKind, ResetOn, Scope},
-    poll_scope::PollScope,
+    kinds::{NodeKind, ResetOn, Scope, Step, StepKind},
     reason::TerminalReason,
     report::Terminated,
     state::NodeState,
-    step::{Step, StepKind},
     tree::{LimitHit, LimitKind, Node, TaskId},
 };
 
@@ -281,16 +279,6 @@ impl Run {
     /// A point of the core's clock as the runtime's; none if it is out of range.
     pub(crate) fn instant(&self, at: Duration) -> Option<Instant> {
         self.0.payload.epoch.checked_add(at)
-    }
-
-    /// [`check`](Self::check) on the way out of a pending poll.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the cold path, and the type of every layer"
-    )]
-    pub(crate) fn check_in(&self, turn: &PollScope) -> Result<(), Terminated> {
-        let checked = self.0.check(self.at(turn.now()), turn.task());
-        checked.map_err(|_| self.to_terminated())
     }
 
     /// The end as an error; a node that is not over reads as aborted.

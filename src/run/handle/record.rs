@@ -186,7 +186,7 @@ impl Run {
     /// the layer that judges it. A layer of your own that makes another answer
     /// of a stream should keep its [`ResponseMarks`](crate::supervise::ResponseMarks) extension,
     /// else what it made is judged, and counted, as a stream of its own. One that
-    /// costs nothing is marked as [`NotCounted`].
+    /// costs nothing is marked as [`NotCounted`](crate::run::NotCounted).
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.node().payload.told().usage

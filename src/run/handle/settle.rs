@@ -2,11 +2,10 @@
 
 use super::Run;
 use crate::run::{
-    kinds::{NodeKind, ResetOn},
+    kinds::{NodeKind, ResetOn, Step, StepKind},
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::{ReasonClass, TerminalReason},
     state::{Failing, NodeState},
-    step::{Step, StepKind},
     tree::{End, Node},
 };
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use crate::run::{report::RunNotice, step::Step};
+use crate::run::{kinds::Step, report::RunNotice};
 
 /// When people are told that a step is still under way:
 /// [`RunNotice::Working`](crate::run::RunNotice::Working).

@@ -8,10 +8,10 @@ use super::{
 };
 use crate::run::{
     id::RunId,
+    kinds::Step,
     limits::{LoopPattern, LoopVerdict},
     reason::TerminalReason,
     state::NodeState,
-    step::Step,
     tree::Node,
     verdict::{Answer, Status},
 };

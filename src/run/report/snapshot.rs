@@ -5,11 +5,10 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::{NodeKind, ResetOn},
+        kinds::{NodeKind, ResetOn, Step, StepKind},
         limits::ErrorCounts,
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
-        step::{Step, StepKind},
         tree::{Clock, Node},
     },
 };

@@ -18,7 +18,7 @@ pub(crate) struct ReportedUsage {
 /// A mark on an answer, in its extensions: what it says of its usage is not counted.
 ///
 /// For an answer that a layer of the program's own makes, such as a cache: what it
-/// repeats was paid for before. Neither [`Run::usage`] nor
+/// repeats was paid for before. Neither [`Run::usage`](crate::Run::usage) nor
 /// [`CallSummary::usage`](crate::run::CallSummary::usage) has it then, wherever the layer
 /// stands.
 ///

@@ -1,7 +1,7 @@
 use std::sync::{MutexGuard, PoisonError, atomic::Ordering};
 
 use super::NodeState;
-use crate::run::step::Step;
+use crate::run::kinds::Step;
 
 /// What was done last, and what of it moved the run.
 #[derive(Debug, Default)]

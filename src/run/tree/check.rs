@@ -2,9 +2,8 @@ use std::time::Duration;
 
 use super::{
     deadlines::{Clock, Nanos},
-    end::{End, LimitHit, LimitKind},
+    end::{End, EndHook, LimitHit, LimitKind},
     idle_window::TaskId,
-    latch::EndHook,
     node::Node,
 };
 use crate::run::reason::TerminalReason;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use super::{deadlines::Clock, idle_window::TaskId, latch::EndHook, node::Node};
+use super::{deadlines::Clock, end::EndHook, idle_window::TaskId, node::Node};
 
 impl<P: EndHook> Node<P> {
     /// Lowers a deadline, and calls those who [watch](Self::watch) the clocks of

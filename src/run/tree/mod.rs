@@ -25,7 +25,6 @@
 //! runs, so there is no lock order to get wrong.
 
 mod check;
-mod children;
 mod closing;
 mod deadlines;
 mod descendants;
@@ -33,22 +32,17 @@ mod end;
 #[cfg(test)]
 pub(crate) mod gap;
 mod idle_window;
-mod in_flight;
-mod latch;
-mod leaves;
 mod locked;
 mod node;
 mod pause;
-mod small_slab;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
 pub(crate) use self::{
     deadlines::{Announcement, Clock, Nanos, nanos},
-    end::{End, LimitHit, LimitKind},
+    end::{End, EndHook, LimitHit, LimitKind, PendingWakes},
     idle_window::{IdleWindow, TaskId},
-    latch::{EndHook, PendingWakes},
     node::Node,
     pause::Paused,
 };

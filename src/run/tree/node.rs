@@ -10,9 +10,8 @@ use std::{
 use super::{
     closing::Closing,
     deadlines::{Clock, Clocks, LastSeen, Nanos},
-    end::End,
+    end::{End, EndHook},
     idle_window::IdleWindow,
-    latch::EndHook,
     locked::LockedNode,
     pause::Pauses,
 };
@@ -296,5 +295,22 @@ impl<P> Drop for Node<P> {
                 node.lock().children.remove(key);
             }
         }
+    }
+}
+
+impl<P: EndHook> Node<P> {
+    /// Whether some piece of work that is under way, and of which no part is a
+    /// piece of its own, satisfies `test`.
+    pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
+        if self.active() == 0 {
+            return false;
+        }
+        let below: Vec<_> = self.lock().children.alive().collect();
+        let parts = below.iter().filter(|node| node.active() > 0);
+        let mut parts = parts.peekable();
+        if parts.peek().is_none() {
+            return test(&self.payload);
+        }
+        parts.any(|node| node.has_leaf(test))
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     deadlines::{Nanos, nanos},
-    latch::EndHook,
+    end::EndHook,
     node::Node,
 };
 

@@ -2,12 +2,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::super::{
-    backoff::Jitter,
-    buckets::{NAME, NAMES},
-    budget::RetryBudget,
-    settings::{Count, NextAttempt},
-};
+use super::super::{backoff::Jitter, budget::RetryBudget};
+use crate::attempt::budget::bucket::{NAME, NAMES};
+use crate::attempt::budget::budget::{Count, NextAttempt};
 use crate::{llm::failure::FailureClass, run::Run};
 
 fn granted(budget: &RetryBudget, candidate: Option<&str>) -> usize {

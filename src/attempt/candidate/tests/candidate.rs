@@ -2,10 +2,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::{
-    super::{candidate::Candidate, dialect::CandidateDialect},
-    elsewhere,
-};
+use super::{super::candidate::Candidate, elsewhere};
+use crate::attempt::candidate::operation::CandidateDialect;
 use crate::run::Limits;
 
 #[test]

@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, request::Parts};
 
 use super::{
     handle::Cooldowns,
-    keys::{CooldownKey, Keys},
+    windows::{CooldownKey, Keys},
 };
 use crate::attempt::{ACCOUNT, ApiKey, Candidate, WITHIN_ACCOUNT};
 

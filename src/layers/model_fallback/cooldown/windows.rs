@@ -1,10 +1,6 @@
 use std::{collections::HashMap, time::Duration};
 
-use super::{
-    backoff::CooldownBackoff,
-    keys::{CooldownKey, Keys},
-};
-use crate::llm::failure::FailureClass;
+use crate::llm::failure::{Cooldown, FailureClass};
 
 /// How many windows are remembered.
 const KEYS: usize = 256;
@@ -164,5 +160,104 @@ impl CooldownWindows {
         if let Some(key) = entries.min_by_key(worth).map(|(key, _)| *key) {
             self.entries.remove(&key);
         }
+    }
+}
+
+/// What can be left alone, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct CooldownKey {
+    pub(crate) digest: u64,
+    /// It is about a caller's account, of which there may be any number.
+    pub(crate) is_callers: bool,
+}
+
+/// All that a try of one candidate depends on.
+///
+/// What befalls one caller's account must not take the candidate from the
+/// others, and what befalls the account must not be tried again with another
+/// model of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keys {
+    /// The model at its upstream, whoever asks.
+    pub(crate) model: CooldownKey,
+    /// The model, on one account.
+    pub(crate) model_of_account: CooldownKey,
+    /// The account.
+    pub(crate) account: CooldownKey,
+    /// The upstream's host.
+    pub(crate) provider: CooldownKey,
+}
+
+impl Keys {
+    /// What a failure of this class is about.
+    pub(super) const fn of(&self, class: FailureClass) -> CooldownKey {
+        match class {
+            FailureClass::RateLimit | FailureClass::ModelGone => self.model_of_account,
+            FailureClass::Quota | FailureClass::Auth => self.account,
+            FailureClass::Certificate | FailureClass::Region => self.provider,
+            _ => self.model,
+        }
+    }
+
+    pub(super) const fn all(&self) -> [CooldownKey; 4] {
+        [
+            self.model,
+            self.model_of_account,
+            self.account,
+            self.provider,
+        ]
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// How long what failed is left alone.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CooldownBackoff {
+    /// For what mostly passes by itself: after the first failure in a row, the
+    /// second, and every later one.
+    pub(crate) short: [Duration; 3],
+    /// For what a person has to mend, at first; it doubles.
+    pub(crate) long: Duration,
+    /// For an exhausted quota, at first; it doubles.
+    pub(crate) quota: Duration,
+    /// What doubles grows no further than this.
+    pub(crate) most: Duration,
+}
+
+impl CooldownBackoff {
+    pub(crate) const fn new() -> Self {
+        Self {
+            short: [Duration::from_secs(30), MINUTE, Duration::from_secs(5 * 60)],
+            long: Duration::from_secs(10 * 60),
+            quota: Duration::from_secs(5 * 60 * 60),
+            most: Duration::from_secs(24 * 60 * 60),
+        }
+    }
+
+    /// The window after so many failures in a row, and at least what the
+    /// upstream `asked` for; none for a failure that says nothing about the next
+    /// request.
+    pub(crate) fn window(
+        &self,
+        cool: Cooldown,
+        strikes: u32,
+        asked: Option<Duration>,
+    ) -> Option<Duration> {
+        let doubled = |first: Duration| {
+            let times = 1_u32.checked_shl(strikes).unwrap_or(u32::MAX);
+            first.saturating_mul(times).min(self.most)
+        };
+        let window = match cool {
+            Cooldown::No => return None,
+            Cooldown::Short => {
+                let [.., last] = self.short;
+                let step = usize::try_from(strikes).unwrap_or(usize::MAX);
+                self.short.get(step).copied().unwrap_or(last)
+            }
+            Cooldown::Long => doubled(self.long),
+            Cooldown::Quota => doubled(self.quota),
+        };
+        Some(window.max(asked.unwrap_or_default().min(self.most)))
     }
 }

@@ -11,8 +11,8 @@ use super::super::{
         RequestLimit, RequestTimeout, Server, Silence, TooLarge, Transport,
     },
     failure::Failure,
-    retry_advice::{Cooldown, RetrySame, TryOther},
 };
+use crate::llm::failure::class::{Cooldown, RetrySame, TryOther};
 
 const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 21] = [
     (Silence, RetrySame::Once, TryOther::Yes, Cooldown::Short),

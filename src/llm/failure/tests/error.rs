@@ -8,9 +8,9 @@ use http_body_util::{BodyExt, Full, Limited};
 
 use super::super::{
     class::FailureClass::{Caller, Certificate, Redirect, Server, Transport},
+    errors::TransportError,
+    errors::{IncompleteJson, Redirected},
     failure::Failure,
-    transport::TransportError,
-    unusable::{IncompleteJson, Redirected},
 };
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut},

@@ -1,4 +1,5 @@
-use super::{super::reader::Finish, judged, verdict};
+use super::{judged, verdict};
+use crate::llm::dialect::Finish;
 use crate::llm::{
     dialect::{Dialect, Usage},
     sse::EventKind::{self, Content, Error, Life, Prelude, Progress, Terminator},

@@ -1,8 +1,6 @@
-use super::{
-    super::reader::{Finish, StreamReader},
-    judged,
-};
+use super::{super::reader::StreamReader, judged};
 use crate::llm::dialect::Dialect;
+use crate::llm::dialect::Finish;
 
 #[test]
 fn paths_tell_the_dialect() {

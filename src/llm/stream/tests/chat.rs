@@ -1,7 +1,5 @@
-use super::{
-    super::reader::{Finish, StreamReader},
-    judged,
-};
+use super::{super::reader::StreamReader, judged};
+use crate::llm::dialect::Finish;
 use crate::llm::{
     dialect::{Dialect, Usage},
     sse::EventKind::{self, Content, Error, Life, Prelude, Progress, Terminator},

@@ -1,4 +1,5 @@
-use super::{super::reader::Finish, judged};
+use super::judged;
+use crate::llm::dialect::Finish;
 use crate::llm::{
     dialect::{Dialect, Grammar, StreamState},
     dialect::{error_body, error_event},

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
-use super::super::reader::{Finish, StreamReader};
+use super::super::reader::StreamReader;
+use crate::llm::dialect::Finish;
 use crate::llm::{
     dialect::{Dialect, Truncated},
     dialect::{error_body, error_event},

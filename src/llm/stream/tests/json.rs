@@ -1,9 +1,10 @@
 //! The scanner against `serde_json`.
 
+use crate::llm::dialect::Finish;
 use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::{
-    super::reader::{Finish, StreamReader},
+    super::reader::StreamReader,
     kind,
     reference::{self, Outcome},
 };

@@ -1,11 +1,9 @@
 //! How a stream is cut into chunks changes nothing.
 
+use crate::llm::dialect::Finish;
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::{
-    super::reader::{Finish, StreamReader},
-    Owned, split,
-};
+use super::{super::reader::StreamReader, Owned, split};
 use crate::llm::{
     dialect::{Dialect, Usage},
     sse::Splitter,

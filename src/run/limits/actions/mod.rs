@@ -19,8 +19,7 @@
 //! Nothing, unless somebody set limits: else the usual ones are observed. With the run
 //! all that is remembered of its actions is freed, but for what it was ended for.
 
-mod judge;
-mod limits;
+mod detector;
 mod pattern;
 mod pending_calls;
 mod recent_calls;
@@ -28,11 +27,10 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod tools;
-mod warnings;
 
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
-pub(crate) use self::{limits::LoopLimits, recent_calls::Action, state::Effect};
+pub(crate) use self::{pattern::LoopLimits, recent_calls::Action, state::Effect};
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 

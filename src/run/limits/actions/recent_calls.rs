@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{limits::LoopLimits, pattern::LoopPattern};
+use super::pattern::{LoopLimits, LoopPattern};
 
 /// A tool was called, and its result is there, or will never be known.
 #[derive(Clone, Debug)]

@@ -1,13 +1,11 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    judge::{ActionRow, LoopDetector},
-    limits::LoopLimits,
-    pattern::{LoopFinding, LoopPattern, LoopVerdict},
+    detector::{ActionRow, LoopDetector, SeenLoop},
+    pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
     pending_calls::{Calls, PendingCall},
     recent_calls::{Action, RecentCalls},
     tools::Tools,
-    warnings::SeenLoop,
 };
 use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall};
 

@@ -11,10 +11,9 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::NodeKind,
+        kinds::{NodeKind, Step},
         reason::TerminalReason,
         state::NodeState,
-        step::Step,
         tree::{LimitKind, Node},
     },
 };

@@ -6,11 +6,8 @@ use std::{
     task::{Wake, Waker},
 };
 
-use super::super::{
-    end::End,
-    latch::{EndHook, PendingWakes},
-    node::Node,
-};
+use super::super::{end::End, node::Node};
+use crate::run::tree::end::{EndHook, PendingWakes};
 
 /// In which order hooks and wakers were called, and what they could see.
 #[derive(Debug, Default)]

@@ -5,13 +5,8 @@ use std::{
     thread,
 };
 
-use super::{
-    super::{
-        deadlines::Clock,
-        latch::{EndHook, PendingWakes},
-    },
-    *,
-};
+use super::{super::deadlines::Clock, *};
+use crate::run::tree::end::{EndHook, PendingWakes};
 
 const ROUNDS: usize = 3_000;
 

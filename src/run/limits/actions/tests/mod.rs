@@ -5,8 +5,7 @@ mod patterns;
 use std::collections::VecDeque;
 
 use super::{
-    limits::LoopLimits,
-    pattern::{LoopFinding, LoopPattern, LoopVerdict},
+    pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
     recent_calls::Action,
     state::{Effect, LoopState},
 };

@@ -1,0 +1,88 @@
+//! The error type of the layers, and the errors that several layers share.
+
+use std::{error::Error, fmt};
+
+/// The error of layers, which hand on what comes from inside them.
+pub type BoxError = Box<dyn Error + Send + Sync>;
+
+/// `error` and its sources, outermost first.
+pub(crate) fn chain<'a>(
+    error: &'a (dyn Error + 'static),
+) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(error), |&error| {
+        // An I/O error answers the source of what it wraps, and so hides it.
+        match error
+            .downcast_ref::<std::io::Error>()
+            .and_then(std::io::Error::get_ref)
+        {
+            Some(wrapped) => Some(wrapped as _),
+            None => error.source(),
+        }
+    })
+}
+
+/// A request that cannot be processed as it is: the caller is told why, with a
+/// status of 400.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidRequest {
+    message: String,
+}
+
+impl InvalidRequest {
+    /// `message` is for the caller: it names the place that is wrong.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for InvalidRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for InvalidRequest {}
+
+/// The caller's request could not be read to its end: it went away, or broke
+/// off, while it was still sending.
+///
+/// A service that reads a request's body wraps what goes wrong there in it, so
+/// that it does not count as a failure of the upstream: the call ends as
+/// [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect).
+///
+/// ```
+/// use tower_agent::error::RequestCut;
+///
+/// # async fn read(body: http_body_util::Full<bytes::Bytes>) -> Result<(), RequestCut> {
+/// use http_body_util::BodyExt;
+/// let body = body.collect().await.map_err(RequestCut::new)?;
+/// # drop(body); Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct RequestCut {
+    source: BoxError,
+}
+
+impl RequestCut {
+    /// Marks `source` as a failure to read the request.
+    pub fn new(source: impl Into<BoxError>) -> Self {
+        Self {
+            source: source.into(),
+        }
+    }
+}
+
+impl fmt::Display for RequestCut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request could not be read to its end: {}", self.source)
+    }
+}
+
+impl Error for RequestCut {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
