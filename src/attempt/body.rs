@@ -1,3 +1,5 @@
+//! The body of the answer that is handed on; the attempt settles with its end.
+
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,

@@ -1,3 +1,5 @@
+//! Asks, in one order, whether another attempt may follow; counts those that are admitted.
+
 use std::time::Duration;
 
 use super::{

@@ -1,4 +1,4 @@
-//! How a try is started.
+//! Starts the attempts of a call, and keeps the state that survives from one attempt to the next.
 
 use std::{
     task::{Context, Poll},

@@ -1,4 +1,4 @@
-//! Where a call stands, and what is looked at there.
+//! The future of a call that may make several attempts: a loop over its state.
 
 use std::{
     fmt,

@@ -1,4 +1,4 @@
-//! What is done with a try that came to something.
+//! Decides what follows an attempt: hand its answer on, repeat it, or stop.
 
 use bytes::Bytes;
 use http::{Response, response::Parts};

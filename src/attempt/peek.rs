@@ -1,3 +1,5 @@
+//! Reads the beginning of an answer: up to the commit, or as much of a failure as classifies it.
+
 use std::{
     future::Future,
     mem,

@@ -1,3 +1,5 @@
+//! What the retry layer and the fallback layer tell the loop of attempts.
+
 use std::{fmt::Debug, time::Duration};
 
 use http::{Request, response::Parts};

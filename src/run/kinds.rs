@@ -1,3 +1,5 @@
+//! Kinds of nodes, scopes, limits of a request, and the step that a run is at.
+
 use std::{borrow::Cow, fmt, time::Duration};
 
 /// What a node of the run tree stands for.

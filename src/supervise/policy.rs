@@ -1,3 +1,5 @@
+//! What a layer measures of a call, and the claim by which a wrapper settles its node.
+
 use std::time::Duration;
 
 use bytes::Bytes;

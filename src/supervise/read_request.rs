@@ -1,3 +1,5 @@
+//! Buffers a request body before the inner service is called; clocks pause meanwhile.
+
 use std::{
     future::Future,
     pin::Pin,

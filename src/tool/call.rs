@@ -1,4 +1,4 @@
-//! Tools that say what they do.
+//! A tool call with arguments and a result, and its error.
 
 use std::{
     error::Error,

@@ -1,3 +1,5 @@
+//! The future of a tool: supervised, with a window and a grace period.
+
 use std::{
     borrow::Cow,
     future::Future,

@@ -1,3 +1,5 @@
+//! Asks a checker, then a person, about a run that looks stuck.
+
 use std::{
     fmt,
     future::{Future, poll_fn},

@@ -1,3 +1,5 @@
+//! Token buckets that pay for repeats: one for each candidate.
+
 use std::{
     hash::{BuildHasher, RandomState},
     sync::{

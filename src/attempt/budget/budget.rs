@@ -1,3 +1,5 @@
+//! The retry budget: its settings, its buckets, and the permits that it grants.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{

@@ -1,3 +1,5 @@
+//! The operations of a model API, by path, and the APIs that a candidate speaks.
+
 use http::{Method, Request};
 
 /// What is asked of an upstream, by the last segments of the request's path.

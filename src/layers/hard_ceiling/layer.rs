@@ -1,3 +1,5 @@
+//! The builder and the service.
+
 use std::{
     task::{Context, Poll},
     time::Duration,

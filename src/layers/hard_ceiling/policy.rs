@@ -1,3 +1,5 @@
+//! Watches the deadlines; in shadow mode it notes what they would have ended.
+
 use std::time::Duration;
 
 use http::{HeaderMap, Request};

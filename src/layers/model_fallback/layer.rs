@@ -1,3 +1,5 @@
+//! The builder and the service.
+
 use std::{
     sync::Arc,
     task::{Context, Poll},

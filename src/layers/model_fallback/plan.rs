@@ -1,4 +1,4 @@
-//! The way that a request takes, before anybody is asked.
+//! Plans the candidates of a request before the first is asked.
 
 use std::sync::Arc;
 

@@ -1,3 +1,5 @@
+//! The builder, the service, and what both halves of it measure.
+
 use std::{
     future::Future,
     task::{Context, Poll},

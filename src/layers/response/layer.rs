@@ -1,3 +1,5 @@
+//! The builder, the service and its future.
+
 use std::{
     convert::Infallible,
     future::Future,

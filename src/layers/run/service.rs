@@ -1,3 +1,5 @@
+//! The service: finds or opens the run of a request, and opens its call.
+
 use std::{
     error::Error,
     fmt,

@@ -1,3 +1,5 @@
+//! The builder and the service.
+
 use std::{
     mem,
     task::{Context, Poll},

@@ -1,3 +1,5 @@
+//! Classes of failures, and what each allows: the same candidate, another, a cooldown.
+
 use std::fmt;
 
 use http::StatusCode;

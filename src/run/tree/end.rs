@@ -1,3 +1,5 @@
+//! The end of a node: stored once, spread over the subtree, then the waiters are woken.
+
 use std::{
     collections::VecDeque,
     sync::{Arc, Weak},

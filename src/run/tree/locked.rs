@@ -1,4 +1,4 @@
-//! What of a node is behind its lock.
+//! The part of a node that stands behind its lock: children, waiters, windows.
 
 use std::sync::{Arc, Weak};
 

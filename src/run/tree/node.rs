@@ -1,3 +1,5 @@
+//! One node of the tree.
+
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,

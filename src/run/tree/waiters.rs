@@ -1,3 +1,5 @@
+//! Wakers of tasks that wait for the end of a node.
+
 use std::task::Waker;
 
 use slab::Slab;

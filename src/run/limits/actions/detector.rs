@@ -1,4 +1,4 @@
-//! What was told already.
+//! Finds loops among the last actions, and keeps which of them were reported already.
 
 use std::{collections::VecDeque, sync::Arc};
 

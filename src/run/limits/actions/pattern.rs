@@ -1,3 +1,5 @@
+//! The patterns of a loop, and the thresholds at which each is reported or ends the run.
+
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::run::report::RunNotice;
