@@ -1,15 +1,26 @@
-use std::{fmt, sync::Arc, time::SystemTime};
+//! Classifies a failure: the head and the body of an answer, an event of a stream, or an error.
 
-use http::{HeaderMap, StatusCode};
+use std::{
+    error::Error,
+    fmt,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
+
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::{
-    class::{self, FailureClass},
+    cause,
+    class::{self, FailureClass, RetrySame},
+    delay,
+    details::Details,
     error_body,
-    failure::Failure,
-    head::FailureHead,
+    errors::{CoolingDown, Redirected},
+    retry_after,
+    rules::{Said, judge},
     stop,
 };
-use crate::llm::dialect::StreamFailure;
+use crate::{error::chain, llm::dialect::StreamFailure};
 
 /// A longer body is not an error's.
 const MAX_BODY: usize = 64 * 1024;
@@ -158,4 +169,184 @@ impl fmt::Debug for Classifier {
             .field("rules", &self.rules().count())
             .finish()
     }
+}
+
+/// One judged failure of an upstream.
+///
+/// It says nothing about the run: whoever retries looks first whether its own
+/// node is over.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// What kind of failure it is.
+    pub class: FailureClass,
+    /// The answer's status; for an error under 200, the one that it names as
+    /// its code. `None` if there is neither.
+    pub status: Option<StatusCode>,
+    /// The upstream's own words, at most 1 KiB; empty if it had none.
+    pub message: String,
+    /// How long the upstream asks to be left alone, at most 30 days. Its head
+    /// goes before its words, which count only where waiting helps.
+    pub retry_after: Option<Duration>,
+    /// The upstream's `x-should-retry`.
+    pub should_retry: Option<bool>,
+}
+
+impl Failure {
+    /// A failure of which the upstream itself said nothing.
+    #[must_use]
+    pub const fn new(class: FailureClass) -> Self {
+        Self {
+            class,
+            status: None,
+            message: String::new(),
+            retry_after: None,
+            should_retry: None,
+        }
+    }
+
+    /// Judges an answer; `None` if it is healthy.
+    ///
+    /// `body` is the whole body of an error, or of an answer that is no event
+    /// stream: some upstreams report an error, or that the model refused, under
+    /// 200. Where it was not read, is compressed or longer than 64 KiB, the head
+    /// alone decides. `now` is the wall clock's, for a `retry-after` that names
+    /// a date.
+    ///
+    /// An `x-terminal-reason` is taken for that of a run which is not ours.
+    /// A [`Classifier`] puts a program's own rules in front.
+    #[must_use]
+    pub fn of_answer(
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: SystemTime,
+    ) -> Option<Self> {
+        Classifier::new().of_answer(status, headers, body, now)
+    }
+
+    /// Judges the event by which a stream reported that it failed.
+    #[must_use]
+    pub fn of_stream(failure: &StreamFailure) -> Self {
+        Classifier::new().of_stream(failure)
+    }
+
+    /// Judges why a model stopped, in the words of
+    /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason); `None` unless it
+    /// refused or its context was full.
+    ///
+    /// Another model is of use only as long as the caller has seen nothing.
+    #[must_use]
+    pub fn of_stop(reason: &str) -> Option<Self> {
+        stop::class_of(reason).map(Self::new)
+    }
+
+    /// Judges an error that came in place of an answer, or of the rest of one.
+    ///
+    /// Where [nobody was asked](CoolingDown), it is what failed before, and is
+    /// worth no try before the first may be asked again.
+    ///
+    /// Its message stays empty: an error's text is not the upstream's, and may
+    /// name hosts that are nobody's business.
+    #[must_use]
+    pub fn of_error(error: &(dyn Error + 'static)) -> Self {
+        let cooling = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>());
+        match cooling {
+            Some(cooling) => Self {
+                retry_after: Some(cooling.soonest()),
+                ..Self::new(cooling.class())
+            },
+            None => Self {
+                status: chain(error)
+                    .find_map(|error| error.downcast_ref::<Redirected>())
+                    .map(|redirected| redirected.status),
+                ..Self::new(cause::class_of(error))
+            },
+        }
+    }
+
+    /// Whether the same candidate may be asked again, as far as the failure is
+    /// concerned; budgets come on top.
+    ///
+    /// The upstream may forbid what the class allows, never allow what it forbids.
+    #[must_use]
+    pub fn is_worth_repeating(&self) -> bool {
+        self.class.same() != RetrySame::No && self.should_retry != Some(false)
+    }
+}
+
+/// What the head of an answer adds to an error's own words.
+#[derive(Default)]
+pub(super) struct FailureHead<'a> {
+    reason: &'a str,
+    kind: &'a str,
+    /// That of an error.
+    pub(super) status: Option<StatusCode>,
+    /// The body is a page for people.
+    pub(super) is_page: bool,
+    retry_after: Option<Duration>,
+    should_retry: Option<bool>,
+}
+
+impl<'a> FailureHead<'a> {
+    /// What the headers say.
+    pub(super) fn read(headers: &'a HeaderMap, now: SystemTime) -> Self {
+        Self {
+            reason: text(headers, "x-terminal-reason"),
+            kind: text(headers, "x-amzn-errortype"),
+            retry_after: retry_after::read(headers, now),
+            should_retry: match text(headers, "x-should-retry") {
+                "true" => Some(true),
+                "false" => Some(false),
+                _ => None,
+            },
+            ..Self::default()
+        }
+    }
+
+    /// The judgement of the `error` that `body` holds; `ruled` if there is a rule for it.
+    pub(super) fn judge(
+        self,
+        error: &StreamFailure,
+        body: &[u8],
+        ruled: Option<FailureClass>,
+    ) -> Failure {
+        let status = self.status.or_else(|| numeric(&error.code));
+        let message = error.message.trim();
+        let details = Details::read(body);
+        let class = ruled.unwrap_or_else(|| {
+            judge(Said {
+                reason: self.reason,
+                status,
+                names: &[self.kind, &error.kind, &error.code, &details.reason],
+                message,
+                details: &details,
+                has_delay: self.retry_after.is_some(),
+                is_page: self.is_page,
+            })
+        });
+        // Google names half a minute also for a quota that is used up for today.
+        let asked = || match class.same() {
+            RetrySame::No => None,
+            _ => details.retry_delay.or_else(|| delay::in_prose(message)),
+        };
+        Failure {
+            class,
+            status,
+            message: message.to_owned(),
+            retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
+            should_retry: self.should_retry,
+        }
+    }
+}
+
+fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+    let value = headers.get(name).map(HeaderValue::to_str);
+    value.and_then(Result::ok).unwrap_or_default()
+}
+
+/// A code that is a status. Some providers number their errors otherwise.
+fn numeric(code: &str) -> Option<StatusCode> {
+    let status: StatusCode = code.parse().ok()?;
+    (status.is_client_error() || status.is_server_error()).then_some(status)
 }

@@ -57,8 +57,6 @@ mod error_body;
 mod error_codes;
 mod error_messages;
 mod errors;
-mod failure;
-mod head;
 mod reason;
 mod retry_after;
 mod rules;
@@ -68,9 +66,8 @@ mod tests;
 
 pub use self::{
     class::{Cooldown, FailureClass, RetrySame, TryOther},
-    classifier::{Answered, Classifier},
+    classifier::{Answered, Classifier, Failure},
     errors::{Cooling, CoolingDown, IncompleteJson, NotAStream, Redirected, TransportError},
-    failure::Failure,
 };
 
 pub(crate) use self::{

@@ -4,15 +4,13 @@ use std::collections::HashSet;
 
 use http::StatusCode;
 
-use super::super::{
-    class::FailureClass::{
-        self, Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline,
-        ModelFault, ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region,
-        RequestLimit, RequestTimeout, Server, Silence, TooLarge, Transport,
-    },
-    failure::Failure,
+use super::super::class::FailureClass::{
+    self, Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline,
+    ModelFault, ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region, RequestLimit,
+    RequestTimeout, Server, Silence, TooLarge, Transport,
 };
 use crate::llm::failure::class::{Cooldown, RetrySame, TryOther};
+use crate::llm::failure::classifier::Failure;
 
 const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 21] = [
     (Silence, RetrySame::Once, TryOther::Yes, Cooldown::Short),

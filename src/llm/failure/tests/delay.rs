@@ -5,9 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    super::{delay, failure::Failure, retry_after::LONGEST},
+    super::{delay, retry_after::LONGEST},
     judge,
 };
+use crate::llm::failure::classifier::Failure;
 
 const NANO: Duration = Duration::from_nanos(1);
 

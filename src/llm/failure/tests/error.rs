@@ -8,10 +8,9 @@ use http_body_util::{BodyExt, Full, Limited};
 
 use super::super::{
     class::FailureClass::{Caller, Certificate, Redirect, Server, Transport},
-    errors::TransportError,
-    errors::{IncompleteJson, Redirected},
-    failure::Failure,
+    errors::{IncompleteJson, Redirected, TransportError},
 };
+use crate::llm::failure::classifier::Failure;
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut},
     llm::dialect::Truncated,

@@ -5,13 +5,11 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    super::{
-        class::FailureClass::{Caller, Quota, RateLimit, Server},
-        failure::Failure,
-    },
+    super::class::FailureClass::{Caller, Quota, RateLimit, Server},
     NOW, headers, judge,
 };
 use crate::llm::dialect::StreamFailure;
+use crate::llm::failure::classifier::Failure;
 
 #[test]
 fn the_wish_of_the_upstream_is_read_exactly() {

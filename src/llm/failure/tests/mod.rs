@@ -17,7 +17,7 @@ use std::time::SystemTime;
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::{class::FailureClass, failure::Failure};
+use super::{class::FailureClass, classifier::Failure};
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 

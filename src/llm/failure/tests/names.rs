@@ -1,16 +1,14 @@
 //! The exact names, each by itself.
 
 use super::{
-    super::{
-        class::FailureClass::{
-            self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone,
-            NotReady, Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, TooLarge,
-        },
-        failure::Failure,
+    super::class::FailureClass::{
+        self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone,
+        NotReady, Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, TooLarge,
     },
     class, judge,
 };
 use crate::llm::dialect::StreamFailure;
+use crate::llm::failure::classifier::Failure;
 
 /// In the order of judging, as far as it matters.
 const NAMES: &[(FailureClass, &[&str])] = &[

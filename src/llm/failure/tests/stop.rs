@@ -1,14 +1,12 @@
 //! Answers under 200 in which the model, or one of its choices, gave up.
 
 use super::{
-    super::{
-        class::FailureClass::{
-            self, ContentFilter, ContextOverflow, Overloaded, RateLimit, Region, Server,
-        },
-        failure::Failure,
+    super::class::FailureClass::{
+        self, ContentFilter, ContextOverflow, Overloaded, RateLimit, Region, Server,
     },
     class, judge,
 };
+use crate::llm::failure::classifier::Failure;
 
 const STOPS: [(&str, FailureClass); 6] = [
     ("refusal", ContentFilter),

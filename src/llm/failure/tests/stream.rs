@@ -1,13 +1,11 @@
 //! Errors inside a stream that began with 200.
 
-use super::super::{
-    class::FailureClass::{
-        Auth, Caller, ContentFilter, ContextOverflow, ModelGone, Overloaded, Quota, RateLimit,
-        RequestLimit, Server,
-    },
-    failure::Failure,
+use super::super::class::FailureClass::{
+    Auth, Caller, ContentFilter, ContextOverflow, ModelGone, Overloaded, Quota, RateLimit,
+    RequestLimit, Server,
 };
 use crate::llm::dialect::StreamFailure;
+use crate::llm::failure::classifier::Failure;
 
 fn judge(data: &str) -> Failure {
     Failure::of_stream(&StreamFailure::read(data.as_bytes()))
