@@ -14,7 +14,7 @@ use serde::Serialize;
 use super::watch::Watch;
 use crate::{
     llm::{canonical, digest, failure::FailureClass},
-    run::{ErrorKey, Run, TerminalReason, Terminated},
+    run::{ErrorKey, TerminalReason, Terminated},
 };
 
 pin_project! {
@@ -83,19 +83,6 @@ pub(crate) fn arguments(value: &impl Serialize) -> u64 {
     match serde_json::to_vec(value) {
         Ok(json) => canonical(&json),
         Err(error) => digest(error.to_string()),
-    }
-}
-
-/// What a tool does, for whoever looks for loops.
-#[derive(Clone, Debug)]
-pub(crate) struct Doing {
-    pub(crate) arguments: u64,
-}
-
-impl Doing {
-    /// It is done.
-    pub(crate) fn done(self, node: &Run, name: &str, result: Option<u64>) {
-        node.ran(name, self.arguments, result);
     }
 }
 

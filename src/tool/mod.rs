@@ -10,7 +10,6 @@ pub use self::{
 
 use std::{borrow::Cow, fmt, future::Future, time::Duration};
 
-use self::call::Doing;
 use crate::run::Run;
 
 /// A tool of a run, ready to be called: [`Run::tool`].
@@ -39,7 +38,7 @@ pub struct Tool {
     run: Run,
     name: Cow<'static, str>,
     window: Option<Duration>,
-    doing: Option<Doing>,
+    action: Option<ToolAction>,
     grace: Option<Duration>,
 }
 
@@ -50,7 +49,7 @@ impl Run {
             run: self.clone(),
             name: name.into(),
             window: None,
-            doing: None,
+            action: None,
             grace: None,
         }
     }
@@ -66,7 +65,7 @@ impl Tool {
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         let arguments = call::arguments(arguments);
-        self.doing = Some(Doing { arguments });
+        self.action = Some(ToolAction { arguments });
         self
     }
 
@@ -116,5 +115,18 @@ impl Tool {
     /// As for [`call`](Self::call).
     pub fn watch<F: Future>(self, future: F) -> Watch<F> {
         Watch::new(self, future)
+    }
+}
+
+/// The arguments of a tool call, as a digest, for the detection of loops.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolAction {
+    arguments: u64,
+}
+
+impl ToolAction {
+    /// Records on the run that the call has ended, with the digest of its result.
+    fn record(self, node: &Run, name: &str, result: Option<u64>) {
+        node.ran(name, self.arguments, result);
     }
 }

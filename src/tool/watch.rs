@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use super::{Tool, call::Doing};
+use super::{Tool, ToolAction};
 use crate::{
     llm::digest,
     run::{
@@ -29,7 +29,7 @@ pin_project! {
         future: Option<F>,
         pub(crate) node: Run,
         pub(crate) name: Cow<'static, str>,
-        doing: Option<Doing>,
+        action: Option<ToolAction>,
         drive: TaskTimer,
         // Boxed: most runs ask for no notices.
         working: Option<Box<WorkingNotices>>,
@@ -62,7 +62,7 @@ impl<F> Watch<F> {
             future: Some(future),
             node,
             name: tool.name,
-            doing: tool.doing,
+            action: tool.action,
             drive: TaskTimer::default(),
             working: tool
                 .run
@@ -96,8 +96,8 @@ impl<F> Watch<F> {
     /// It has done what it was to do; its node is settled.
     pub(crate) fn done(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
-        if let Some(doing) = this.doing.take() {
-            doing.done(this.node, this.name, result());
+        if let Some(action) = this.action.take() {
+            action.record(this.node, this.name, result());
         }
     }
 
