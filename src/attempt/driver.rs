@@ -31,7 +31,7 @@ use crate::{
     supervise::{Claim, SupervisedFuture, TaskTimer},
 };
 
-/// Everything of a call that outlives a try of it.
+/// State that survives from one attempt to the next.
 #[derive(Debug)]
 pub(super) struct AttemptDriver<S, C> {
     pub(super) service: S,
@@ -317,8 +317,8 @@ fn unready(error: BoxError) -> BoxError {
 }
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    /// Counts attempts that were silent, one after another: whoever waits for the
-    /// run has heard nothing for all that time.
+    /// Counts attempts that were silent, one after another: the caller has
+    /// received nothing for all that time.
     pub(super) fn count_silence_of<B: Body>(
         &mut self,
         spent: &Spent<B>,

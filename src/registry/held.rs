@@ -3,7 +3,8 @@
 use super::{RunRegistry, owner::Owner};
 use crate::run::{LimitHit, Run, TerminalReason};
 
-/// How many of one owner are read at a time: who is over a cap shall not fill the memory.
+/// How many requests of one owner are read at a time, so that an owner over its cap cannot
+/// fill the memory.
 const MOST: u32 = 4;
 
 /// A call that is refused unless it is a word to stop; a place among those of its owner

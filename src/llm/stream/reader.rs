@@ -20,7 +20,7 @@ pub struct StreamReader {
 }
 
 impl StreamReader {
-    /// A judge at the start of a stream.
+    /// A reader at the start of a stream.
     #[must_use]
     pub const fn new(dialect: Dialect) -> Self {
         Self {

@@ -54,7 +54,7 @@ use super::{
 pub struct Run(Arc<Node<NodeState>>);
 
 impl Run {
-    /// Opens a run that nobody else knows. Its clock starts now.
+    /// Opens a run that no other handle refers to. Its clock starts now.
     ///
     /// It ends by [`end`](Self::end) or by a limit that a layer set on it; a
     /// finished answer does not end it.

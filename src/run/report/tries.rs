@@ -7,7 +7,7 @@ use std::{
 
 use crate::run::state::NodeState;
 
-/// Whom an attempt goes to.
+/// The upstream that an attempt goes to.
 pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     fn label(&self) -> &str;
 
