@@ -21,11 +21,7 @@ mod gateway;
 mod model;
 #[path = "agent/tools.rs"]
 mod tools;
-#[path = "gateway/upstream/mod.rs"]
-#[allow(
-    dead_code,
-    reason = "the gateway's own upstream, of which this needs a part"
-)]
+#[path = "agent/upstream.rs"]
 mod upstream;
 
 use std::{process::ExitCode, time::Duration};
@@ -79,8 +75,8 @@ async fn start() -> Result<Option<Refusal>, BoxError> {
         None => gateway::start().await?,
     };
     let model = match stuck {
-        true => Model::new(&gateway, upstream::behaviour::POLLING)?,
-        false => Model::new(&gateway, upstream::behaviour::AGENT)?,
+        true => Model::new(&gateway, upstream::POLLING)?,
+        false => Model::new(&gateway, upstream::AGENT)?,
     };
     let tools = match stuck {
         true => tools::declared(&["poll_job"]),

@@ -1,16 +1,16 @@
-//! The error type of the layers, and the errors that several layers share.
+//! The error type of the layers, and errors that several layers share.
 
 use std::{error::Error, fmt};
 
-/// The error of layers, which hand on what comes from inside them.
+/// The error type of the layers, which also carries inner services' errors.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// `error` and its sources, outermost first.
+/// Iterates over `error` and its chain of sources, outermost first.
 pub(crate) fn chain<'a>(
     error: &'a (dyn Error + 'static),
 ) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
     std::iter::successors(Some(error), |&error| {
-        // An I/O error answers the source of what it wraps, and so hides it.
+        // An I/O error's `source` skips the error that the I/O error wraps.
         match error
             .downcast_ref::<std::io::Error>()
             .and_then(std::io::Error::get_ref)
@@ -21,15 +21,15 @@ pub(crate) fn chain<'a>(
     })
 }
 
-/// A request that cannot be processed as it is: the caller is told why, with a
-/// status of 400.
+/// The error for a request that cannot be processed as it is: the layer answers 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRequest {
     message: String,
 }
 
 impl InvalidRequest {
-    /// `message` is for the caller: it names the place that is wrong.
+    /// Creates the error; `message` is for the caller, and names the invalid part of the
+    /// request.
     pub fn new(message: impl Into<String>) -> Self {
         Self {
             message: message.into(),
@@ -45,11 +45,11 @@ impl fmt::Display for InvalidRequest {
 
 impl Error for InvalidRequest {}
 
-/// The caller's request could not be read to its end: it went away, or broke
-/// off, while it was still sending.
+/// The error for a caller's request that could not be read to its end.
 ///
-/// A service that reads a request's body wraps what goes wrong there in it, so
-/// that it does not count as a failure of the upstream: the call ends as
+/// The caller went away, or broke off, while it was sending. A service that reads a
+/// request's body wraps a read error in this type, so that the read error does not count
+/// as a failure of the upstream: the call ends as
 /// [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect).
 ///
 /// ```
@@ -67,7 +67,7 @@ pub struct RequestCut {
 }
 
 impl RequestCut {
-    /// Marks `source` as a failure to read the request.
+    /// Wraps `source` as a failure to read the caller's request.
     pub fn new(source: impl Into<BoxError>) -> Self {
         Self {
             source: source.into(),

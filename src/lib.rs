@@ -1,13 +1,19 @@
-//! Tower layers that supervise an LLM agent's run.
+//! Tower layers that supervise an LLM agent's run, on a server or around a client.
 //!
-//! Agents fail in the same few ways: a turn that was working is killed by one
-//! wall clock, a stream that hangs is never noticed, the user closes the tab
-//! and the server goes on paying for tokens, retries, then falls back to a
-//! second model, for nobody, and when something was cut nobody learns why. The
-//! root is one confusion: *this attempt failed, try another* and *the run is
-//! over, stop* look the same. Here every cancellation carries a
-//! [`TerminalReason`], stored on a [`Run`] before anything is dropped, and
-//! every layer reads it before it acts.
+//! They give you
+//!
+//! - clocks that know work from silence: a [step window](StepTimeoutLayer) that each token
+//!   restarts, and a [ceiling](HardCeilingLayer) that nothing restarts;
+//! - an end of work, upstream too, as soon as the [caller leaves](ClientDisconnectLayer);
+//! - [retries](RetryBudgetLayer) and [fallbacks](ModelFallbackLayer) within budgets, and none
+//!   for a run that is over;
+//! - caps on [turns](TurnCapLayer), [owners](OwnerCapLayer) and [loops](LoopGuardLayer);
+//! - a [registry](RunRegistry), by which runs are found, observed and ended from outside;
+//! - a [`TerminalReason`] for every end, which the official SDKs [raise](TerminalResponseLayer).
+//!
+//! Why all of it together: *this attempt failed, try another* and *the run is over, stop* look
+//! the same to a layer that sees an error. Here the reason is stored on a [`Run`] before
+//! anything is dropped, and every layer reads it before it acts.
 //!
 //! # On a server
 //!
@@ -39,7 +45,7 @@
 //!
 //! # Around a client
 //!
-//! One run over several calls and tools; whoever ends it ends them all:
+//! One run over several calls and tools; its end ends them all:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
@@ -68,28 +74,49 @@
 //!
 //! # Order
 //!
-//! From the outside in. Misorder is never unsafe, only less useful.
+//! From the outside in. A wrong order is never unsafe, only less useful.
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`TerminalResponseLayer`] | reasons become HTTP answers and error events |
-//! | [`RunLayer`] | run id and session, registry, a call per request |
-//! | [`PumpLayer`] | servers: deadlines hold whatever the reader does |
-//! | [`ClientDisconnectLayer`] | ends the call when the caller goes away |
+//! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events |
+//! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
+//! | [`PumpLayer`] | servers: makes deadlines hold although the caller reads slowly |
+//! | [`ClientDisconnectLayer`] | ends the call when the caller leaves |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
 //! | [`StopPhraseLayer`] | ends the runs of a session when its user says so; outside of all caps |
+//! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
-//! | [`LoopGuardLayer`] | ends a run whose tool calls go in circles |
-//! | [`ProgressLayer`] | says that a call takes long, keeps a silent stream alive |
+//! | [`LoopGuardLayer`] | ends a run with tool calls that go in circles |
+//! | [`ProgressLayer`] | reports calls that take long, keeps a silent stream alive |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
-//! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may be tried |
-//! | [`HealthGateLayer`] | lets calls wait while the upstream restarts |
+//! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
+//! | [`HealthGateLayer`] | makes calls wait while the upstream restarts |
 //!
 //! A layer acts on the node that it finds in the request's extensions, so the
 //! same layer means another thing further in: below a layer that opens an
-//! attempt it ends the attempt. [`Scope::Run`] makes it act on the whole run.
+//! attempt it ends the attempt. [`Scope::Run`] makes it act on the whole run. A node's end
+//! ends everything below it, and nothing above it.
+//!
+//! # Around the layers
+//!
+//! [`Run::open`], [`Run::attach`] and [`Run::tool`] put calls and tools of your own under one
+//! run. [`Run::child`] is a sub-agent's run: it ends with its parent, never the other way
+//! round; [`child_asked`](Run::child_asked) is asked to stop, and
+//! [`child_detached`](Run::child_detached) lives on.
+//!
+//! A [`RunRegistry`] knows runs by owner and id, across the requests of each:
+//! [`abort`](RunRegistry::abort), [`abort_session`](RunRegistry::abort_session),
+//! [`supersede`](RunRegistry::supersede), [`wait`](RunRegistry::wait),
+//! [`reopen`](RunRegistry::reopen), [`drain`](RunRegistry::drain) for a shutdown that lets the
+//! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers. An
+//! ended id stays ended, whatever its agent sends, until the registry forgets it.
+//!
+//! A new limit can be [observed](StepTimeoutLayer::observe) first. A [`Watchdog`] has a
+//! checker, then a person, look at runs that look stuck. A [`Trajectory`] writes a line of JSON
+//! for each run that a limit or a clock ended. [`Terminated`] is the error of a node that was
+//! ended, and a `main` may return it.
 //!
 //! # In the log
 //!
@@ -100,7 +127,7 @@
 //! | level | of an end that was | for example |
 //! |---|---|---|
 //! | `DEBUG` | [`Completed`](TerminalReason::Completed) | |
-//! | `INFO` | a cut: a clock, a caller who left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
+//! | `INFO` | a cut: a clock, a caller that left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
 //! | `WARN` | a limit of the run | `turn_cap_reached`, `retry_budget_exceeded`, `loop_detected` |
 //!
 //! | field | |
@@ -137,8 +164,10 @@ pub mod adapter;
 pub mod attempt;
 pub mod body;
 pub mod error;
+mod headers;
 pub mod layers;
 pub mod llm;
+mod lock;
 pub mod registry;
 pub mod run;
 pub mod supervise;
@@ -151,8 +180,8 @@ extern crate self as tower_agent;
 #[cfg(test)]
 mod tests;
 
-/// The README's example compiles.
-#[cfg(doctest)]
+/// The README's examples compile; they send their requests with reqwest.
+#[cfg(all(doctest, feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]
 pub struct Readme;
@@ -168,6 +197,7 @@ pub use self::{
         health_gate::HealthGateLayer,
         loop_guard::LoopGuardLayer,
         model_fallback::{CandidateOrder, Cooldowns, ModelFallbackLayer},
+        owner_cap::OwnerCapLayer,
         progress::ProgressLayer,
         pump::PumpLayer,
         response::TerminalResponseLayer,

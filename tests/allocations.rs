@@ -96,6 +96,7 @@ fn per_frames(content_type: &'static str, pending: bool, read_timeout: &'static 
     measure(|| read(FRAMES)).count_total
 }
 
+/// covers: A14
 #[test]
 fn a_frame_allocates_nothing() {
     for content_type in ["application/octet-stream", "text/event-stream"] {
@@ -413,6 +414,7 @@ where
 
 type BoxCloneCrumbs = BoxCloneSyncService<Request<ReplayBody>, Response<Crumbs>, Infallible>;
 
+/// covers: T53
 #[test]
 fn a_held_byte_costs_a_few_bytes_though_it_comes_alone() {
     const KIB: usize = 1024;

@@ -154,6 +154,7 @@ async fn a_failed_answer_leaves_the_run_of_an_id_open_in_any_order() {
 }
 
 /// One waiter per task is enough only for the nodes below the driver's.
+/// covers: T25
 #[tokio::test(start_paused = true)]
 async fn the_end_of_another_run_in_the_same_task_is_noticed_at_once() {
     for foreign in [false, true] {

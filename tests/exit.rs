@@ -1,5 +1,7 @@
 //! The end of a run as the end of a process: this program runs itself again, as an
 //! agent that ends for one reason.
+//!
+//! covers: D5
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

@@ -19,9 +19,9 @@ const MAX_TURNS: u32 = 12;
 
 /// Serves on a free port, until the process ends; answers where.
 pub(crate) async fn start() -> Result<String, BoxError> {
-    let behind = upstream::spawn(upstream::Delays::default()).await?;
+    let behind = upstream::spawn().await?;
     let base_url: Uri = format!("http://{behind}/v1").parse()?;
-    let candidates = [upstream::behaviour::AGENT, upstream::behaviour::POLLING]
+    let candidates = [upstream::AGENT, upstream::POLLING]
         .into_iter()
         .map(|model| Candidate::new(model).base_url(base_url.clone()))
         .collect::<Result<Vec<_>, _>>()?;

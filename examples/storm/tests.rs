@@ -21,6 +21,7 @@ fn assert_bounded(outcome: &Outcome) {
     assert!(repeats * 100 >= outcome.granted * 95, "{outcome:?}");
 }
 
+/// covers: G4, T42
 #[test]
 fn an_outage_is_bounded_and_the_healthy_candidate_serves_everyone() {
     let outcome = ours(TWO);
@@ -44,6 +45,7 @@ fn a_candidate_that_is_left_alone_is_asked_by_hardly_anybody() {
     assert_eq!(outcome.for_nobody, 0);
 }
 
+/// covers: G4, T42
 #[test]
 fn an_outage_of_the_only_candidate_is_bounded_and_handed_up() {
     let outcome = ours(ONE);
@@ -54,6 +56,7 @@ fn an_outage_of_the_only_candidate_is_bounded_and_handed_up() {
     assert_eq!(outcome.for_nobody, 0);
 }
 
+/// covers: G5, T41
 #[test]
 fn retries_in_retries_are_bounded_as_one() {
     let outcome = ours(NESTED);

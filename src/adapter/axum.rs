@@ -1,13 +1,13 @@
-//! A handler's access to the run that its request belongs to.
+//! [`Run`] as an extractor: a handler's access to the run of its request.
 //!
-//! A handler that calls tools or other models must do so under the run of its
-//! request, or they outlive it. [`Run`] is an extractor: it hands over the node
-//! that a layer further out put into the request.
+//! A handler must call tools and other models under the run of its request, or they
+//! outlive it. The extractor returns the node that a layer further out put into the
+//! request.
 //!
 //! # Order
 //!
-//! Inside of a layer that opens runs, such as
-//! [`RunLayer`](crate::RunLayer); without one the request is answered 500.
+//! The handler stands inside of a layer that opens runs, such as
+//! [`RunLayer`](crate::RunLayer); without one the extractor answers 500.
 //!
 //! # Examples
 //!
@@ -40,7 +40,7 @@ use http::{StatusCode, request::Parts};
 
 use crate::run::Run;
 
-/// No layer further out put a run into the request.
+/// The rejection of a request into which no layer further out has put a run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRun;

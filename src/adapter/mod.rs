@@ -1,8 +1,7 @@
-//! Thin bridges to client libraries and web frameworks, each behind a feature
-//! of its own name.
+//! Adapters for client libraries and web frameworks, each behind a feature of its name.
 //!
-//! Both together: a handler asks a model under the run of its own request, so that
-//! whatever ends the run ends that call as well.
+//! With both adapters a handler calls a model under the run of its own request, so that
+//! the end of the run ends that call as well.
 //!
 #![cfg_attr(all(feature = "axum", feature = "reqwest"), doc = "```")]
 #![cfg_attr(not(all(feature = "axum", feature = "reqwest")), doc = "```ignore")]

@@ -1,22 +1,21 @@
 //! A reqwest client as a Tower service.
 //!
-//! reqwest retries on its own under some protocols, follows redirects with the
-//! request's body, and drops a request's extensions. Under layers that count
-//! attempts all three are wrong: the first doubles calls that were stopped,
-//! the second sends a prompt to a host that nobody chose, the third loses the
-//! run. [`ReqwestService::new`] switches the first two off and puts the run on
-//! the answer again.
+//! reqwest retries on its own under some protocols, follows redirects with the request's
+//! body, and drops a request's extensions. Under layers that count attempts all three are
+//! wrong: the first repeats calls that were stopped, the second sends a prompt to a host
+//! that the program did not choose, the third loses the run. [`ReqwestService::new`]
+//! switches the first two off, and puts the run into the answer's extensions.
 //!
-//! How an HTTP/1.1 upstream framed its answer stays on its connection: a
-//! `transfer-encoding` is removed, and with it a `content-length` beside it, which
-//! the framing overrides.
+//! The framing of an HTTP/1.1 answer belongs to its connection: the service removes a
+//! `transfer-encoding`, together with a `content-length` beside it, which the framing
+//! overrides.
 //!
-//! What stays is that the connection pool sends a request again of which it had
-//! not written a byte when a kept connection turned out to be closed; the
-//! upstream has not seen it then.
+//! One retry of the client stays: if a reused connection turns out to be closed before a
+//! byte was written, the connection pool sends the request again. The upstream has not
+//! seen the request then.
 //!
-//! It sets no timeout: one that fires inside cannot be told from the
-//! provider's own. A timeout that is on the builder already stays.
+//! The service sets no timeout: one that fires inside looks like the provider's own. A
+//! timeout that the builder has stays.
 //!
 //! # Cancel safety
 //!
@@ -25,9 +24,8 @@
 //!
 //! # Errors
 //!
-//! What the client reports is a
-//! [`TransportError`], without the URL, which
-//! may hold a secret; a request that could not be built is reqwest's error.
+//! An error of the client is a [`TransportError`], without the URL, which may hold a
+//! secret. The error of a request that could not be built is reqwest's own.
 //!
 //! # Examples
 //!
@@ -70,11 +68,12 @@ pub struct ReqwestService {
 }
 
 impl ReqwestService {
-    /// Builds the client without retries and without redirects.
+    /// Creates the service with a client from `builder`, without retries and without
+    /// redirects.
     ///
     /// # Errors
     ///
-    /// As [`ClientBuilder::build`].
+    /// The constructor returns the errors of [`ClientBuilder::build`].
     pub fn new(builder: ClientBuilder) -> Result<Self, reqwest::Error> {
         let client = builder
             .retry(reqwest::retry::never())
@@ -83,10 +82,11 @@ impl ReqwestService {
         Ok(Self { client })
     }
 
-    /// Takes a client that is built already. It keeps its retry policy, its
-    /// redirects and its timeouts, and nobody can see them from here: upstream
-    /// calls may be repeated that no layer counts, and a timeout of its own
-    /// counts as a failure of the upstream.
+    /// Creates the service with a built client, and leaves its retries, redirects and
+    /// timeouts.
+    ///
+    /// The service cannot see the client's settings. The client may repeat upstream calls
+    /// that no layer counts, and its own timeout counts as a failure of the upstream.
     #[must_use]
     pub const fn from_client(client: Client) -> Self {
         Self { client }
@@ -138,7 +138,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> ReqwestFuture {
-        // reqwest drops the extensions.
+        // reqwest drops the request's extensions, and the run in them.
         let run = request.extensions().get::<Run>().cloned();
         let state = match reqwest::Request::try_from(request.map(reqwest::Body::wrap)) {
             Ok(request) => ReqwestState::Executing {

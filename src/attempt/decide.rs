@@ -11,114 +11,94 @@ use crate::{
     run::{ErrorAllowance, Run, TaskId, TerminalReason, nanos},
 };
 
-/// A try has failed, nothing of it was handed on, and another is thought of.
-#[derive(Debug)]
-pub(super) struct RetryQuery<'a> {
-    /// The node of the layer that asks.
-    pub(super) own: &'a Run,
-    pub(super) failure: &'a Failure,
-    /// What counting it said, if every failure is counted.
-    pub(super) verdict: ErrorAllowance,
-    /// How many tries the call has made.
-    pub(super) attempts: u32,
-    pub(super) now: Duration,
-}
-
-/// Leave to make another try, after a wait.
+/// Permission to make another attempt, after a wait.
 #[derive(Debug)]
 pub(super) struct RetryPermit {
     pub(super) wait: Duration,
-    /// What was paid for it; given back if it is never made.
-    pub(super) grant: Option<Permit<'static>>,
+    /// The budget's permit, which gives the repeat back if the attempt never starts.
+    pub(super) permit: Option<Permit<'static>>,
 }
 
-/// The first question: whether anybody wants another try. Nobody does whose
-/// caller is gone, though the try that is under way may go on.
+/// Whether the node may still start attempts: it has not ended, and is not closing.
 ///
-/// The clocks, not only what is stored: an attempt whose deadline coincides
-/// with its run's would otherwise be tried again for a run that is over.
+/// The function compares the clocks and not only the stored end: if the deadlines of an
+/// attempt and of its run coincide, the attempt fails first, and no other may follow in a
+/// run that is over.
 pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
     own.node().check(now, task).is_ok() && !own.node().is_closing()
 }
 
-/// The one place where another try is allowed, whether it is a repeat or
-/// another model: once somebody [wants](is_wanted) it, whether the failure is
-/// worth it, and last who pays for it.
+/// Decides whether another attempt follows, as a repeat or at another model.
 ///
-/// That nothing is committed needs no question: who asks has not handed on a
-/// byte, and after the commit there is nobody left to ask.
+/// The caller has asked [`is_wanted`]. The commit needs no question: before it no byte of
+/// the attempt has been handed on, and after it this function is not called.
 pub(super) fn decide<C: AttemptPolicy>(
-    chain: &mut C,
-    asked: &RetryQuery<'_>,
+    policy: &mut C,
+    own: &Run,
+    failure: &Failure,
+    allowance: ErrorAllowance,
 ) -> Result<RetryPermit, Denial> {
-    let RetryQuery {
-        own,
-        failure,
-        verdict,
-        attempts,
-        now,
-    } = *asked;
+    let now = own.now();
     if own.had_side_effects() {
         return Err(Denial::SideEffects);
     }
-    let wait = chain.worth(failure)?;
-    let least = wait.saturating_add(chain.budget().settings().min_attempt);
+    let wait = policy.retry_delay(failure)?;
+    let least = wait.saturating_add(policy.settings().budget.settings().min_attempt);
     let enough = nanos(now.saturating_add(least));
     if own.node().next_deadline().is_some_and(|at| at < enough) {
         return Err(Denial::TimeLeft);
     }
-    chain.left(failure)?;
+    policy.find_next(failure)?;
     let next = NextAttempt {
         run: own,
-        attempt: attempts + 1,
-        candidate: chain.next_subject(),
+        attempt: own.tries() + 1,
+        candidate: policy.next_subject(),
         after: failure.class,
     };
-    if !chain.budget().allows(&next) {
+    if !policy.settings().budget.allows(&next) {
         return Err(Denial::Hook);
     }
-    let grant = chain.spend(failure, verdict)?;
-    Ok(RetryPermit { wait, grant })
+    let permit = policy.take_next(failure, allowance)?;
+    Ok(RetryPermit { wait, permit })
 }
 
-/// A try that may start as soon as the service is ready.
+/// An attempt that starts as soon as the service is ready.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    // None once it has started: what watches it settles it then.
-    attempt: Option<Run>,
-    grant: Option<Permit<'static>>,
+    pub(super) attempt: Run,
+    permit: Option<Permit<'static>>,
+    /// Whether a drop settles the attempt's node; a started attempt settles by its call.
+    settles: bool,
 }
 
 impl Admitted {
-    pub(super) const fn new(attempt: Run, grant: Option<Permit<'static>>) -> Self {
-        let attempt = Some(attempt);
-        Self { attempt, grant }
+    pub(super) const fn new(attempt: Run, permit: Option<Permit<'static>>) -> Self {
+        Self {
+            attempt,
+            permit,
+            settles: true,
+        }
     }
 
-    pub(super) const fn attempt(&self) -> Option<&Run> {
-        self.attempt.as_ref()
-    }
-
-    /// It starts: what was paid for it is spent.
+    /// Spends the attempt's permit, as the attempt starts.
     pub(super) fn begin(mut self) {
-        if let Some(grant) = self.grant.take() {
-            grant.spend();
+        if let Some(permit) = self.permit.take() {
+            permit.spend();
         }
-        self.attempt = None;
+        self.settles = false;
     }
 
-    /// It failed before it started.
+    /// Settles the attempt for `reason`, as it failed before it started.
     pub(super) fn fail(mut self, reason: TerminalReason) {
-        if let Some(attempt) = self.attempt.take() {
-            attempt.settle(reason);
-        }
+        self.settles = false;
+        self.attempt.settle(reason);
     }
 }
 
 impl Drop for Admitted {
     fn drop(&mut self) {
-        if let Some(attempt) = &self.attempt {
-            attempt.settle(TerminalReason::Aborted);
+        if self.settles {
+            self.attempt.settle(TerminalReason::Aborted);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Starts the attempts of a call, and keeps the state that survives from one attempt to the next.
 
 use std::{
+    mem,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
@@ -11,166 +11,156 @@ use http_body::Body;
 use tower_service::Service;
 
 use super::{
-    X_ATTEMPT,
-    body::{AttemptBody, AttemptSupervision, SettleGuard},
-    budget::{Count, IdleBreaker, Permit},
+    body::AttemptBody,
+    budget::Permit,
     decide::Admitted,
-    peek::{self, Spent},
-    policy::{AttemptPolicy, Denial, SideEffects},
+    peek::{self, FailedAttempt},
+    policy::{AttemptPolicy, SideEffects},
     request_template,
+    settle::{AttemptSupervision, SettleGuard},
     tries::Tries,
 };
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{CoolingDown, Failure, TransportError},
+    headers::X_ATTEMPT,
+    llm::failure::{CoolingDown, TransportError},
     run::{
-        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TaskId, TerminalReason,
+        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
         Terminated, nanos,
     },
     supervise::{Claim, SupervisedFuture, TaskTimer},
 };
 
-/// State that survives from one attempt to the next.
+/// The state of a call that survives from one attempt to the next.
 #[derive(Debug)]
 pub(super) struct AttemptDriver<S, C> {
-    pub(super) service: S,
-    pub(super) chain: C,
+    service: S,
+    pub(super) policy: C,
+    /// The node of the layer: the call, or an attempt of a layer further out.
     pub(super) own: Run,
-    drive: TaskTimer,
-    /// Whether the service was asked and is ready.
-    pub(super) is_ready: bool,
-    /// Whether this layer has started a try.
-    pub(super) started: bool,
-    /// What the last try broke with.
-    pub(super) last: Option<BoxError>,
+    timer: TaskTimer,
+    /// Whether `poll_ready` of the service was ready, and no call has used that up.
+    is_ready: bool,
+    has_called: bool,
+    pub(super) last_error: Option<BoxError>,
     pub(super) tries: Tries,
-    // Last: it settles the node once all else is gone.
-    pub(super) owner: Option<SettleGuard>,
+    // This field drops last: the node settles once the rest is dropped.
+    pub(super) settle_guard: Option<SettleGuard>,
 }
 
-/// Where a call goes from here.
+/// What the future of the call does next.
 #[allow(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
 )]
 pub(super) enum Next<B: Body> {
-    /// Something changed: the stage is to be polled again.
+    /// Poll the same state again.
     Again,
-    /// A try may start, and the service is ready.
-    Try(Admitted),
-    /// A try may start once the service is ready.
+    /// Start the attempt: the service is ready.
+    Call(Admitted),
+    /// Poll the service until it is ready for the attempt.
     Ready(Admitted),
-    /// A try may start later.
+    /// Wait before another attempt.
     Wait {
-        at: Nanos,
-        grant: Option<Permit<'static>>,
+        until: Nanos,
+        permit: Option<Permit<'static>>,
     },
     Done(Result<Response<AttemptBody<B>>, BoxError>),
 }
 
-/// A try that was started.
-pub(super) struct Started<F> {
-    pub(super) call: SupervisedFuture<F, AttemptSupervision>,
-    pub(super) attempt: Run,
-    /// When what is held counts as committed.
-    pub(super) hold: Option<Nanos>,
-}
-
 impl<S, C> AttemptDriver<S, C> {
-    pub(super) fn new(service: S, chain: C, entry: Claim) -> Self {
-        let Claim { run: own, owns } = entry;
+    /// Makes the driver of a call; `service` has been polled ready.
+    pub(super) fn new(service: S, policy: C, claim: Claim) -> Self {
+        let Claim { run: own, owns } = claim;
         Self {
             service,
-            chain,
-            drive: TaskTimer::default(),
+            policy,
+            timer: TaskTimer::default(),
             is_ready: true,
-            started: false,
-            last: None,
+            has_called: false,
+            last_error: None,
             tries: Tries::default(),
-            owner: owns.then(|| SettleGuard::new(own.clone())),
+            settle_guard: owns.then(|| SettleGuard::new(own.clone())),
             own,
         }
     }
 
-    pub(super) const fn own(&self) -> &Run {
-        &self.own
+    /// Gives back the driver's timer and waiter.
+    pub(super) fn release(&mut self) {
+        self.timer.release(&self.own);
     }
 
-    /// Gives back what is registered.
-    pub(super) fn finish(&mut self) {
-        self.drive.release(&self.own);
-    }
-
-    /// Lets another have what the service holds for this call: the request is
-    /// long in coming.
+    /// Gives back what the ready service reserved, for the upload may take long.
     pub(super) fn yield_service(&mut self)
     where
         S: Clone,
     {
-        if std::mem::take(&mut self.is_ready) {
+        if mem::take(&mut self.is_ready) {
             self.service = self.service.clone();
         }
     }
 
-    /// Sees to the next poll.
-    pub(super) fn wait(&mut self, due: Option<Nanos>, turn: &PollScope, cx: &mut Context<'_>) {
-        self.drive.wait(turn, &self.own, due, cx);
+    /// Has the task polled again at `due`; the supervised call watches the node.
+    pub(super) fn wait(&mut self, due: Option<Nanos>, scope: &PollScope, cx: &mut Context<'_>) {
+        self.timer.wait(scope, &self.own, due, cx);
     }
 
-    /// Waits for something that no layer further in looks after: the end of the
-    /// node, its deadlines, and `at`.
+    /// Waits for `at` and for the end of a node, while no supervised call watches it.
+    ///
+    /// The watched node is `attempt`, or the layer's own if there is none.
     pub(super) fn watch<B: Body>(
         &mut self,
         attempt: Option<&Run>,
         at: Option<Nanos>,
-        turn: &PollScope,
+        scope: &PollScope,
         cx: &mut Context<'_>,
     ) -> Poll<Next<B>> {
         let node = attempt.unwrap_or(&self.own).node();
         let deadline = node.next_deadline();
-        let now = self.own.at(turn.now());
+        let now = self.own.at(scope.now());
         if deadline.is_some_and(|at| at <= nanos(now)) {
-            drop(node.check(now, turn.task()));
+            drop(node.check(now, scope.task()));
             return Poll::Ready(Next::Again);
         }
-        let due = deadline.into_iter().chain(at).min();
-        self.drive.wait(turn, &self.own, due, cx);
+        self.wait(deadline.into_iter().chain(at).min(), scope, cx);
         Poll::Pending
     }
 
-    /// The answer of a call whose node is over.
+    /// The step that ends the call, if the layer's node has ended.
     pub(super) fn ended<B: Body>(&mut self) -> Option<Next<B>> {
         let over = self.own.node().is_over();
-        over.then(|| Next::Done(Err(self.over(None))))
+        over.then(|| Next::Done(Err(self.end_error(None))))
     }
 
-    /// The same between two tries, where nothing is under way that could go on
-    /// for a caller who is gone.
-    pub(super) fn idle<B: Body>(&mut self) -> Option<Next<B>> {
-        let node = self.own.node();
-        if !node.is_over() && !node.is_closing() {
-            return None;
-        }
-        Some(Next::Done(Err(self.over(None))))
+    /// The step that ends the call, if the layer's node has ended or is closing.
+    ///
+    /// This check is for the time between two attempts: a closing node lets an attempt
+    /// finish, and starts none.
+    pub(super) fn ended_or_closing<B: Body>(&mut self) -> Option<Next<B>> {
+        let stops = self.own.node().is_over() || self.own.node().is_closing();
+        stops.then(|| Next::Done(Err(self.end_error(None))))
     }
 
-    /// The error of a node that is over; `error` is the last try's.
-    pub(super) fn over(&mut self, error: Option<BoxError>) -> BoxError {
+    /// The error of a node that has ended; its source is `error`, or the last attempt's error.
+    pub(super) fn end_error(&mut self, error: Option<BoxError>) -> BoxError {
         let ended = self.own.to_terminated();
-        drop(self.owner.take());
-        match error.or_else(|| self.last.take()) {
-            // It says already why this node ended.
-            Some(error) if peek::is_end_of(&error, &self.own) => error,
+        drop(self.settle_guard.take());
+        let is_own_end = |error: &BoxError| {
+            Terminated::find(&**error).is_some_and(|ended| ended.is_end_of(&self.own))
+        };
+        match error.or_else(|| self.last_error.take()) {
+            // The error names the end of this node already.
+            Some(error) if is_own_end(&error) => error,
             Some(error) => ended.because(error).into(),
             None => ended.into(),
         }
     }
 
-    /// The request cannot be sent to anybody.
+    /// Settles the layer's node for a request that no upstream can serve; returns the error.
     pub(super) fn refuse(&mut self, error: BoxError) -> BoxError {
         if self.own.node().is_over() {
-            return self.over(Some(error));
+            return self.end_error(Some(error));
         }
         let reason = peek::reason_of(&error, &self.own);
         if error.is::<CoolingDown>() {
@@ -185,50 +175,49 @@ impl<S, C> AttemptDriver<S, C> {
         error
     }
 
-    /// What the node comes to, if it is this layer's to say.
+    /// Settles the layer's node for `reason`, if this layer has to settle it.
     pub(super) fn settle(&mut self, reason: TerminalReason) {
-        if let Some(mut owner) = self.owner.take() {
-            owner.decide(Some(reason));
+        if let Some(guard) = self.settle_guard.take() {
+            guard.settle(reason);
         }
     }
 }
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    /// The request is there, whole.
+    /// Starts the first attempt: the whole request is there.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
         self.own.begin_tries();
         if request.extensions().get::<SideEffects>().is_some() {
             self.own.mark_side_effects();
         }
-        match self.chain.begin(&self.own, request) {
+        match self.policy.begin(&self.own, request) {
             Ok(()) => self.start(None),
             Err(error) => Next::Done(Err(self.refuse(error))),
         }
     }
 
-    /// Opens a try, unless the node is over.
+    /// Opens an attempt, unless the node has ended or is closing.
     #[inline]
-    pub(super) fn start<B: Body>(&mut self, grant: Option<Permit<'static>>) -> Next<B> {
+    pub(super) fn start<B: Body>(&mut self, permit: Option<Permit<'static>>) -> Next<B> {
         let Some(attempt) = self.own.admit(NodeKind::Attempt) else {
-            // The grant was not used, and goes back.
-            return Next::Done(Err(self.over(None)));
+            // The permit was not spent: its drop gives the repeat back.
+            return Next::Done(Err(self.end_error(None)));
         };
-        self.chain.limit(&attempt);
-        let admitted = Admitted::new(attempt, grant);
-        // Whoever called has seen to it that the service is ready, once.
-        if std::mem::take(&mut self.is_ready) {
-            Next::Try(admitted)
+        self.policy.limit(&attempt);
+        let admitted = Admitted::new(attempt, permit);
+        if mem::take(&mut self.is_ready) {
+            Next::Call(admitted)
         } else {
             Next::Ready(admitted)
         }
     }
 
-    /// Asks the service whether it is ready for the try.
+    /// Polls the service until it is ready for the attempt.
     pub(super) fn ready<B>(
         &mut self,
-        admitted: &mut Option<Admitted>,
-        task: TaskId,
+        slot: &mut Option<Admitted>,
+        scope: &PollScope,
         cx: &mut Context<'_>,
     ) -> Poll<Next<B>>
     where
@@ -236,52 +225,53 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         S::Error: Into<BoxError>,
         B: Body<Data = Bytes>,
     {
-        if let Some(ended) = self.idle() {
+        if let Some(ended) = self.ended_or_closing() {
             return Poll::Ready(ended);
         }
-        let attempt = admitted.as_ref().and_then(Admitted::attempt).cloned();
-        let (Some(begun), Some(attempt)) = (admitted.take(), attempt) else {
+        let Some(admitted) = slot.take() else {
             panic!("a try was started twice");
         };
+        let attempt = admitted.attempt.clone();
         let readiness = self.service.poll_ready(cx);
-        // The clocks, for the service may be ready at the very deadline.
-        let alive = attempt.node().check(self.own.now(), task).is_ok();
+        // Compares the clocks: the service may become ready at the deadline itself.
+        let alive = attempt.node().check(self.own.now(), scope.task()).is_ok();
         if let Some(ended) = self.ended() {
             return Poll::Ready(ended);
         }
-        let error: BoxError = match readiness {
-            // It has not seen the request.
-            Poll::Ready(Err(error)) => unready(error.into()),
-            // Its share of the time went by.
+        let error = match readiness {
+            Poll::Ready(Err(error)) => readiness_error(error.into()),
+            // The attempt's share of the time has passed.
             _ if !alive => attempt.to_terminated().into(),
-            Poll::Ready(Ok(())) => return Poll::Ready(Next::Try(begun)),
+            Poll::Ready(Ok(())) => return Poll::Ready(Next::Call(admitted)),
             Poll::Pending => {
-                *admitted = Some(begun);
-                return Poll::Pending;
+                *slot = Some(admitted);
+                return self.watch(Some(&attempt), None, scope, cx);
             }
         };
-        let failure = peek::broken(&error, &self.own, self.chain.streams());
-        begun.fail(TerminalReason::Failed(failure.class));
-        Poll::Ready(self.failed(failure, Spent::Error(error), &attempt, task))
+        let failure = peek::classify_error(&error, &self.own, self.policy.streams());
+        admitted.fail(TerminalReason::Failed(failure.class));
+        let failed = FailedAttempt::Error(error);
+        Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))
     }
 
-    /// Starts the try.
+    /// Calls the service for the attempt.
     ///
     /// # Errors
     ///
-    /// If its request cannot be made.
+    /// If the request cannot be made.
     #[inline]
-    pub(super) fn call(&mut self, admitted: Admitted) -> Result<Started<S::Future>, BoxError>
+    pub(super) fn call(
+        &mut self,
+        admitted: Admitted,
+    ) -> Result<(SupervisedFuture<S::Future, AttemptSupervision>, Run), BoxError>
     where
         S: Service<Request<ReplayBody>>,
     {
-        let Some(attempt) = admitted.attempt().cloned() else {
-            panic!("a try was started twice");
-        };
-        let mut request = self.chain.request(&attempt)?;
-        // From here on what watches it settles it.
+        let attempt = admitted.attempt.clone();
+        let mut request = self.policy.request(&attempt)?;
+        // From here on the supervised call settles the attempt.
         admitted.begin();
-        let again = std::mem::replace(&mut self.started, true);
+        let again = mem::replace(&mut self.has_called, true);
         let number = self.own.count_try(again);
         request
             .headers_mut()
@@ -291,82 +281,28 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             Some(run) => run.clone_from(&attempt),
             None => drop(extensions.insert(attempt.clone())),
         }
-        let held_to = |hold: Duration| nanos(attempt.node().opened().saturating_add(hold));
-        let hold = self.chain.hold().map(held_to);
-        let entry = Claim {
+        let claim = Claim {
             run: attempt.clone(),
             owns: true,
         };
         let service = &mut self.service;
-        Ok(Started {
-            call: SupervisedFuture::new(entry, AttemptSupervision, request, |request| {
-                service.call(request)
-            }),
-            attempt,
-            hold,
-        })
+        let call = SupervisedFuture::new(claim, AttemptSupervision, request, |request| {
+            service.call(request)
+        });
+        Ok((call, attempt))
+    }
+
+    /// The time at which an attempt commits, even if its answer has shown no content.
+    pub(super) fn commit_deadline(&self, attempt: &Run) -> Option<Nanos> {
+        let hold = self.policy.settings().hold?;
+        Some(nanos(attempt.node().opened().saturating_add(hold)))
     }
 }
 
-/// What a service broke with that was not ready.
-fn unready(error: BoxError) -> BoxError {
+/// The error of `poll_ready`, as one of the transport: the service saw no request.
+fn readiness_error(error: BoxError) -> BoxError {
     if Terminated::find(&*error).is_some() || TransportError::is_in(&*error) {
         return error;
     }
     TransportError::new(error).into()
-}
-
-impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    /// Counts attempts that were silent, one after another: the caller has
-    /// received nothing for all that time.
-    pub(super) fn count_silence_of<B: Body>(
-        &mut self,
-        spent: &Spent<B>,
-        attempt: &Run,
-    ) -> Result<(), Denial> {
-        // A layer further in has listened, if any.
-        let is_counted = attempt.failing().is_some();
-        let is_silent = match spent {
-            Spent::Error(error) => peek::is_silence(error, &self.own),
-            Spent::Answer(_) => false,
-        };
-        if !is_silent {
-            if !is_counted {
-                self.own.forget_silence();
-            }
-            return Ok(());
-        }
-        let silent = match is_counted {
-            true => self.own.silence(),
-            false => self.own.count_silence(),
-        };
-        let Some((limit, then)) = self.chain.budget().settings().idle_breaker else {
-            return Ok(());
-        };
-        if silent >= limit && (then == IdleBreaker::End || !C::MOVES) {
-            return Err(Denial::Idle);
-        }
-        Ok(())
-    }
-
-    /// Remembers a try that failed, and counts it if every one counts and no
-    /// layer further in has counted it.
-    pub(super) fn note<B: Body>(
-        &mut self,
-        failure: &Failure,
-        spent: &Spent<B>,
-        attempt: &Run,
-    ) -> Option<ErrorAllowance> {
-        let inner = match spent {
-            Spent::Answer(answer) => answer.parts.extensions.get::<Tries>(),
-            Spent::Error(_) => None,
-        };
-        match inner {
-            Some(inner) => self.tries.append(inner),
-            None => self.tries.push(self.chain.subject(), failure),
-        }
-        let counted = attempt.failing().and_then(|failing| failing.counted);
-        let every = || self.chain.budget().settings().count == Count::Every;
-        counted.or_else(|| every().then(|| self.own.count_error(self.chain.key(failure))))
-    }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
@@ -19,32 +19,32 @@ use super::{
     body::AttemptBody,
     budget::Permit,
     decide::Admitted,
-    driver::{AttemptDriver, Next, Started},
-    peek::Trial,
+    driver::{AttemptDriver, Next},
+    peek::Peek,
     policy::AttemptPolicy,
 };
 use crate::{
-    body::{Buffering, ReplayBody},
+    body::ReplayBody,
     error::BoxError,
     run::{Nanos, PauseGuard, PollScope, Run, nanos},
-    supervise::Claim,
+    supervise::{Claim, Upload},
 };
 
-/// How many stages a call goes through in one poll.
-const TURNS: usize = 64;
+/// The most states that a call goes through in one poll.
+const MAX_STATES: usize = 64;
 
 pin_project! {
-    /// The response future of a layer that may try more than once.
+    /// The response future of a layer that may make more than one attempt.
     ///
     /// # Errors
     ///
-    /// A [`Terminated`](crate::Terminated) once the node is over, with the last
-    /// error as its source if there was one; else the error of the last try, or
-    /// of a request that cannot be sent.
+    /// A [`Terminated`](crate::Terminated) once the node has ended, with the last error as
+    /// its source if there was one; else the error of the last attempt, or of a request
+    /// that no upstream can serve.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it drops the try that is under way; nothing is tried after it.
+    /// Dropping the future drops the attempt that is under way; none follows.
     #[must_use = "futures do nothing unless polled"]
     pub struct Attempts<S, Q, B, C>
     where
@@ -52,8 +52,8 @@ pin_project! {
         B: Body,
     {
         #[pin]
-        stage: AttemptState<S::Future, Q, B>,
-        pilot: AttemptDriver<S, C>,
+        state: AttemptState<S::Future, Q, B>,
+        driver: AttemptDriver<S, C>,
     }
 
     impl<S, Q, B, C> PinnedDrop for Attempts<S, Q, B, C>
@@ -63,9 +63,9 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // What is inside first: who opened its node speaks last.
-            this.stage.set(AttemptState::Over);
-            this.pilot.finish();
+            // The attempt first: the node of the call settles after those below it.
+            this.state.set(AttemptState::Over);
+            this.driver.release();
         }
     }
 }
@@ -75,29 +75,25 @@ where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
     B: Body,
+    C: AttemptPolicy,
 {
-    /// Begins a call of `service`, which was asked whether it is ready; a request
-    /// body of more than `limit` bytes is an error.
-    pub(crate) fn new(service: &mut S, mut request: Request<Q>, limit: usize, chain: C) -> Self
+    /// Begins a call of `service`, which is ready.
+    ///
+    /// A request body of more than the policy's `max_body` bytes is an error.
+    pub(crate) fn new(service: &mut S, mut request: Request<Q>, policy: C) -> Self
     where
         S: Clone,
     {
-        let entry = Claim::of_call(&mut request);
-        // The clone that stays has not been asked.
+        let claim = Claim::of_call(&mut request);
+        let max_body = policy.settings().max_body;
+        // The caller keeps a clone, which is not ready; the call takes the ready service.
         let next = service.clone();
-        let pilot = AttemptDriver::new(mem::replace(service, next), chain, entry);
-        let (head, body) = request.into_parts();
-        let stage = match ReplayBody::try_from_body(body) {
-            Ok(body) => AttemptState::Begin {
-                request: Some(Request::from_parts(head, body)),
-            },
-            Err(body) => AttemptState::Upload {
-                body: Buffering::new(body, limit),
-                head: Some(head),
-                pause: None,
-            },
-        };
-        Self { stage, pilot }
+        let driver = AttemptDriver::new(mem::replace(service, next), policy, claim);
+        let upload = Upload::new(request, max_body);
+        Self {
+            state: AttemptState::Upload { upload },
+            driver,
+        }
     }
 }
 
@@ -118,42 +114,44 @@ where
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        // What fails at once, again and again, must leave others a turn.
-        for _ in 0..TURNS {
-            let turn = PollScope::enter(cx.waker(), this.pilot.own());
-            let turned = match this.stage.as_mut().poll(this.pilot, &turn, cx) {
-                Poll::Ready(turned) => turned,
-                Poll::Pending => ready!(this.stage.as_mut().pending(this.pilot, &turn, cx)),
-            };
-            drop(turn);
-            let refused = match turned {
-                Next::Again => continue,
+        // The loop is bounded: attempts that fail at once must not starve other tasks.
+        for _ in 0..MAX_STATES {
+            let scope = PollScope::enter(cx.waker(), &this.driver.own);
+            let next = ready!(this.state.as_mut().poll(this.driver, &scope, cx));
+            drop(scope);
+            match next {
+                Next::Again => {}
                 Next::Ready(admitted) => {
                     let admitted = Some(admitted);
-                    this.stage.set(AttemptState::Readying { admitted });
-                    continue;
+                    this.state.set(AttemptState::Readying { admitted });
                 }
-                Next::Wait { at, grant } => {
-                    let pause = this.pilot.own().pause();
-                    this.stage.set(AttemptState::Waiting { at, grant, pause });
-                    continue;
+                Next::Wait { until, permit } => {
+                    let pause = this.driver.own.pause();
+                    this.state.set(AttemptState::Waiting {
+                        until,
+                        permit,
+                        pause,
+                    });
                 }
-                Next::Try(admitted) => match this.pilot.call(admitted) {
-                    Ok(started) => {
-                        this.stage.set(AttemptState::trying(started));
-                        continue;
+                Next::Call(admitted) => match this.driver.call(admitted) {
+                    Ok((call, attempt)) => this.state.set(AttemptState::Calling {
+                        peek: Peek::Calling { call },
+                        commit_at: this.driver.commit_deadline(&attempt),
+                        classify_at: None,
+                        attempt,
+                    }),
+                    Err(error) => {
+                        this.state.set(AttemptState::Over);
+                        this.driver.release();
+                        return Poll::Ready(Err(this.driver.refuse(error)));
                     }
-                    Err(error) => error,
                 },
                 Next::Done(result) => {
-                    this.stage.set(AttemptState::Over);
-                    this.pilot.finish();
+                    this.state.set(AttemptState::Over);
+                    this.driver.release();
                     return Poll::Ready(result);
                 }
-            };
-            this.stage.set(AttemptState::Over);
-            this.pilot.finish();
-            return Poll::Ready(Err(this.pilot.refuse(refused)));
+            }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
@@ -167,66 +165,41 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attempts")
-            .field("run", self.pilot.own())
+            .field("run", &self.driver.own)
             .finish_non_exhaustive()
     }
 }
 
 pin_project! {
-    #[project = StageProj]
-    pub(super) enum AttemptState<F, Q, B>
+    #[project = StateProj]
+    enum AttemptState<F, Q, B>
     where
         B: Body,
     {
         /// The request's body is being read.
         Upload {
             #[pin]
-            body: Buffering<Q>,
-            head: Option<Parts>,
-            // The caller's time, not the upstream's silence.
-            pause: Option<PauseGuard>,
+            upload: Upload<Q>,
         },
-        /// It is there.
-        Begin { request: Option<Request<ReplayBody>> },
-        /// The inner service is asked whether it is ready.
+        /// The service is polled until it is ready.
         Readying { admitted: Option<Admitted> },
-        Trying {
+        /// An attempt of the call is under way.
+        Calling {
             #[pin]
-            trial: Trial<F, B>,
+            peek: Peek<F, B>,
             attempt: Run,
-            // When what is held counts as committed; when a failure is judged.
-            until: Until,
+            // The time at which the held answer commits, on the clock of the run.
+            commit_at: Option<Nanos>,
+            // The time at which a failed answer is classified by the part that is held.
+            classify_at: Option<Nanos>,
         },
-        /// Before another try.
+        /// The call waits before another attempt.
         Waiting {
-            at: Nanos,
-            grant: Option<Permit<'static>>,
+            until: Nanos,
+            permit: Option<Permit<'static>>,
             pause: PauseGuard,
         },
         Over,
-    }
-}
-
-/// Until when an answer is held, on the clock of the run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Until {
-    pub(super) hold: Option<Nanos>,
-    pub(super) error: Option<Nanos>,
-}
-
-impl<F, Q, B: Body> AttemptState<F, Q, B> {
-    #[inline]
-    pub(super) fn trying(started: Started<F>) -> Self {
-        let Started {
-            call,
-            attempt,
-            hold,
-        } = started;
-        Self::Trying {
-            trial: Trial::new(call),
-            attempt,
-            until: Until { hold, error: None },
-        }
     }
 }
 
@@ -235,10 +208,10 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    pub(super) fn poll<S, C>(
+    fn poll<S, C>(
         self: Pin<&mut Self>,
-        pilot: &mut AttemptDriver<S, C>,
-        turn: &PollScope,
+        driver: &mut AttemptDriver<S, C>,
+        scope: &PollScope,
         cx: &mut Context<'_>,
     ) -> Poll<Next<B>>
     where
@@ -250,95 +223,62 @@ where
         C: AttemptPolicy,
     {
         match self.project() {
-            StageProj::Upload { body, head, pause } => {
-                if let Some(ended) = pilot.idle() {
+            StateProj::Upload { upload } => {
+                if let Some(ended) = driver.ended_or_closing() {
                     return Poll::Ready(ended);
                 }
-                let Poll::Ready(body) = body.poll(cx) else {
-                    pause.get_or_insert_with(|| pilot.own().pause());
-                    pilot.own().node().payload.set_refused(true);
-                    pilot.yield_service();
-                    return Poll::Pending;
+                let Poll::Ready(request) = upload.poll(&driver.own, cx) else {
+                    driver.yield_service();
+                    return driver.watch(None, None, scope, cx);
                 };
-                pilot.own().node().payload.set_refused(body.is_err());
-                Poll::Ready(match (body, head.take()) {
-                    (Ok(body), Some(head)) => pilot.begin(Request::from_parts(head, body)),
-                    (Err(error), _) => Next::Done(Err(pilot.refuse(error))),
-                    (Ok(_), None) => panic!("a body was read twice"),
+                Poll::Ready(match request {
+                    Ok(request) => driver.begin(request),
+                    Err(error) => Next::Done(Err(driver.refuse(error))),
                 })
             }
-            StageProj::Begin { request } => match request.take() {
-                Some(request) => Poll::Ready(pilot.begin(request)),
-                None => panic!("a response future was polled after it was ready"),
-            },
-            StageProj::Readying { admitted } => pilot.ready(admitted, turn.task(), cx),
-            StageProj::Trying { trial, attempt, .. } => match trial.poll(&pilot.chain, cx) {
-                Poll::Ready(outcome) => Poll::Ready(pilot.conclude(outcome, attempt, turn.task())),
-                Poll::Pending => Poll::Pending,
-            },
-            StageProj::Waiting { at, grant, .. } => {
-                if let Some(ended) = pilot.idle() {
-                    return Poll::Ready(ended);
-                }
-                if nanos(pilot.own().at(turn.now())) < *at {
-                    return Poll::Pending;
-                }
-                Poll::Ready(pilot.start(grant.take()))
-            }
-            StageProj::Over => panic!("a response future was polled after it was ready"),
-        }
-    }
-
-    /// Everything below is pending.
-    pub(super) fn pending<S, C>(
-        self: Pin<&mut Self>,
-        pilot: &mut AttemptDriver<S, C>,
-        turn: &PollScope,
-        cx: &mut Context<'_>,
-    ) -> Poll<Next<B>>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Future = F>,
-        F: Future<Output = Result<Response<B>, S::Error>>,
-        S::Error: Into<BoxError>,
-        C: AttemptPolicy,
-    {
-        let now = pilot.own().at(turn.now());
-        let due = match self.project() {
-            // Nobody below looks at the clocks.
-            StageProj::Upload { .. } => return pilot.watch(None, None, turn, cx),
-            StageProj::Readying { admitted } => {
-                let attempt = admitted.as_ref().and_then(Admitted::attempt);
-                return pilot.watch(attempt, None, turn, cx);
-            }
-            StageProj::Waiting { at, .. } => return pilot.watch(None, Some(*at), turn, cx),
-            StageProj::Trying {
-                trial,
+            StateProj::Readying { admitted } => driver.ready(admitted, scope, cx),
+            StateProj::Calling {
+                mut peek,
                 attempt,
-                until,
+                commit_at,
+                classify_at,
             } => {
-                let due = match trial.reading() {
+                let polled = peek.as_mut().poll(&driver.own, &driver.policy, cx);
+                if let Poll::Ready(outcome) = polled {
+                    return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
+                }
+                let now = driver.own.at(scope.now());
+                let due = match peek.reads_failure() {
                     None => None,
-                    Some(reading) if reading.fails() => {
+                    Some(false) => *commit_at,
+                    Some(true) => {
                         let limit = || nanos(now.saturating_add(ERROR_TIME));
-                        Some(*until.error.get_or_insert_with(limit))
+                        Some(*classify_at.get_or_insert_with(limit))
                     }
-                    Some(_) => until.hold,
                 };
                 if due.is_some_and(|at| at <= nanos(now)) {
-                    // A deadline of the call that has come goes first.
-                    drop(attempt.node().check(now, turn.task()));
-                    if let Some(ended) = pilot.ended() {
+                    // A deadline of the call at the same instant wins.
+                    drop(attempt.node().check(now, scope.task()));
+                    if let Some(ended) = driver.ended() {
                         return Poll::Ready(ended);
                     }
-                    if let Some(outcome) = trial.give_up(pilot.chain.judgement()) {
-                        return Poll::Ready(pilot.conclude(outcome, attempt, turn.task()));
+                    if let Some(outcome) = peek.give_up(&driver.own, &driver.policy) {
+                        return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
                     }
                 }
-                due
+                driver.wait(due, scope, cx);
+                Poll::Pending
             }
-            StageProj::Begin { .. } | StageProj::Over => None,
-        };
-        pilot.wait(due, turn, cx);
-        Poll::Pending
+            StateProj::Waiting { until, permit, .. } => {
+                if let Some(ended) = driver.ended_or_closing() {
+                    return Poll::Ready(ended);
+                }
+                if nanos(driver.own.at(scope.now())) < *until {
+                    return driver.watch(None, Some(*until), scope, cx);
+                }
+                Poll::Ready(driver.start(permit.take()))
+            }
+            StateProj::Over => panic!("a response future was polled after it was ready"),
+        }
     }
 }

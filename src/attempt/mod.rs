@@ -1,44 +1,51 @@
-//! One try of a call, up to the point at which no other may follow, and what is
-//! decided when it fails before.
+//! One attempt of a call, and the decision whether another follows it.
 //!
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) repeats a try and
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) repeats an attempt and
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) moves it to another model.
-//! Everything else about the two is the same, and stands here: the request is
-//! read once, each try is an attempt of the run's tree, its answer is held until
-//! its first content, and whether another try may follow is asked in one place
-//! and in one order.
+//! Everything else is the same for both layers: the request is read once, each
+//! attempt is a node of the run's tree, its answer is held until its first content,
+//! and one function asks in one order whether another attempt may follow.
 //!
 //! # The order of the questions
 //!
-//! Is the layer's own node alive, by the clocks? Has the run heard anything but
-//! silence? May what was asked for be done twice? Is the failure worth another
-//! try? Is there time for the wait and for an attempt? Is there a try or a
-//! candidate left, and is it not left alone? Does the program's hook agree? Do the
-//! budgets pay? The first no is why the chain of tries stopped, in the event
-//! `chain_stopped`.
+//! 1. Is the layer's own node alive, by the clocks?
+//! 2. Were the last attempts of the run all silent?
+//! 3. May the request be carried out twice?
+//! 4. Is the failure of a class that another attempt can cure?
+//! 5. Is there time for the wait and for an attempt?
+//! 6. Is an attempt or a candidate left, and is that candidate not in a cooldown?
+//! 7. Does the program's hook agree?
+//! 8. Do the budgets pay?
+//!
+//! The first no is the reason why no attempt follows, in the event `chain_stopped`.
 //!
 //! # What is held, and until when
 //!
-//! A stream is held until its first content event, its end, 256 events or
-//! 256 KiB; an answer that is no stream until its end, 256 KiB at most; a
-//! compressed one until its first byte; the answer of a failure until 64 KiB or
-//! one second, to judge it. What was held is handed on unchanged; beyond a few frames,
-//! small ones of it are handed on joined.
+//! | answer | held until |
+//! |---|---|
+//! | a stream of events | its first content event, its end, 256 events or 256 KiB |
+//! | any other answer | its end, or 256 KiB |
+//! | a compressed answer | its first byte |
+//! | the answer of a failure | 64 KiB or one second, to classify it |
+//!
+//! The caller gets the held bytes unchanged. Of more than a few frames, small ones are
+//! joined.
 //!
 //! # What no caller is handed
 //!
-//! Two answers are errors in place of an answer, also if no other try follows. A
-//! 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
-//! [`Redirected`](crate::llm::failure::Redirected): a client that followed it would send
-//! the prompt, and maybe its key, to a host that the program did not choose. An
-//! answer under a good status that is announced as JSON, and does not begin and end
-//! as JSON, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). Of one that is
-//! too long to be held the beginning is out by then, and its body ends with that
-//! error.
+//! Two kinds of answers become errors, also if no other attempt follows:
+//!
+//! - A 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
+//!   [`Redirected`](crate::llm::failure::Redirected): a client that followed it would
+//!   send the prompt, and maybe its key, to a host that the program did not choose.
+//! - An answer with a status of success that claims to be JSON, and does not begin and
+//!   end as JSON, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). If it is
+//!   too long to be held, the caller has its beginning already, and the body ends with
+//!   that error.
 //!
 //! # Examples
 //!
-//! Who failed before the answer that was handed on in the end:
+//! Reads from the failed answer that the caller gets how many attempts failed:
 //!
 //! ```
 //! use tower_agent::attempt::Tries;
@@ -58,6 +65,7 @@ mod outcome;
 mod peek;
 mod policy;
 mod request_template;
+mod settle;
 mod tries;
 
 pub use self::{
@@ -72,25 +80,20 @@ pub use self::{
 pub(crate) use self::{
     budget::Backoff,
     candidate::{
-        ACCOUNT, ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress,
-        without_credentials,
+        ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
-    policy::{AttemptPolicy, Denial, Serving, words},
+    policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
     request_template::RequestTemplate,
 };
 
 use std::time::Duration;
 
-/// How much of the answer of a failure is read to judge it.
+/// The most bytes of a failed answer that are read to classify it.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
-/// How long the answer of a failure is read for to judge it.
+/// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
 
-/// The number of a try: told upstream, and to the caller.
-const X_ATTEMPT: http::HeaderName = http::HeaderName::from_static("x-attempt");
-
-/// On an answer: a layer further in has handed on the first of it, so that no
-/// other may follow.
+/// An answer's extension: a layer further in has committed to it, so no attempt follows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Committed;

@@ -5,17 +5,22 @@ use http::{Response, response::Parts};
 use http_body::Body;
 
 use super::{
-    Committed, X_ATTEMPT,
-    body::{AttemptBody, Ownership, Watched},
-    decide::{RetryPermit, RetryQuery, decide, is_wanted},
+    Committed,
+    body::AttemptBody,
+    budget::{Count, IdleBreaker},
+    candidate::Candidate,
+    decide::{RetryPermit, decide, is_wanted},
     driver::{AttemptDriver, Next},
-    peek::{self, AttemptOutcome, PeekedAnswer, Spent},
+    peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial},
     request_template,
+    settle::{Completion, Ownership},
+    tries::Tries,
 };
 use crate::{
+    headers::X_ATTEMPT,
     llm::failure::{Failure, FailureClass},
-    run::{ErrorAllowance, ErrorKey, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
+    run::{ErrorAllowance, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
 };
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
@@ -33,164 +38,178 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 answer.parts.extensions.insert(Committed);
                 Next::Done(Ok(self.hand_on(answer, attempt, None)))
             }
-            AttemptOutcome::Failed(failure, spent) => self.failed(failure, spent, attempt, task),
-            AttemptOutcome::Broken { error, streams } => {
-                let streams = streams || self.chain.streams();
-                let failure = peek::broken(&error, &self.own, streams);
-                self.failed(failure, Spent::Error(error), attempt, task)
-            }
+            AttemptOutcome::Failed(failure, failed) => self.failed(failure, failed, attempt, task),
         }
     }
 
-    /// A try failed: another follows, or what there is of it is handed on.
+    /// Follows a failed attempt by another, or hands its answer or error on.
     #[cold]
     pub(super) fn failed<B: Body<Data = Bytes>>(
         &mut self,
         failure: Failure,
-        spent: Spent<B>,
+        failed: FailedAttempt<B>,
         attempt: &Run,
         task: TaskId,
     ) -> Next<B> {
         let now = self.own.now();
         if !is_wanted(&self.own, now, task) {
-            // Nobody's failure any more: not counted, not told.
-            let error = spent.into_error();
-            return Next::Done(Err(self.over(error)));
+            // The node's own end is its result: the failure is neither counted nor logged.
+            return self.give_up(failed);
         }
-        let counted = self.note(&failure, &spent, attempt);
-        let verdict = counted.unwrap_or(ErrorAllowance::Within);
-        match self.ask(&failure, &spent, attempt, verdict) {
-            Ok(leave) => self.again(&failure, spent, attempt, leave),
-            // The hook may have ended it, or somebody else meanwhile.
-            Err(_) if self.own.node().is_over() => {
-                let error = spent.into_error();
-                Next::Done(Err(self.over(error)))
+        let counted = self.note(&failure, &failed, attempt);
+        let candidate = self.policy.current_candidate();
+        let trusted = candidate.is_some_and(Candidate::is_trusted);
+        if let Some(reason) = failed.reason_elsewhere(&self.own, trusted) {
+            if !self.own.node().is_over() {
+                self.own.end_call(reason);
             }
-            Err(denied) => self.stop(denied, counted, failure, spent, attempt),
+            return self.give_up(failed);
+        }
+        if failed.is_of_upstream(&self.own) && attempt.has_server() {
+            self.policy.note_failure(&failure);
+        }
+        let allowance = counted.unwrap_or(ErrorAllowance::Within);
+        let permit = self
+            .count_silence(&failed, attempt)
+            .and_then(|()| decide(&mut self.policy, &self.own, &failure, allowance));
+        match permit {
+            Ok(permit) => self.again(&failure, failed, attempt, permit),
+            // The hook or another thread may have ended the node meanwhile.
+            Err(_) if self.own.node().is_over() => self.give_up(failed),
+            Err(denied) => self.stop(denied, counted, failure, failed, attempt),
         }
     }
 
-    fn ask<B: Body>(
+    /// Drops a failed attempt, and answers with the end of the node.
+    fn give_up<B: Body>(&mut self, failed: FailedAttempt<B>) -> Next<B> {
+        let error = failed.into_error();
+        Next::Done(Err(self.end_error(error)))
+    }
+
+    /// Records a failed attempt; counts it if the budget counts every attempt.
+    ///
+    /// A failure that a layer further in has counted is not counted again.
+    fn note<B: Body>(
         &mut self,
         failure: &Failure,
-        spent: &Spent<B>,
+        failed: &FailedAttempt<B>,
         attempt: &Run,
-        verdict: ErrorAllowance,
-    ) -> Result<RetryPermit, Denial> {
-        let terminal = match spent {
-            Spent::Answer(answer) => {
-                self.chain.trusts() && peek::is_terminal(&answer.parts.headers, &self.own)
-            }
-            Spent::Error(error) => peek::is_over_elsewhere(error, &self.own),
+    ) -> Option<ErrorAllowance> {
+        let inner = match failed {
+            FailedAttempt::Answer(answer) => answer.parts.extensions.get::<Tries>(),
+            FailedAttempt::Error(_) => None,
         };
-        if terminal {
-            return Err(Denial::Terminal);
+        match inner {
+            Some(inner) => self.tries.append(inner),
+            None => self.tries.push(self.policy.subject(), failure),
         }
-        let is_upstreams = match spent {
-            Spent::Answer(_) => true,
-            Spent::Error(error) => peek::is_upstreams(error, &self.own),
-        };
-        if is_upstreams && attempt.has_server() {
-            self.chain.failed(failure);
-        }
-        self.count_silence_of(spent, attempt)?;
-        let asked = RetryQuery {
-            own: &self.own,
-            failure,
-            verdict,
-            attempts: self.own.tries(),
-            now: self.own.now(),
-        };
-        decide(&mut self.chain, &asked)
+        let counted = attempt.failing().and_then(|failing| failing.counted);
+        let every = self.policy.settings().budget.settings().count == Count::Every;
+        counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
     }
 
-    /// Gives the try up for another.
+    /// Counts silent attempts in a row, against the idle breaker.
+    fn count_silence<B: Body>(
+        &mut self,
+        failed: &FailedAttempt<B>,
+        attempt: &Run,
+    ) -> Result<(), Denial> {
+        // A layer further in has counted this attempt.
+        let is_counted = attempt.failing().is_some();
+        if !failed.is_silence(&self.own) {
+            if !is_counted {
+                self.own.forget_silence();
+            }
+            return Ok(());
+        }
+        let silent = match is_counted {
+            true => self.own.silence(),
+            false => self.own.count_silence(),
+        };
+        match self.policy.settings().budget.settings().idle_breaker {
+            Some((limit, then)) if silent >= limit && (then == IdleBreaker::End || !C::MOVES) => {
+                Err(Denial::Idle)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Settles a failed attempt, and starts or waits for the next.
     fn again<B: Body<Data = Bytes>>(
         &mut self,
         failure: &Failure,
-        spent: Spent<B>,
+        failed: FailedAttempt<B>,
         attempt: &Run,
-        leave: RetryPermit,
+        RetryPermit { wait, permit }: RetryPermit,
     ) -> Next<B> {
         let now = self.own.now();
-        // A layer further in may have given up for a reason of its own.
+        // A layer further in may have stopped for another reason.
         let reason = attempt.failing().and_then(|failing| failing.reason);
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
-        self.last = spent.into_error();
+        self.last_error = failed.into_error();
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),
             failed = self.tries.last(),
             class = failure.class.as_str(),
-            next = self.chain.subject(),
-            wait = ?leave.wait,
+            next = self.policy.subject(),
+            ?wait,
             "another try follows"
         );
-        if leave.wait.is_zero() {
-            return self.start(leave.grant);
+        if wait.is_zero() {
+            return self.start(permit);
         }
         Next::Wait {
-            at: nanos(now.saturating_add(leave.wait)),
-            grant: leave.grant,
+            until: nanos(now.saturating_add(wait)),
+            permit,
         }
     }
 
-    /// No other try follows.
+    /// Hands the failed answer or the error on to the caller: no attempt follows.
     fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
         counted: Option<ErrorAllowance>,
         failure: Failure,
-        spent: Spent<B>,
+        failed: FailedAttempt<B>,
         attempt: &Run,
     ) -> Next<B> {
-        if denied == Denial::Terminal {
-            // Told by whom we believe: it is over here too.
-            self.own.end_call(peek::reason_elsewhere(&spent));
-            let error = spent.into_error();
-            return Next::Done(Err(self.over(error)));
-        }
-        if denied == Denial::Idle && self.chain.budget().ends_idle_runs() {
+        let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
+        // Logged before a node ends by it. The layer further out logs for its attempt.
+        if ends_run || self.own.kind() != NodeKind::Attempt {
             self.report(denied, &failure);
+        }
+        if ends_run {
             self.own.run().end(TerminalReason::IdleCircuitOpen);
-            let error = spent.into_error();
-            return Next::Done(Err(self.over(error)));
+            return self.give_up(failed);
         }
-        let key = self.chain.key(&failure);
-        let failed = TerminalReason::Failed(failure.class);
-        let reason = match denied {
-            Denial::Key => TerminalReason::RetryBudget,
-            _ => failed.clone(),
-        };
-        // The event comes before anything is latched.
-        if self.own.kind() != NodeKind::Attempt {
-            self.report(denied, &failure);
-        }
-        if attempt.failing().is_none() {
-            attempt.fail_as(Failing {
-                key,
-                reason: Some(failed),
-                counted,
-                unasked: false,
-            });
-        }
-        self.own.fail_as(Failing {
+        let key = self.policy.key(&failure);
+        let failing = |reason: &TerminalReason| Failing {
             key,
             reason: Some(reason.clone()),
             counted,
             unasked: false,
-        });
-        match spent {
-            Spent::Answer(mut answer) => {
+        };
+        let class = TerminalReason::Failed(failure.class);
+        if attempt.failing().is_none() {
+            attempt.fail_as(failing(&class));
+        }
+        let reason = match denied {
+            Denial::Key => TerminalReason::RetryBudget,
+            _ => class,
+        };
+        self.own.fail_as(failing(&reason));
+        match failed {
+            FailedAttempt::Answer(mut answer) => {
                 let mut tries = std::mem::take(&mut self.tries);
-                tries.cool_until(self.chain.soonest());
+                tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
                 Next::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
             }
-            Spent::Error(error) => {
-                self.chain.release();
+            FailedAttempt::Error(error) => {
+                self.policy.release();
                 self.settle(match peek::reason_of(&error, &self.own) {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
@@ -215,7 +234,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 )
             };
         }
-        // What the caller did wrong concerns nobody else.
+        // A caller's own fault is no warning for the operator.
         if failure.class == FailureClass::Caller {
             event!(debug);
         } else {
@@ -223,67 +242,62 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Should it fail yet, it is not as another did before; who wants to know.
-    fn serves(&self, attempt: &Run, parts: &Parts) -> Option<Box<Watched>> {
+    /// Records that the attempt serves the call, and names the failure that may follow.
+    fn note_served(&self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
-        if self.own.counts_errors() {
-            let subject = self.chain.subject().unwrap_or_default();
-            self.own.fail_as(Failing {
-                key: ErrorKey::new(subject, "failed after its first content"),
-                reason: None,
-                counted: None,
-                unasked: false,
-            });
-        } else {
-            self.own.forget_failing();
-        }
-        let serving = self.chain.serves(attempt)?;
-        Some(Box::new(Watched {
+        self.own.fail_as(None);
+        let observer = self.policy.note_served(attempt)?;
+        Some(Box::new(Completion {
             attempt: attempt.clone(),
-            serving,
-            judged: parts.extensions.get().cloned(),
-            judgement: self.chain.judgement().clone(),
+            observer,
+            marks: parts.extensions.get().cloned(),
+            classifier: self.policy.settings().classifier.clone(),
         }))
     }
 
-    /// The answer of the try that serves the call, or that was the last.
+    /// Hands on the answer of the last attempt; `failed` is the reason if it is a failure.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,
         answer: PeekedAnswer<B>,
         attempt: &Run,
-        judged: Option<TerminalReason>,
+        failed: Option<TerminalReason>,
     ) -> Response<AttemptBody<B>> {
         let PeekedAnswer {
             mut parts,
             held,
             body,
             document,
+            ..
         } = answer;
-        // A share of the time was a limit to the commit.
+        // An attempt's share of the time limits it until the commit.
         attempt.node().clocks.lapse();
-        let watched = match judged {
+        let completion = match failed {
             Some(_) => None,
-            None => self.serves(attempt, &parts),
+            None => self.note_served(attempt, &parts),
         };
-        self.chain.release();
-        self.chain.answered(&mut parts);
+        self.policy.release();
+        self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
             let tries = request_template::number(self.own.tries());
             parts.headers.insert(X_ATTEMPT, tries);
         }
-        let ownership = self.owner.take().map(|owner| {
-            // For layers further out, which never open a node.
+        let ownership = self.settle_guard.take().map(|guard| {
+            // Layers further out, which open no node, read this layer's node here.
             parts.extensions.insert(self.own.clone());
             Ownership {
-                owner,
+                guard,
                 attempt: attempt.clone(),
-                judged,
+                failed,
             }
         });
-        Response::from_parts(
-            parts,
-            AttemptBody::new(held, body, self.own.clone(), ownership, watched)
-                .of_document(document),
-        )
+        let body = AttemptBody {
+            held,
+            inner: Some(body),
+            own: self.own.clone(),
+            ownership,
+            completion,
+            document,
+        };
+        Response::from_parts(parts, body)
     }
 }

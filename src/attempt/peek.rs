@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     task::{Context, Poll, ready},
     time::SystemTime,
@@ -13,29 +12,33 @@ use http::{HeaderMap, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{Committed, MAX_ERROR, body::AttemptSupervision, policy::AttemptPolicy};
+use super::{
+    Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy, settle::AttemptSupervision,
+};
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
+    headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
         dialect::{Truncated, Usage},
         failure::{
-            Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
-            TransportError, is_broken_json, names_json,
+            Failure, FailureClass, IncompleteJson, JsonOutline, Redirected, TransportError,
+            is_broken_json,
         },
+        is_plain, names_json,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     supervise::{ResponseMarks, Stream, SupervisedBody, SupervisedFuture},
 };
 
-/// How many frames are taken in one poll.
-const TURN: usize = 128;
+/// The most frames that one poll reads.
+const MAX_FRAMES: usize = 128;
 
 pin_project! {
-    /// One try, from its call to its commit, or to what tells why it failed.
-    #[project = TrialProj]
+    /// One attempt, from its call to its commit or to the classification of its failure.
+    #[project = PeekProj]
     #[derive(Debug)]
-    pub(super) enum Trial<F, B>
+    pub(super) enum Peek<F, B>
     where
         B: Body,
     {
@@ -43,90 +46,43 @@ pin_project! {
             #[pin]
             call: SupervisedFuture<F, AttemptSupervision>,
         },
-        // None once it is over.
-        Reading { reading: Option<ErrorReading<B>> },
+        // The answer that is being read; `None` once the outcome was returned.
+        Reading { answer: Option<PeekedAnswer<B>> },
     }
 }
 
-/// An answer that is being held.
+/// The head of an answer, and the part of its body that is held.
 #[derive(Debug)]
-pub(super) struct ErrorReading<B: Body> {
-    parts: Parts,
-    body: SupervisedBody<B, AttemptSupervision>,
-    held: HeldPrefix,
-    goal: CommitRule,
+pub(super) struct PeekedAnswer<B: Body> {
+    pub(super) parts: Parts,
+    pub(super) held: HeldPrefix,
+    pub(super) body: SupervisedBody<B, AttemptSupervision>,
+    /// Counts the brackets of a JSON document that is handed on before its end, to see there whether
+    /// it was cut.
+    pub(super) document: Option<JsonOutline>,
+    rule: CommitRule,
 }
 
-/// What a try came to.
+/// How an attempt went, as far as its answer was read.
 #[allow(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
 )]
 #[derive(Debug)]
 pub(super) enum AttemptOutcome<B: Body> {
-    /// It serves the call.
+    /// The attempt serves the call, with this answer.
     Served(PeekedAnswer<B>),
-    Failed(Failure, Spent<B>),
-    /// It failed without an answer; `streams` if it was a stream by then.
-    Broken {
-        error: BoxError,
-        streams: bool,
-    },
+    Failed(Failure, FailedAttempt<B>),
 }
 
-/// What is left of a try that failed.
+/// The answer or the error that a failed attempt leaves.
 #[derive(Debug)]
-pub(super) enum Spent<B: Body> {
+pub(super) enum FailedAttempt<B: Body> {
     Answer(Box<PeekedAnswer<B>>),
     Error(BoxError),
 }
 
-impl<B: Body> Spent<B> {
-    /// What it broke with; an answer is dropped, and with it its attempt is over.
-    pub(super) fn into_error(self) -> Option<BoxError> {
-        match self {
-            Self::Answer(answer) => {
-                drop(answer);
-                None
-            }
-            Self::Error(error) => Some(error),
-        }
-    }
-}
-
-/// The head of an answer and what was read of it.
-#[derive(Debug)]
-pub(super) struct PeekedAnswer<B: Body> {
-    pub(super) parts: Parts,
-    pub(super) held: HeldPrefix,
-    pub(super) body: SupervisedBody<B, AttemptSupervision>,
-    /// The beginning of a JSON document that was not held to its end.
-    pub(super) document: Option<JsonOutline>,
-}
-
-impl<F, B: Body> Trial<F, B> {
-    #[inline]
-    pub(super) const fn new(call: SupervisedFuture<F, AttemptSupervision>) -> Self {
-        Self::Calling { call }
-    }
-
-    /// The answer that is being held, if its head has come.
-    pub(super) const fn reading(&self) -> Option<&ErrorReading<B>> {
-        match self {
-            Self::Reading { reading } => reading.as_ref(),
-            Self::Calling { .. } => None,
-        }
-    }
-}
-
-impl<B: Body> ErrorReading<B> {
-    /// Whether it is the answer of a failure.
-    pub(super) const fn fails(&self) -> bool {
-        matches!(self.goal, CommitRule::Failure)
-    }
-}
-
-impl<F, B, E> Trial<F, B>
+impl<F, B, E> Peek<F, B>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
@@ -135,88 +91,96 @@ where
 {
     pub(super) fn poll(
         mut self: Pin<&mut Self>,
-        chain: &impl AttemptPolicy,
+        own: &Run,
+        policy: &impl AttemptPolicy,
         cx: &mut Context<'_>,
     ) -> Poll<AttemptOutcome<B>> {
-        if let TrialProj::Calling { call } = self.as_mut().project() {
-            let reading = match ready!(call.poll(cx)) {
+        if let PeekProj::Calling { call } = self.as_mut().project() {
+            let answer = match ready!(call.poll(cx)) {
                 Ok(answer) => {
-                    let goal = CommitRule::of(&answer, chain.is_elsewhere());
+                    let candidate = policy.current_candidate();
+                    let own_upstream = candidate.is_some_and(Candidate::is_elsewhere);
+                    let rule = CommitRule::of(&answer, own_upstream);
                     let (parts, body) = answer.into_parts();
-                    let held = HeldPrefix::default();
-                    Some(ErrorReading {
+                    Some(PeekedAnswer {
                         parts,
+                        held: HeldPrefix::default(),
                         body,
-                        held,
-                        goal,
+                        document: None,
+                        rule,
                     })
                 }
                 Err(error) => {
-                    self.set(Self::Reading { reading: None });
-                    let streams = false;
-                    return Poll::Ready(AttemptOutcome::Broken { error, streams });
+                    self.set(Self::Reading { answer: None });
+                    return Poll::Ready(AttemptOutcome::of_error(error, false, own, policy));
                 }
             };
-            self.set(Self::Reading { reading });
+            self.set(Self::Reading { answer });
         }
-        let TrialProj::Reading { reading: slot } = self.project() else {
+        let PeekProj::Reading { answer: slot } = self.project() else {
             return Poll::Pending;
         };
-        let Some(reading) = slot else {
+        let Some(answer) = slot else {
             panic!("a try was polled after it was over");
         };
-        let progress = match ready!(reading.poll(cx)) {
-            Ok(progress) => progress,
-            Err(error) => {
-                let streams = reading.goal.streams();
-                *slot = None;
-                return Poll::Ready(AttemptOutcome::Broken { error, streams });
-            }
-        };
-        Poll::Ready(match slot.take() {
-            Some(reading) => reading.conclude(progress, chain.judgement()),
-            None => panic!("a try was polled after it was over"),
-        })
+        let progress = ready!(answer.poll(cx));
+        let answer = slot.take();
+        let outcome = answer.map(|answer| answer.conclude(progress, own, policy));
+        outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Nothing more is waited for: what is held is what there is.
+    /// Stops reading the answer, and concludes from the part that is held.
     pub(super) fn give_up(
         self: Pin<&mut Self>,
-        judgement: &Classifier,
+        own: &Run,
+        policy: &impl AttemptPolicy,
     ) -> Option<AttemptOutcome<B>> {
-        let TrialProj::Reading { reading } = self.project() else {
+        let PeekProj::Reading { answer } = self.project() else {
             return None;
         };
-        let reading = reading.take()?;
-        let progress = match reading.goal {
-            CommitRule::Failure => CommitProgress::Judge,
-            _ => CommitProgress::Committed,
+        let answer = answer.take()?;
+        let progress = match answer.rule {
+            CommitRule::Failure => PeekProgress::Classify,
+            _ => PeekProgress::Commit,
         };
-        Some(reading.conclude(progress, judgement))
+        Some(answer.conclude(Ok(progress), own, policy))
     }
 }
 
-impl<B> ErrorReading<B>
+impl<F, B: Body> Peek<F, B> {
+    /// Whether the answer that is being read is a failed one; `None` before its head.
+    pub(super) fn reads_failure(&self) -> Option<bool> {
+        match self {
+            Self::Reading { answer } => {
+                let rule = &answer.as_ref()?.rule;
+                Some(matches!(rule, CommitRule::Failure))
+            }
+            Self::Calling { .. } => None,
+        }
+    }
+}
+
+impl<B> PeekedAnswer<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<CommitProgress, BoxError>> {
-        // Frames of nothing, always ready, must leave others a turn.
-        for _ in 0..TURN {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PeekProgress, BoxError>> {
+        // The loop is bounded: frames that are always ready and empty must not starve other tasks.
+        for _ in 0..MAX_FRAMES {
             let ended = self.body.is_end_stream();
-            let progress = self.goal.progress(self.held.len(), ended);
-            if progress != CommitProgress::Going {
+            if let Some(progress) = self.rule.progress(self.held.len(), ended) {
                 return Poll::Ready(Ok(progress));
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => self.held.push(frame),
-                // The body says that it has ended, now.
+                // Once the body has ended, `is_end_stream` is true.
                 None => {}
-                Some(Err(error)) if matches!(self.goal, CommitRule::Failure) => {
-                    // The status tells enough; how it broke is the caller's.
+                Some(Err(error)) if matches!(self.rule, CommitRule::Failure) => {
+                    // The status classifies the failure; the caller gets the error behind the
+                    // bytes.
                     self.held.broke(error);
-                    return Poll::Ready(Ok(CommitProgress::Judge));
+                    return Poll::Ready(Ok(PeekProgress::Classify));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(error)),
             }
@@ -225,56 +189,66 @@ where
         Poll::Pending
     }
 
-    fn conclude(mut self, progress: CommitProgress, judgement: &Classifier) -> AttemptOutcome<B> {
+    fn conclude(
+        mut self,
+        progress: Result<PeekProgress, BoxError>,
+        own: &Run,
+        policy: &impl AttemptPolicy,
+    ) -> AttemptOutcome<B> {
+        let classifier = &policy.settings().classifier;
         let Parts {
             status, headers, ..
         } = &self.parts;
-        // What no caller may take for an answer, were it the last one.
+        // Replaces an answer that no caller may get, even if no attempt follows.
         let mut unusable: Option<BoxError> = None;
-        let mut document = None;
         let failure = match progress {
-            CommitProgress::Failed => {
-                if let CommitRule::Elsewhere(redirected) = self.goal {
-                    unusable = Some(redirected.into());
+            Ok(PeekProgress::Failed) => match &self.rule {
+                CommitRule::Classified(failure) => Some(Failure::clone(failure)),
+                CommitRule::Redirect(redirected) => {
+                    unusable = Some((*redirected).into());
+                    Some(Failure::of_error(redirected))
                 }
-                self.goal.failure(judgement)
-            }
-            CommitProgress::Judge => {
+                CommitRule::Content(marks) => {
+                    let event = marks.failure().map(|event| classifier.of_stream(event));
+                    event.or_else(|| stop_failure(marks))
+                }
+                _ => None,
+            },
+            Ok(PeekProgress::Classify) => {
                 let whole = self.held.whole();
-                if status.is_success() && !is_encoded(headers) {
+                if status.is_success() && is_plain(headers) {
                     self.body.report(Usage::of_answer(&whole));
                     if is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
                 }
-                judgement.of_answer(*status, headers, &whole, wall_clock(headers))
+                classifier.of_answer(*status, headers, &whole, wall_clock(headers))
             }
-            CommitProgress::Committed
-                if matches!(self.goal, CommitRule::End) && names_json(headers) =>
-            {
-                document = Some(self.held.outline());
+            Ok(PeekProgress::Commit) => {
+                if matches!(self.rule, CommitRule::End) && names_json(headers) {
+                    self.document = Some(JsonOutline::of(self.held.chunks()));
+                }
                 None
             }
-            CommitProgress::Going | CommitProgress::Committed => None,
+            Err(error) => {
+                let is_stream = matches!(self.rule, CommitRule::Content(_));
+                return AttemptOutcome::of_error(error, is_stream, own, policy);
+            }
         };
-        if let (Some(failure), Some(error)) = (&failure, unusable) {
-            Pin::new(&mut self.body).fail(failure.class);
-            return AttemptOutcome::Failed(failure.clone(), Spent::Error(error));
-        }
-        let answer = PeekedAnswer {
-            parts: self.parts,
-            held: mem::take(&mut self.held),
-            body: self.body,
-            document,
-        };
-        match failure {
-            Some(failure) => AttemptOutcome::Failed(failure, Spent::Answer(Box::new(answer))),
-            None => AttemptOutcome::Served(answer),
+        match (failure, unusable) {
+            (None, _) => AttemptOutcome::Served(self),
+            (Some(failure), None) => {
+                AttemptOutcome::Failed(failure, FailedAttempt::Answer(Box::new(self)))
+            }
+            (Some(failure), Some(error)) => {
+                Pin::new(&mut self.body).fail(failure.class);
+                AttemptOutcome::Failed(failure, FailedAttempt::Error(error))
+            }
         }
     }
 }
 
-/// The time of day, for dates until which an upstream asks to wait.
+/// The time of day, to read a date in `retry-after`.
 #[allow(
     clippy::disallowed_methods,
     reason = "a date on the wire has no other clock"
@@ -287,54 +261,53 @@ fn wall_clock(headers: &HeaderMap) -> SystemTime {
     }
 }
 
-/// How many events are held before an attempt counts as committed.
+/// The most events that are held before an attempt commits.
 const MAX_EVENTS: u64 = 256;
 
-/// How many bytes are held before an attempt counts as committed.
+/// The most bytes that are held before an attempt commits.
 const MAX_HELD: usize = 256 * 1024;
 
-/// What an answer is read for before it is handed on, or another is tried.
+/// How far an answer is read before it is handed on, or another attempt follows.
 #[derive(Debug)]
-pub(super) enum CommitRule {
-    /// Nothing: it is served.
+enum CommitRule {
+    /// The answer is not read: it is handed on at once.
     Nothing,
-    /// Nothing: its upstream is no place to get an answer from.
-    Elsewhere(Redirected),
-    /// A layer further in has read and judged it.
-    Judged(Box<Failure>),
-    /// The first content of a stream of events.
+    /// The answer is not read: a candidate's own upstream redirects, which is a failure.
+    Redirect(Redirected),
+    /// The answer is not read: a layer further in has classified the failure.
+    Classified(Box<Failure>),
+    /// The answer, a stream of events, is read to its first content.
     Content(ResponseMarks),
-    /// Its first byte.
+    /// The answer is read to its first byte.
     Byte,
-    /// Its end.
+    /// The answer is read to its end.
     End,
-    /// As much of a failure as tells which one it is.
+    /// As much of a failed answer is read as classifies it.
     Failure,
 }
 
-/// How far an answer has come.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) enum CommitProgress {
-    /// Not far enough.
-    Going,
-    Committed,
-    /// The stream says that it failed.
+/// What follows for an answer that was read far enough.
+#[derive(Debug)]
+enum PeekProgress {
+    Commit,
+    /// The answer is a failure that its rule knows already.
     Failed,
-    /// There is enough of it to judge it as a whole.
-    Judge,
+    /// The held bytes decide whether the answer is a failure.
+    Classify,
 }
 
 impl CommitRule {
-    /// `elsewhere` if the answer comes from a candidate's own upstream.
-    pub(super) fn of<B: Body>(answer: &Response<B>, elsewhere: bool) -> Self {
+    /// The rule for an answer; `own_upstream` if it comes from a candidate's own upstream.
+    fn of<B: Body>(answer: &Response<B>, own_upstream: bool) -> Self {
         let extensions = answer.extensions();
         let status = answer.status();
-        // Before what a layer further in made of it: it may know of no candidate.
-        if elsewhere && (status.is_informational() || status.is_redirection()) {
-            return Self::Elsewhere(Redirected::new(status));
+        // A redirect is checked before the extensions: a layer further in may not know the
+        // candidate.
+        if own_upstream && (status.is_informational() || status.is_redirection()) {
+            return Self::Redirect(Redirected::new(status));
         }
         if let Some(failure) = extensions.get::<Failure>() {
-            return Self::Judged(Box::new(failure.clone()));
+            return Self::Classified(Box::new(failure.clone()));
         }
         if extensions.get::<Committed>().is_some() {
             return Self::Nothing;
@@ -345,155 +318,143 @@ impl CommitRule {
         if !status.is_success() || status == StatusCode::NO_CONTENT {
             return Self::Nothing;
         }
-        if is_encoded(answer.headers()) {
+        if !is_plain(answer.headers()) {
             return Self::Byte;
         }
         match extensions.get::<ResponseMarks>() {
-            // A layer in between may have made something else of it.
-            Some(judged) if Stream::is_events(status, answer.headers()) => {
-                Self::Content(judged.clone())
+            // The headers decide as well: a layer in between may have replaced the body.
+            Some(marks) if Stream::is_events(status, answer.headers()) => {
+                Self::Content(marks.clone())
             }
             _ => Self::End,
         }
     }
 
-    /// What `bytes` of the answer amount to; `ended` if nothing follows.
-    pub(super) fn progress(&self, bytes: usize, ended: bool) -> CommitProgress {
+    /// What follows once `bytes` are held; `None` while the rule wants more.
+    ///
+    /// `ended` says that no byte follows the held ones.
+    fn progress(&self, bytes: usize, ended: bool) -> Option<PeekProgress> {
         let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
         match self {
-            Self::Nothing => CommitProgress::Committed,
-            Self::Judged(_) | Self::Elsewhere(_) => CommitProgress::Failed,
-            Self::Content(judged) if reached(judged.commit()) => CommitProgress::Committed,
-            Self::Content(judged) if reached(judged.error()) => CommitProgress::Failed,
-            Self::Content(judged) => {
-                let over = ended || reached(judged.terminator());
-                if over && stopped(judged).is_some() {
-                    return CommitProgress::Failed;
+            Self::Nothing => Some(PeekProgress::Commit),
+            Self::Classified(_) | Self::Redirect(_) => Some(PeekProgress::Failed),
+            Self::Content(marks) if reached(marks.commit()) => Some(PeekProgress::Commit),
+            Self::Content(marks) if reached(marks.error()) => Some(PeekProgress::Failed),
+            Self::Content(marks) => {
+                let over = ended || reached(marks.terminator());
+                if over && stop_failure(marks).is_some() {
+                    return Some(PeekProgress::Failed);
                 }
-                let full = judged.events() >= MAX_EVENTS || bytes > MAX_HELD;
-                if over || full {
-                    CommitProgress::Committed
-                } else {
-                    CommitProgress::Going
-                }
+                let full = marks.events() >= MAX_EVENTS || bytes > MAX_HELD;
+                (over || full).then_some(PeekProgress::Commit)
             }
-            Self::Byte if ended || bytes > 0 => CommitProgress::Committed,
-            Self::End if ended => CommitProgress::Judge,
-            Self::End if bytes > MAX_HELD => CommitProgress::Committed,
-            Self::Failure if ended || bytes >= MAX_ERROR => CommitProgress::Judge,
-            Self::Byte | Self::End | Self::Failure => CommitProgress::Going,
+            Self::Byte => (ended || bytes > 0).then_some(PeekProgress::Commit),
+            Self::End if ended => Some(PeekProgress::Classify),
+            Self::End => (bytes > MAX_HELD).then_some(PeekProgress::Commit),
+            Self::Failure => (ended || bytes >= MAX_ERROR).then_some(PeekProgress::Classify),
         }
     }
+}
 
-    /// What a stream that says so failed with.
-    pub(super) fn failure(&self, judgement: &Classifier) -> Option<Failure> {
-        match self {
-            Self::Judged(failure) => Some(Failure::clone(failure)),
-            Self::Elsewhere(redirected) => Some(Failure::of_error(redirected)),
-            Self::Content(judged) => {
-                let told = judged.failure().map(|told| judgement.of_stream(told));
-                told.or_else(|| stopped(judged))
-            }
-            _ => None,
-        }
-    }
+/// The failure of a model that stopped without content: a refusal, or a prompt too long.
+fn stop_failure(marks: &ResponseMarks) -> Option<Failure> {
+    Failure::of_stop(&marks.stop_reason()?)
+}
 
-    /// Whether the answer is a stream of events.
-    pub(super) const fn streams(&self) -> bool {
-        matches!(self, Self::Content(_))
+impl<B: Body> AttemptOutcome<B> {
+    /// The outcome of an attempt that failed with `error`; `is_stream` if its head announced
+    /// events.
+    fn of_error(error: BoxError, is_stream: bool, own: &Run, policy: &impl AttemptPolicy) -> Self {
+        let failure = classify_error(&error, own, is_stream || policy.streams());
+        Self::Failed(failure, FailedAttempt::Error(error))
     }
 }
 
-/// What a model failed with that stopped before it said anything: it refused,
-/// or the request was too long for it.
-fn stopped(judged: &ResponseMarks) -> Option<Failure> {
-    Failure::of_stop(&judged.stop_reason()?)
-}
-
-pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
-    let encoding = headers.get(header::CONTENT_ENCODING);
-    encoding.is_some_and(|encoding| !encoding.as_bytes().eq_ignore_ascii_case(b"identity"))
-}
-
-/// Whether the error is the end of that very node, or of one above it.
-pub(super) fn is_end_of(error: &BoxError, own: &Run) -> bool {
-    Terminated::find(&**error).is_some_and(|ended| ended.is_end_of(own))
-}
-
-/// What a try failed with that came to no answer, while `own` lives.
-pub(super) fn broken(error: &BoxError, own: &Run, streams: bool) -> Failure {
-    let Some(ended) = Terminated::find(&**error) else {
+/// Classifies the error of an attempt while `own`, the node above it, lives.
+pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Failure {
+    let Some(end) = Terminated::find(&**error) else {
         return Failure::of_error(&**error);
     };
-    Failure::new(match &ended.reason {
-        // A tool of the program's: no other model would do better.
-        _ if is_of_tool(ended, own) => FailureClass::Caller,
-        // A node below ours ended: the tree tells, not the text.
-        TerminalReason::Failed(class) if ended.is_kin_of(own) => *class,
-        TerminalReason::StepTimeout if ended.is_kin_of(own) && streams => FailureClass::Silence,
-        _ if ended.is_kin_of(own) => FailureClass::Deadline,
-        // The end of a run that we do not know is a fault of its server, unless
-        // it says that the request was too much.
-        reason if reason.class() == ReasonClass::Limit => FailureClass::Caller,
-        _ => FailureClass::Server,
+    Failure::new(match &end.reason {
+        // The end of a run in another tree is a failure of its server, unless the request
+        // went over a limit there.
+        reason if !end.is_kin_of(own) => match reason.class() {
+            ReasonClass::Limit => FailureClass::Caller,
+            _ => FailureClass::Server,
+        },
+        // A tool of the program ended, its compaction for one: no other model would help.
+        _ if end.kind == NodeKind::Tool => FailureClass::Caller,
+        TerminalReason::Failed(class) => *class,
+        TerminalReason::StepTimeout if streams => FailureClass::Silence,
+        _ => FailureClass::Deadline,
     })
 }
 
-/// Whether a try that broke tells something of the upstream: a layer on this side
-/// of it may have refused the request, for the program's own reasons.
-pub(super) fn is_upstreams(error: &BoxError, own: &Run) -> bool {
-    let ended = Terminated::find(&**error);
-    let is_ours = |ended: &Terminated| ended.is_kin_of(own) && !is_of_tool(ended, own);
-    ended.is_some_and(is_ours)
-        || TransportError::is_in(&**error)
-        || chain(&**error).any(|error| {
-            error.is::<Truncated>() || error.is::<IncompleteJson>() || error.is::<Redirected>()
-        })
-}
-
-/// Whether an attempt below `own` ended because nothing came of it for a window.
-pub(super) fn is_silence(error: &BoxError, own: &Run) -> bool {
-    Terminated::find(&**error).is_some_and(|ended| {
-        let silent = ended.reason == TerminalReason::StepTimeout && ended.is_kin_of(own);
-        silent && !is_of_tool(ended, own)
-    })
-}
-
-/// Whether it is the end of a tool of our run, its compaction for one.
-fn is_of_tool(ended: &Terminated, own: &Run) -> bool {
-    ended.kind == NodeKind::Tool && ended.is_kin_of(own)
-}
-
-/// Whether the error says that our run is over in another tree.
-pub(super) fn is_over_elsewhere(error: &BoxError, own: &Run) -> bool {
-    Terminated::find(&**error).is_some_and(|ended| !ended.is_kin_of(own) && ended.run == own.id())
-}
-
-/// Whether an answer of an upstream that is believed says that this run is over.
-pub(super) fn is_terminal(headers: &HeaderMap, own: &Run) -> bool {
-    let run = headers.get("x-run-id").and_then(|id| id.to_str().ok());
-    headers.contains_key("x-terminal-reason") && run.is_some_and(|run| run == own.id().to_string())
-}
-
-/// Why the run is over elsewhere.
-pub(super) fn reason_elsewhere<B: Body>(spent: &Spent<B>) -> TerminalReason {
-    match spent {
-        Spent::Answer(answer) => {
-            let name = answer.parts.headers.get("x-terminal-reason");
-            let name = name.and_then(|name| name.to_str().ok()).unwrap_or_default();
-            TerminalReason::named(name)
+impl<B: Body> FailedAttempt<B> {
+    /// Takes the failed attempt's error; an answer is dropped, which ends its attempt.
+    pub(super) fn into_error(self) -> Option<BoxError> {
+        match self {
+            Self::Answer(_) => None,
+            Self::Error(error) => Some(error),
         }
-        Spent::Error(error) => {
-            Terminated::find(&**error).map_or(TerminalReason::Aborted, |ended| ended.reason.clone())
+    }
+
+    fn end(&self) -> Option<&Terminated> {
+        match self {
+            Self::Answer(_) => None,
+            Self::Error(error) => Terminated::find(&**error),
         }
+    }
+
+    /// Whether the failure shows something about the upstream.
+    ///
+    /// The error of a layer on this side, which refused the request, shows nothing about it.
+    pub(super) fn is_of_upstream(&self, own: &Run) -> bool {
+        let Self::Error(error) = self else {
+            return true;
+        };
+        self.end().is_some_and(|end| is_of_attempt(end, own))
+            || TransportError::is_in(&**error)
+            || chain(&**error).any(|error| {
+                error.is::<Truncated>() || error.is::<IncompleteJson>() || error.is::<Redirected>()
+            })
+    }
+
+    /// Whether a node below `own` ended because its step window passed in silence.
+    pub(super) fn is_silence(&self, own: &Run) -> bool {
+        self.end()
+            .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))
+    }
+
+    /// Why the run of `own` is over in another tree, if the failure says that it is.
+    ///
+    /// The headers of an answer count only if its candidate is `trusted`.
+    pub(super) fn reason_elsewhere(&self, own: &Run, trusted: bool) -> Option<TerminalReason> {
+        let answer = match self {
+            Self::Answer(answer) => answer,
+            Self::Error(_) => {
+                let elsewhere = |end: &&Terminated| !end.is_kin_of(own) && end.run == own.id();
+                return self.end().filter(elsewhere).map(|end| end.reason.clone());
+            }
+        };
+        let headers = &answer.parts.headers;
+        let run = headers.get(X_RUN_ID).and_then(|id| id.to_str().ok())?;
+        let reason = headers.get(X_TERMINAL_REASON)?.to_str();
+        (trusted && run == own.id().to_string())
+            .then(|| TerminalReason::named(reason.unwrap_or_default()))
     }
 }
 
-/// What a node comes to that ends with this error.
+/// Whether the end is that of a node in our tree which is no tool.
+fn is_of_attempt(end: &Terminated, own: &Run) -> bool {
+    end.kind != NodeKind::Tool && end.is_kin_of(own)
+}
+
+/// The terminal reason of a node that ends with this error.
 pub(super) fn reason_of(error: &BoxError, own: &Run) -> TerminalReason {
     match Terminated::find(&**error) {
-        // The last attempt's own end is the call's.
-        Some(ended) if ended.is_kin_of(own) => ended.reason.clone(),
+        // The end of the last attempt is the end of the call.
+        Some(end) if end.is_kin_of(own) => end.reason.clone(),
         _ => crate::supervise::reason_of(error),
     }
 }

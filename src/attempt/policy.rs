@@ -1,164 +1,173 @@
-//! What the retry layer and the fallback layer tell the loop of attempts.
+//! What the retry layer and the fallback layer decide for the loop of attempts.
 
 use std::{fmt::Debug, time::Duration};
 
 use http::{Request, response::Parts};
 
-use super::budget::{Permit, RetryBudget};
+use super::{
+    budget::{Permit, RetryBudget},
+    candidate::Candidate,
+};
 use crate::{
-    body::ReplayBody,
+    body::{MAX_BODY, ReplayBody},
     error::BoxError,
     llm::failure::{Classifier, Failure},
     run::{ErrorAllowance, ErrorKey, Run, TerminalReason},
 };
 
-/// What comes after one another in a call: the part in which repeating and
-/// falling back differ.
+/// The order of the attempts of one call: where repeating and falling back differ.
 pub trait AttemptPolicy {
-    /// Whether another try goes to another candidate.
+    /// Whether the policy moves the next attempt to another candidate, and does not repeat.
     const MOVES: bool;
 
-    /// Takes the request, whole, before the first try.
+    /// The layer's settings for the attempts of a call.
+    fn settings(&self) -> &AttemptSettings;
+
+    /// Takes the call's whole request before the first attempt.
     ///
     /// # Errors
     ///
-    /// If it cannot be sent to anybody.
+    /// If no upstream can serve the request.
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError>;
 
-    /// A try is about to be made: it may be given limits, which also hold while
-    /// the service is not ready for it.
-    fn limit(&self, attempt: &Run) {
-        let _ = attempt;
-    }
+    /// Sets limits on a new attempt; they hold while the service gets ready, too.
+    fn limit(&self, _attempt: &Run) {}
 
-    /// The request of the try that is due.
+    /// Makes the request of an attempt.
     ///
     /// # Errors
     ///
-    /// If it cannot be made.
+    /// If the request cannot be made.
     fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError>;
 
-    /// How long a try may be held before it counts as committed, from its start.
-    fn hold(&self) -> Option<Duration> {
+    /// Whether the caller's request asks for a stream.
+    fn streams(&self) -> bool;
+
+    /// The model that the request names, for requests without a candidate.
+    fn model(&self) -> Option<&str> {
         None
     }
 
-    /// Whether the request asks for a stream.
-    fn streams(&self) -> bool;
+    /// The candidate of the current attempt; `None` if the request names none.
+    fn current_candidate(&self) -> Option<&Candidate>;
 
-    /// Whether the candidate's word about the run counts.
-    fn trusts(&self) -> bool;
+    /// The label of the current candidate, for logs and error keys.
+    fn subject(&self) -> Option<&str> {
+        self.current_candidate().map(Candidate::label)
+    }
 
-    /// Whether the candidate has an upstream of its own: what comes from there is
-    /// an answer of a model, or a failure.
-    fn is_elsewhere(&self) -> bool;
-
-    /// The model or candidate that was tried, for people and error keys.
-    fn subject(&self) -> Option<&str>;
-
-    /// The one that [`left`](Self::left) found.
+    /// The label of the candidate that [`find_next`](Self::find_next) found.
     fn next_subject(&self) -> Option<&str> {
         self.subject()
     }
 
-    fn budget(&self) -> &RetryBudget;
+    /// The wait before another attempt; a denial if the failure is not worth one.
+    fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial>;
 
-    /// How answers are judged.
-    fn judgement(&self) -> &Classifier;
+    /// Finds the next attempt, and does not move on to it yet.
+    fn find_next(&mut self, failure: &Failure) -> Result<(), Denial>;
 
-    /// Whether the failure is worth another try; how long to wait for it.
-    fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial>;
-
-    /// Whether there is another try to make; nothing is moved on yet.
-    fn left(&mut self, failure: &Failure) -> Result<(), Denial>;
-
-    /// Pays for the try that [`left`](Self::left) found, and moves on to it.
-    fn spend(
+    /// Pays for the attempt that [`find_next`](Self::find_next) found, and moves on to it.
+    fn take_next(
         &mut self,
         failure: &Failure,
-        verdict: ErrorAllowance,
+        allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial>;
 
-    /// The candidate of a try has failed: it was asked, and neither was the try
-    /// given up nor did something on this side of it break.
-    fn failed(&mut self, failure: &Failure) {
-        let _ = failure;
-    }
+    /// Records that the upstream of the current candidate failed.
+    ///
+    /// The method is not called if the attempt was given up, or failed on this side of the
+    /// upstream.
+    fn note_failure(&mut self, _failure: &Failure) {}
 
-    /// A try serves the call: who wants to know what it comes to.
-    fn serves(&self, attempt: &Run) -> Option<Box<dyn Serving>> {
-        let _ = attempt;
+    /// Records that an attempt serves the call; the observer learns how it ends.
+    fn note_served(&self, _attempt: &Run) -> Option<Box<dyn CompletionObserver>> {
         None
     }
 
-    /// How long until the first may be asked that is left alone, if any is.
-    fn soonest(&self) -> Option<Duration> {
+    /// The time until the first cooldown of a suitable candidate ends.
+    fn earliest_retry(&self) -> Option<Duration> {
         None
     }
 
-    /// What the failure is counted as.
+    /// The key under which the failure is counted: the candidate or model, and the error.
+    ///
+    /// The error in the key is the upstream's message; without a message, the failure's class.
     fn key(&self, failure: &Failure) -> ErrorKey {
-        ErrorKey::new(self.subject().unwrap_or_default(), words(failure))
+        let subject = self.subject().or_else(|| self.model());
+        let error = match &*failure.message {
+            "" => failure.class.as_str(),
+            message => message,
+        };
+        ErrorKey::new(subject.unwrap_or_default(), error)
     }
 
-    /// An answer is handed on.
-    fn answered(&self, answer: &mut Parts) {
-        let _ = answer;
-    }
+    /// Rewrites the head of the answer that the caller gets.
+    fn rewrite_answer(&self, _answer: &mut Parts) {}
 
-    /// No other try follows: frees what was kept for one.
+    /// Frees the caller's request, as no attempt follows.
     fn release(&mut self);
 }
 
-/// Wants to know what a try comes to that serves a call.
-pub trait Serving: Send + Sync + Debug {
-    /// It ended by itself, for this reason.
-    fn over(self: Box<Self>, reason: &TerminalReason);
+/// The settings that the retry layer and the fallback layer share.
+#[derive(Clone, Debug)]
+pub struct AttemptSettings {
+    pub(crate) budget: RetryBudget,
+    pub(crate) classifier: Classifier,
+    /// How long an attempt may hold its answer, from its start, before it commits.
+    pub(crate) hold: Option<Duration>,
+    /// The largest request body that is buffered, in bytes.
+    pub(crate) max_body: usize,
 }
 
-/// What tells a failure from another: the upstream's words, or their kind.
-pub(crate) fn words(failure: &Failure) -> &str {
-    if failure.message.is_empty() {
-        failure.class.as_str()
-    } else {
-        &failure.message
+impl AttemptSettings {
+    pub(crate) const fn new(budget: RetryBudget) -> Self {
+        Self {
+            budget,
+            classifier: Classifier::new(),
+            hold: None,
+            max_body: MAX_BODY,
+        }
     }
 }
 
-/// Why no other try follows.
+/// Learns how the attempt that served a call ended.
+pub trait CompletionObserver: Send + Sync + Debug {
+    /// The attempt's node ended for `reason`, and not because of a node above it.
+    fn ended(self: Box<Self>, reason: &TerminalReason);
+}
+
+/// Why no further attempt of a call follows a failed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// Another tower-agent, which is trusted, said that this run is over.
-    Terminal,
-    /// What failed would fail again.
+    /// The class of the failure: another attempt would fail like this one.
     Class,
-    /// The request is marked: what it did must not be done twice.
+    /// The request is marked with [`SideEffects`], which must not happen twice.
     SideEffects,
-    /// Too many attempts of the run were silent, one after another.
+    /// Too many attempts of the run in a row were silent.
     Idle,
-    /// The upstream asked to wait for longer than is allowed.
+    /// The upstream asked for a longer wait than the budget allows.
     RetryAfter,
-    /// The time that is left is not enough for another try.
+    /// Too little time is left for the wait and an attempt.
     TimeLeft,
-    /// Every try or candidate was used.
+    /// All attempts or candidates are used up.
     Spent,
-    /// Those that are left are left alone: they failed a while ago.
+    /// All suitable candidates are in a cooldown.
     Cooldown,
     /// The program's hook refused.
     Hook,
     /// The shared budget of the candidate is used up.
     Bucket,
-    /// The same error came back too often.
+    /// The same error occurred too often in the run.
     Key,
     /// The run made too many errors.
     Run,
 }
 
 impl Denial {
-    /// One word, for logs and metrics.
+    /// The denial as one word, for logs and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
-            Self::Terminal => "terminal",
             Self::Class => "class",
             Self::SideEffects => "side_effects",
             Self::Idle => "idle",
@@ -174,8 +183,10 @@ impl Denial {
     }
 }
 
-/// In a request: what it did has effects that must not be had twice. The call is
-/// neither repeated nor moved to another candidate once it failed.
+/// Marks a request whose effects must not happen twice, as its extension.
+///
+/// Once a call with such a request has failed, no layer repeats it or moves it to another
+/// candidate.
 ///
 /// ```
 /// use tower_agent::attempt::SideEffects;

@@ -1,16 +1,18 @@
 use http::{Extensions, HeaderValue, Request, request::Parts};
 
-use crate::{body::ReplayBody, run::Run};
+use crate::{body::ReplayBody, headers::X_ATTEMPT, run::Run};
 
 /// The head of a request that may be sent more than once.
 ///
-/// The first try gets the caller's own extensions: mostly they hold the run
-/// alone, which each try replaces, and to clone them would cost more than all
-/// else that is kept.
+/// The first attempt gets the caller's extensions themselves. Mostly they hold the run
+/// alone, which each attempt replaces, and a clone of the map would cost more than the
+/// rest of the template.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestTemplate {
-    /// Without the caller's extensions, but for what later tries need of them.
+    /// The head for each attempt; its extensions, for later attempts, are empty if the caller's
+    /// hold the run alone.
     head: Parts,
+    /// The caller's extensions, until the first attempt takes them.
     first: Option<Extensions>,
 }
 
@@ -21,9 +23,9 @@ impl RequestTemplate {
         if !run_alone {
             head.extensions = extensions.clone();
         }
-        // Each try has its number there: a place for it now costs one growth of
-        // the map instead of one a try.
-        head.headers.insert(super::X_ATTEMPT, number(1));
+        // Each attempt sets its number: an entry here makes the map grow once, and not in
+        // the clone of each attempt.
+        head.headers.insert(X_ATTEMPT, number(1));
         Self {
             head,
             first: Some(extensions),
@@ -34,7 +36,7 @@ impl RequestTemplate {
         &self.head
     }
 
-    /// The request of another try.
+    /// Makes the request of an attempt that others may follow.
     pub(crate) fn again(&mut self, body: ReplayBody) -> Request<ReplayBody> {
         let mut request = Request::new(body);
         *request.method_mut() = self.head.method.clone();
@@ -45,7 +47,7 @@ impl RequestTemplate {
         request
     }
 
-    /// The request of the last try.
+    /// Makes the request of the last attempt; takes the head without a clone.
     pub(crate) fn last(mut self, body: ReplayBody) -> Request<ReplayBody> {
         self.head.extensions = self.extensions();
         Request::from_parts(self.head, body)
@@ -57,7 +59,7 @@ impl RequestTemplate {
     }
 }
 
-/// A small number, without an allocation.
+/// A number as a header value; below ten without an allocation.
 pub(super) fn number(number: u32) -> HeaderValue {
     const SMALL: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
     let small = usize::try_from(number).ok().and_then(|at| SMALL.get(at));

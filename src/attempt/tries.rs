@@ -4,20 +4,21 @@ use http::StatusCode;
 
 use crate::llm::failure::{Failure, FailureClass};
 
-/// One try that failed.
+/// One attempt that failed.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// Its candidate, if it had one.
+    /// The label of the attempt's candidate, if the request names one.
     pub candidate: Option<Arc<str>>,
-    /// What it failed with.
+    /// The class of the attempt's failure.
     pub class: FailureClass,
-    /// The status of its answer, if there was one.
+    /// The status of the attempt's answer, if there was one.
     pub status: Option<StatusCode>,
 }
 
-/// Every try of a call that failed, in order: an extension of the answer that
-/// is handed on in the end.
+/// The failed attempts of a call, in order.
+///
+/// The list is an extension of the failed answer that the caller gets when no attempt follows.
 ///
 /// ```
 /// use tower_agent::attempt::Tries;
@@ -37,20 +38,21 @@ pub struct Tries {
 }
 
 impl Tries {
-    /// All that failed, the first one first.
+    /// All failed attempts of the call, the first one first.
     #[must_use]
     pub fn all(&self) -> &[Tried] {
         &self.tried
     }
 
-    /// How long until the first candidate may be asked again that could serve
-    /// the request and is left alone; `None` if none is.
+    /// The time until the first cooldown of a suitable candidate ends.
+    ///
+    /// `None` if no candidate that could serve the request is in a cooldown.
     #[must_use]
     pub const fn soonest(&self) -> Option<Duration> {
         self.soonest
     }
 
-    pub(super) const fn cool_until(&mut self, soonest: Option<Duration>) {
+    pub(super) const fn set_soonest(&mut self, soonest: Option<Duration>) {
         self.soonest = soonest;
     }
 
@@ -62,23 +64,23 @@ impl Tries {
         });
     }
 
-    /// What a layer further in tried for one candidate.
+    /// Adds the attempts that a layer further in made for one candidate.
     pub(super) fn append(&mut self, inner: &Self) {
         self.tried.extend_from_slice(&inner.tried);
     }
 
-    /// All that failed for a log, as `"large" server 503, "small" transport`.
+    /// The failed attempts as a log field: `"large" server 503, "small" transport`.
     pub(super) const fn listed(&self) -> TriesList<'_> {
         TriesList(self)
     }
 
-    /// Who failed last.
+    /// The label of the candidate that failed last.
     pub(super) fn last(&self) -> Option<&str> {
         self.tried.last()?.candidate.as_deref()
     }
 }
 
-/// The tries of a call as a line of a log has them.
+/// Prints the failed attempts of a call as a log field.
 pub(super) struct TriesList<'a>(&'a Tries);
 
 impl fmt::Display for TriesList<'_> {

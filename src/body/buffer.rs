@@ -12,15 +12,16 @@ use pin_project_lite::pin_project;
 use super::replay::ReplayBody;
 use crate::error::{BoxError, RequestCut, chain};
 
-/// As much as an announced length is trusted with memory before it arrives.
-const ANNOUNCED: usize = 1024 * 1024;
+/// The most bytes of memory that are reserved for a body's announced length before its
+/// data arrives.
+const MAX_RESERVE: usize = 1024 * 1024;
 
 pin_project! {
-    /// Reads a body to its end, up to a limit; a [`ReplayBody`] is taken as it is.
+    /// A body that is being buffered, up to a limit; a [`ReplayBody`] is taken as it is.
     #[project = BufferingProj]
     #[derive(Debug)]
     pub(crate) enum Buffering<B> {
-        Taken { body: ReplayBody },
+        Replay { body: ReplayBody },
         Reading {
             #[pin]
             body: Limited<B>,
@@ -29,23 +30,23 @@ pin_project! {
     }
 }
 
-/// What has been read.
+/// The data of a body, as far as it has been read.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// Alone, it is the body: nothing is copied.
+    /// The first frame, uncopied: it is the whole body if no other frame follows.
     first: Bytes,
-    /// All of it, since a second frame came. Not a list of the frames: those
-    /// of a byte each would take thirty times the limit.
+    /// The joined data of all frames; empty until the second frame. A list of frames of
+    /// one byte each would take thirty times the limit.
     whole: Vec<u8>,
 }
 
 impl<B: Body + 'static> Buffering<B> {
-    /// Holds at most `limit` bytes.
+    /// Starts to buffer `body`, with at most `limit` bytes.
     pub(crate) fn new(body: B, limit: usize) -> Self {
         match ReplayBody::try_from_body(body) {
-            Ok(body) => Self::Taken { body },
+            Ok(body) => Self::Replay { body },
             Err(body) => {
-                // Announced as too long, it fails with its first byte.
+                // A body that is announced as too long fails with its first byte.
                 let fits = body.size_hint().lower() <= limit as u64;
                 Self::Reading {
                     body: Limited::new(body, if fits { limit } else { 0 }),
@@ -61,18 +62,20 @@ where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
 {
-    /// The body, without its trailers. A body over the limit is a
-    /// [`LengthLimitError`]; another error is a [`RequestCut`].
+    /// Polls for the buffered body, without its trailers.
+    ///
+    /// The error for a body over the limit is a [`LengthLimitError`]; any other read
+    /// error becomes a [`RequestCut`].
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Result<ReplayBody, BoxError>> {
         let (mut body, read) = match self.project() {
-            BufferingProj::Taken { body } => return Poll::Ready(Ok(std::mem::take(body))),
+            BufferingProj::Replay { body } => return Poll::Ready(Ok(std::mem::take(body))),
             BufferingProj::Reading { body, read } => (body, read),
         };
         while let Some(frame) = ready!(body.as_mut().poll_frame(cx)) {
-            if let Ok(data) = frame.map_err(unread)?.into_data() {
+            if let Ok(data) = frame.map_err(read_error)?.into_data() {
                 read.push(data, body.size_hint().lower());
             }
         }
@@ -82,7 +85,7 @@ where
 
 impl Collected {
     fn push(&mut self, data: Bytes, announced: u64) {
-        // An empty one often ends a body, and is no second frame.
+        // An empty frame often ends a body, and must not cause a copy.
         if data.is_empty() {
             return;
         }
@@ -92,8 +95,8 @@ impl Collected {
         }
         if self.whole.is_empty() {
             let first = std::mem::take(&mut self.first);
-            let announced = usize::try_from(announced).unwrap_or(ANNOUNCED);
-            let following = data.len() + announced.min(ANNOUNCED);
+            let announced = usize::try_from(announced).unwrap_or(MAX_RESERVE);
+            let following = data.len() + announced.min(MAX_RESERVE);
             self.whole.reserve_exact(first.len() + following);
             self.whole.extend_from_slice(&first);
         }
@@ -109,7 +112,7 @@ impl Collected {
     }
 }
 
-/// The length only, as of [`ReplayBody`].
+/// `Debug` shows the length of the data only: prompts must not appear in logs.
 impl fmt::Debug for Collected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Collected")
@@ -118,8 +121,9 @@ impl fmt::Debug for Collected {
     }
 }
 
-/// Too large is the caller's fault; anything else means that it has left.
-fn unread(error: BoxError) -> BoxError {
+/// Returns a length error as it is; wraps any other read error, a disconnect of the
+/// caller, in [`RequestCut`].
+fn read_error(error: BoxError) -> BoxError {
     if chain(&*error).any(|cause| cause.is::<LengthLimitError>()) {
         return error;
     }

@@ -1,8 +1,9 @@
 use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 
-/// How much of a body was announced, in bytes. A server may stop polling a body
-/// once that much was handed over, without ever asking for its end.
+/// The announced length of a body, in bytes.
+///
+/// A server may stop polling a body after that many bytes, without a poll for its end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AnnouncedLength(u64);
 
@@ -26,12 +27,13 @@ impl AnnouncedLength {
     }
 }
 
-/// The length that a head announces; `None` without one, with several, with one
-/// that is no plain number, and beside a `transfer-encoding`, which overrides it
-/// (RFC 9112, 6.3).
+/// Reads the body's length, as the `content-length` of a head announces it.
+///
+/// The length is `None` if there is no `content-length`, more than one, one that is no
+/// plain number, or one beside a `transfer-encoding`, which overrides it (RFC 9112, 6.3).
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let mut said = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (Some(only), None) = (said.next(), said.next()) else {
+    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
+    let (Some(only), None) = (values.next(), values.next()) else {
         return None;
     };
     let is_plain = only.as_bytes().iter().all(u8::is_ascii_digit);
@@ -41,17 +43,18 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     only.to_str().ok()?.parse().ok()
 }
 
-/// Removes the framing of the connection that an answer came on: the
-/// `transfer-encoding`, and a length beside it, which is not the body's. A server
-/// that wrote that length before the whole body would let the upstream write
-/// further answers on the caller's connection.
+/// Removes the headers by which the upstream's connection framed the body.
+///
+/// The framing headers are the `transfer-encoding`, and a `content-length` beside it,
+/// which is not the length of the body. A server that sent that length with a longer body
+/// would let the upstream inject responses into the caller's connection.
 pub(crate) fn unframe(headers: &mut HeaderMap) {
     if headers.remove(header::TRANSFER_ENCODING).is_some() {
         headers.remove(header::CONTENT_LENGTH);
     }
 }
 
-/// Whether an answer may have a body at all, however long it says that it is.
+/// Whether a response may have a body at all, whatever length it announces.
 #[inline]
 pub(crate) fn has_body(head: bool, status: StatusCode) -> bool {
     let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

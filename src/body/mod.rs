@@ -1,4 +1,4 @@
-//! Bodies as such: a request body that can be sent again, held bytes before a rest, lengths.
+//! Body types: a replayable request body, buffering, a held prefix, announced lengths.
 
 mod buffer;
 mod content_length;

@@ -3,30 +3,34 @@ use std::{collections::VecDeque, mem};
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 
-use crate::{error::BoxError, llm::failure::JsonOutline};
+use crate::error::BoxError;
 
-/// How many frames are held as they came: most answers are held for fewer.
+/// The number of frames that a held prefix keeps uncopied; most responses need fewer.
 const FEW: usize = 8;
 
-/// Beyond those a frame of fewer bytes is joined with its neighbours: one of a byte
-/// costs fifty, and keeps alive the buffer that it was read into.
+/// The size in bytes below which a frame is joined with its neighbours, beyond [`FEW`]
+/// frames.
+///
+/// A held frame of one byte costs fifty, and keeps its read buffer alive.
 const SMALL: usize = 1024;
 
-/// How many bytes small frames are joined to, so that none is copied often.
+/// The size in bytes at which the joined small frames are closed as one frame.
+///
+/// The size limit keeps bytes from being copied often.
 const JOINED: usize = 16 * 1024;
 
-/// The beginning of an answer, which is handed on only once its attempt is
-/// committed, or is the last.
+/// The beginning of a response, held until its attempt commits or is the last.
 #[derive(Debug, Default)]
 pub(crate) struct HeldPrefix {
-    // Most answers are held for one frame, which needs no allocation.
+    // Most responses are held for one frame, which needs no allocation.
     first: Option<Bytes>,
     rest: VecDeque<Bytes>,
-    // The small frames behind those, joined.
+    // The small frames that came after `rest`, joined into one buffer.
     small: BytesMut,
     trailers: Option<Box<Frame<Bytes>>>,
     error: Option<BoxError>,
-    /// What came before the error had its time to be sent.
+    /// Whether the body has returned the one `Pending` that lets the server flush before
+    /// the error.
     flushed: bool,
     bytes: usize,
 }
@@ -34,7 +38,7 @@ pub(crate) struct HeldPrefix {
 impl HeldPrefix {
     pub(crate) fn push(&mut self, frame: Frame<Bytes>) {
         match frame.into_data() {
-            // Of nothing any number could be held.
+            // Drop empty frames: their number has no limit.
             Ok(data) if data.is_empty() => {}
             Ok(data) => {
                 self.bytes += data.len();
@@ -54,14 +58,14 @@ impl HeldPrefix {
         }
     }
 
-    /// What small frames were joined to is a frame.
+    /// Moves the joined small frames into `rest` as one frame.
     fn join(&mut self) {
         if !self.small.is_empty() {
             self.rest.push_back(mem::take(&mut self.small).freeze());
         }
     }
 
-    /// The body broke after what is held.
+    /// Stores the error of the body, which comes after the held frames.
     pub(crate) fn broke(&mut self, error: BoxError) {
         self.error = Some(error);
     }
@@ -70,7 +74,7 @@ impl HeldPrefix {
         self.error.is_some()
     }
 
-    /// Whether nothing is held that a reader could miss.
+    /// Whether the caller has received all held data, and no held error is left.
     pub(crate) const fn is_delivered(&self) -> bool {
         self.bytes == 0 && self.error.is_none()
     }
@@ -87,7 +91,7 @@ impl HeldPrefix {
             && self.error.is_none()
     }
 
-    /// All that is held, in one piece, which it then stays.
+    /// Joins all held data to one piece, which stays held, and returns it.
     pub(crate) fn whole(&mut self) -> Bytes {
         self.join();
         if !self.rest.is_empty() {
@@ -101,25 +105,22 @@ impl HeldPrefix {
         self.first.clone().unwrap_or_default()
     }
 
-    /// The outline of what is held.
-    pub(crate) fn outline(&self) -> JsonOutline {
-        let mut outline = JsonOutline::default();
-        for data in self.first.iter().chain(&self.rest) {
-            outline.push(data);
-        }
-        outline.push(&self.small);
-        outline
+    /// Iterates over the held bytes, in pieces.
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = &[u8]> {
+        let frames = self.first.iter().chain(&self.rest).map(|data| &**data);
+        frames.chain([&*self.small])
     }
 
-    /// Whether only the error is left, for the first time: a server sends what
-    /// it has when a body has nothing to give, and an error before that loses
-    /// even the head.
+    /// Returns `true` once, as soon as only the error of the body is left.
+    ///
+    /// On `true` the body returns `Pending` once: a server flushes its output on
+    /// `Pending`, and an error before that would lose even the head.
     pub(crate) fn wants_flush(&mut self) -> bool {
         let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
         alone && !mem::replace(&mut self.flushed, true)
     }
 
-    /// What comes next, as long as anything is held.
+    /// Takes the next held frame, or the error of the body after all frames.
     pub(crate) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         if self.first.is_none() && self.rest.is_empty() {
             self.join();
@@ -144,7 +145,7 @@ mod tests {
         vec![byte; length].into()
     }
 
-    /// Behind as many frames as are held as they came.
+    /// The next small frame comes behind as many frames as are held uncopied.
     fn held(frames: &[Bytes]) -> HeldPrefix {
         let mut held = HeldPrefix::default();
         let few = vec![of(b'{', 1); FEW + 1];
@@ -203,16 +204,18 @@ mod tests {
     }
 
     #[test]
-    fn whole_and_outline_are_those_of_all_frames() {
+    fn whole_and_chunks_are_those_of_all_frames() {
         for length in [1, SMALL, 2 * SMALL] {
             let frames = [of(b' ', length), of(b'}', FEW + 1)];
             let mut held = held(&frames);
-            assert!(held.outline().is_whole());
+            let chunks = held.chunks().collect::<Vec<_>>().concat();
             let whole = held.whole();
+            assert_eq!(chunks, whole);
             assert_eq!(whole.len(), 2 * (FEW + 1) + length);
             assert!(whole.ends_with(&frames.concat()));
             held.push(Frame::data(of(b',', 1)));
-            assert!(!held.outline().is_whole());
+            let chunks = held.chunks().collect::<Vec<_>>().concat();
+            assert_eq!(chunks, [&*whole, b","].concat());
             assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), whole);
             assert_eq!(held.next().unwrap().unwrap().into_data().unwrap(), ",");
             assert!(held.is_empty() && held.is_delivered());

@@ -10,16 +10,16 @@ use std::{
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
-/// The largest request body that is kept by default, in bytes.
+/// The default limit for buffered request bodies, in bytes.
 pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// A whole request body in memory, which can be sent again.
 ///
-/// A clone shares the bytes and stands where the original stands, so a copy
-/// for a later attempt is taken before the body is read. A layer that needs
-/// the body again buffers any other body once, and takes this one as it is.
+/// A clone shares the bytes and the read position, so take the clone for a later
+/// attempt before the body is read. A layer that needs the body again buffers any other
+/// body once, and takes a `ReplayBody` as it is.
 ///
-/// Reading it never waits and never fails. The length is known.
+/// Reading a `ReplayBody` never waits and never fails, and its length is exact.
 ///
 /// ```
 /// use tower_agent::ReplayBody;
@@ -30,31 +30,32 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct ReplayBody {
-    // Empty only if nothing follows.
+    // `first` is empty only if `rest` is `None`.
     first: Bytes,
     rest: Option<Arc<Segment>>,
 }
 
-/// What follows; shared by the clones, and never empty.
+/// A further part of the body, never empty, which the body's clones share.
 struct Segment {
     data: Bytes,
     rest: Option<Arc<Self>>,
 }
 
 impl ReplayBody {
-    /// How many bytes are left.
+    /// The number of bytes of the body that are still to be read.
     #[must_use]
     pub fn len(&self) -> usize {
         self.segments().map(Bytes::len).sum()
     }
 
-    /// Whether no byte is left.
+    /// Whether no byte of the body is left to read.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.first.is_empty()
     }
 
-    /// Takes a body that is one already; any other is given back.
+    /// Downcasts a body that is a `ReplayBody` already; returns any other body as the
+    /// error.
     pub(crate) fn try_from_body<B: 'static>(mut body: B) -> Result<Self, B> {
         if let Some(body) = (&mut body as &mut dyn Any).downcast_mut::<Self>() {
             return Ok(std::mem::take(body));
@@ -62,7 +63,7 @@ impl ReplayBody {
         Err(body)
     }
 
-    /// The parts as one body, without a copy.
+    /// Makes one body of three parts, without a copy.
     pub(crate) fn spliced(parts: [Bytes; 3]) -> Self {
         let mut body = Self::default();
         for data in parts.into_iter().rev().filter(|data| !data.is_empty()) {
@@ -75,7 +76,7 @@ impl ReplayBody {
         body
     }
 
-    /// All of it, if it is in one piece.
+    /// Returns the bytes of the whole body, if they are one piece.
     pub(crate) const fn contiguous(&self) -> Option<&Bytes> {
         match self.rest {
             None => Some(&self.first),
@@ -83,7 +84,7 @@ impl ReplayBody {
         }
     }
 
-    /// All of it; a copy unless it is in one piece.
+    /// Returns the bytes of the whole body, joined to a copy unless they are one piece.
     pub(crate) fn gathered(&self) -> Bytes {
         if let Some(whole) = self.contiguous() {
             return whole.clone();
@@ -154,7 +155,7 @@ impl From<Vec<u8>> for ReplayBody {
     }
 }
 
-/// The length only: a prompt is nobody's business in a log.
+/// `Debug` shows the length of the body only: prompts must not appear in logs.
 impl fmt::Debug for ReplayBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ReplayBody")

@@ -1,45 +1,48 @@
 //! Ends a call when its caller goes away before the answer was delivered.
 //!
-//! The user closes the tab, and the gateway goes on paying for tokens; worse,
-//! it takes the cut for a failure, retries, and falls back to a second model,
-//! for nobody. hyper drops the response future or the body within a
-//! millisecond of a close or reset; this layer turns that drop into
-//! [`ClientDisconnect`], stored before
-//! anything inside is dropped, so that whatever runs then can read why.
+//! The user closes the tab, and the gateway goes on paying for tokens. Worse, it takes
+//! the cut for a failure, retries, and falls back to a second model, though no caller
+//! waits. hyper drops the response future or the body within a millisecond of a close or
+//! reset. This layer turns that drop into
+//! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), and stores it before it
+//! drops the inner future or body, so that code which runs then can read the reason.
 //!
 //! # What is counted
 //!
-//! A response future dropped before it was ready, or a body dropped before it
-//! was complete, while no reason is stored. Complete is a body that ended or
-//! says that it has, of which all announced bytes were handed over, to which
-//! there is nothing (HEAD, 204, 304), or whose dialect's terminator was handed
-//! over. A server is free to drop those without asking for their end.
+//! The layer counts the drop of a response future that was not ready, or of a body that
+//! was not complete, while no reason is stored. A server may drop a complete body without
+//! polling for its end. A body is complete if
 //!
-//! A drop proves nothing about the client: an aborted server task looks the
-//! same. Whoever else drops must store its reason first, with
+//! - it ended, or its `is_end_stream` says so,
+//! - all announced bytes were handed over,
+//! - the answer has no body (HEAD, 204, 304), or
+//! - the terminator of its dialect was handed over.
+//!
+//! A drop proves nothing about the client: an aborted server task looks the same. Code
+//! that drops the future for another reason must store that reason first, with
 //! [`Run::end`].
 //!
 //! # What cannot be seen
 //!
-//! With HTTP/1, a byte that the client pipelined, or a request body that was
-//! not read to its end, hides the close until a write fails. Read request
-//! bodies up front, and have a [`HardCeilingLayer`](crate::HardCeilingLayer).
+//! With HTTP/1, a byte that the client pipelined, or a request body that was not read to
+//! its end, hides the close until a write fails. Read request bodies up front, and add a
+//! [`HardCeilingLayer`](crate::HardCeilingLayer).
 //!
 //! # Same instant
 //!
-//! A reason that is stored already stays; the drop is not even noted.
+//! A stored reason stays; the drop is not recorded.
 //!
 //! # Order
 //!
-//! Outside of retry and fallback layers. With a
-//! [`PumpLayer`](crate::PumpLayer) further out the pump sees the drop, and this
-//! layer adds nothing; it does no harm. Outside of one that
-//! [drains](crate::PumpLayer::drain) it sees the drop first, and cancels.
+//! This layer belongs outside of retry and fallback layers. Inside of a
+//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the pump sees the drop.
+//! Outside of a pump that [drains](crate::PumpLayer::drain) this layer sees the drop
+//! first, and cancels.
 //!
 //! # Cancel safety
 //!
-//! That is what it is about: a drop ends the found node, or with
-//! [`scope`](ClientDisconnectLayer::scope) its run, and drops what is inside.
+//! A drop ends the found node, or with [`scope`](ClientDisconnectLayer::scope) its run, and
+//! drops the inner future or body.
 //!
 //! # Examples
 //!
@@ -67,7 +70,7 @@
 //! # }
 //! ```
 //!
-//! The run is nothing without this caller:
+//! Ends a run that is of no use without this caller:
 //!
 //! ```
 //! use tower_agent::{ClientDisconnectLayer, Scope};
@@ -96,7 +99,7 @@ pub struct ClientDisconnectLayer {
 }
 
 impl ClientDisconnectLayer {
-    /// Ends the node that is found in the request.
+    /// Makes a layer that ends the node found in the request.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -104,7 +107,7 @@ impl ClientDisconnectLayer {
         }
     }
 
-    /// Which node is ended. By default the one found.
+    /// The node that a drop ends; by default the one found in the request.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
@@ -116,7 +119,10 @@ impl<S> Layer<S> for ClientDisconnectLayer {
     type Service = ClientDisconnect<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ClientDisconnect::new(inner, self.scope)
+        ClientDisconnect {
+            inner,
+            scope: self.scope,
+        }
     }
 }
 
@@ -125,12 +131,6 @@ impl<S> Layer<S> for ClientDisconnectLayer {
 pub struct ClientDisconnect<S> {
     inner: S,
     scope: Scope,
-}
-
-impl<S> ClientDisconnect<S> {
-    const fn new(inner: S, scope: Scope) -> Self {
-        Self { inner, scope }
-    }
 }
 
 /// The response future of [`ClientDisconnect`].
@@ -162,7 +162,7 @@ where
     }
 }
 
-/// Turns a drop into a reason.
+/// The supervision policy that stores a reason when the future or body is dropped.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct DropPolicy {
@@ -179,7 +179,7 @@ impl Policy for DropPolicy {
     const READS: bool = true;
 
     fn dropped(&mut self, found: &Run) {
-        // Dropped because it was over: nobody learns anything from that.
+        // A node that has ended is dropped because of that.
         if found.terminal_reason().is_none() {
             let target = found.in_scope(self.scope);
             drop(target.end(TerminalReason::ClientDisconnect, None, found.now()));

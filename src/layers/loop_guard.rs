@@ -1,71 +1,65 @@
 //! Ends a run whose tool calls go in circles.
 //!
-//! An agent that polls a job which never finishes, or tries the same edit again
-//! and again, looks busy: every step is quick, every answer is good, and the bill
-//! grows until somebody looks. No clock sees it, because something happens all the
-//! time. What it does can be seen, though: each request carries the calls that the
-//! model made and what came of them.
+//! An agent that polls a job which never finishes, or tries the same edit again and again,
+//! looks busy: every step is quick, every answer is good, and the bill grows until a person
+//! notices. No clock detects it, because the run makes progress all the time. The requests
+//! show it: each carries the calls that the model made, and their results.
 //!
 //! # What is counted
 //!
-//! An action is a call of a tool whose result is there. Two calls are the same if
-//! they have the same name and arguments, whatever the order of the keys. Of the
-//! run's last 30 actions:
+//! An action is a call of a tool, with its result. Two calls are the same if they have the
+//! same name and arguments, in any order of the keys. Of the run's last 30 actions:
 //!
-//! | pattern | told | ends the run |
+//! | pattern | a notice | the end of the run |
 //! |---|---|---|
-//! | the same call with the same result; others may stand between | every 10 | at 20 |
-//! | two calls in turn, each with its result of before | every 10 | at 20 |
-//! | calls of tools that were not declared when they were made, if any were | | at 10 |
-//! | the same call in a row, whatever came of it | every 10 | at 30 |
+//! | the same call with the same result; other calls may stand between | every 10 | at 20 |
+//! | two calls in turn, each with its earlier result | every 10 | at 20 |
+//! | calls of tools that the request did not declare, if it declared any | | at 10 |
+//! | the same call in a row, with any results | every 10 | at 30 |
 //!
-//! Another result is a change, and begins anew; so does a user who answers a turn
-//! that the model had finished, and not one who speaks between two calls. A call
-//! that was refused is no action, and changes nothing. The run ends as
-//! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the request is
-//! sent on; what is told is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions count
-//! for the [signs of being stuck](crate::Run::end_when_stuck) too.
+//! Another result is a change, and restarts the count; so does a user's message after a
+//! turn that the model had finished, but not one between two calls. A refused call is no
+//! action, and changes nothing. The run ends as
+//! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request
+//! on; the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions count for the
+//! [signs of being stuck](crate::Run::end_when_stuck) too.
 //!
-//! Read are the requests and answers of OpenAI's chat and Responses and of
-//! Anthropic's messages. A request is read from where the last one of the run
-//! ended; one whose history was changed since is read whole, and what is known by
-//! its id does not count again. Answers matter where requests do not repeat what
-//! they continue (`previous_response_id`). What is not JSON, or compressed, is not
-//! read, and passes.
+//! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of
+//! Anthropic's messages API. It reads a request from where the last one of the run ended. A
+//! request with a changed history is read whole, and calls with a known id do not count
+//! again. Answers matter if requests do not repeat what they continue
+//! (`previous_response_id`). A body that is not JSON, or is compressed, passes unread.
 //!
-//! Of one request no more than the last 512 calls and results count, and each
-//! pattern is told once.
+//! Of one request at most the last 512 calls and results count, and each pattern causes one
+//! notice.
 //!
-//! Tools that run in this process can
-//! [say their arguments](crate::tool::Tool::arguments); then it works without a
-//! history too. Such a run is ended by the limits of the layer that one of its model
-//! calls has passed, or by [`Run::end_when_looping`];
-//! else observers are told, and it goes on.
+//! Tools that run in this process can [name their arguments](crate::tool::Tool::arguments);
+//! then the layer needs no history. Such a run ends by the limits of a layer that one of
+//! its model calls has passed, or by [`Run::end_when_looping`]; without either, observers
+//! get the notice, and the run goes on.
 //!
-//! # Whose history
+//! # Which history
 //!
-//! The run's, over all its requests, see [`RunLayer`](crate::RunLayer). Of the
-//! first request of a run, and so of each request that belongs to none, only what
-//! came after the last message of the user counts: what was before it was another
-//! run.
+//! The history that counts is that of the run, over all its requests: see
+//! [`RunLayer`](crate::RunLayer). In the first request of a run, and so in each request
+//! that belongs to none, only the part after the user's last message counts: the part
+//! before belongs to another run.
 //!
 //! # Order
 //!
-//! Outside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that a request is read once
-//! and its body kept once; inside of [`RunLayer`](crate::RunLayer). Elsewhere, or
-//! twice, it counts the same, by the smaller limits. The inner service must be
-//! `Clone`, and takes a [`ReplayBody`].
+//! This layer belongs outside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that a request is read once and its
+//! body buffered once; inside of [`RunLayer`](crate::RunLayer). In another place, or twice,
+//! it counts the same, by the smaller limits. The inner service must be `Clone`, and takes a
+//! [`ReplayBody`].
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside. What was counted stays
-//! counted.
+//! Dropping the future or the body drops the inner one. The counts stay.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! A pending poll panics outside of a tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -98,7 +92,7 @@
 //! # }
 //! ```
 //!
-//! To see what it would end, before it may:
+//! Shows first which runs the layer would end:
 //!
 //! ```
 //! let layer = tower_agent::LoopGuardLayer::new().stop(15).any_tool(0).observe();
@@ -118,11 +112,11 @@ use tower_service::Service;
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    llm::{AnswerReader, History, failure::names_json},
+    llm::{AnswerReader, History, is_plain, names_events, names_json},
     run::{LoopLimits, Run},
     supervise::{
         Claim, FrameKind, Observer, Policy, ReadRequest, RequestReader, SupervisedBody,
-        SupervisedFuture, dialect_of, is_plain, names_events,
+        SupervisedFuture, dialect_of,
     },
 };
 
@@ -141,9 +135,11 @@ impl Default for LoopGuardLayer {
 }
 
 impl LoopGuardLayer {
-    /// Warns at 10 and every 10 more, and stops at 20 of the same call with the same
-    /// result or of two in turn, at 10 of tools that there are not, and at 30 of the
-    /// same call in a row whatever came of it.
+    /// Makes a layer with the default limits: see the [module](self#what-is-counted).
+    ///
+    /// The layer gives a notice at every 10 repetitions; it ends the run at 20 of the same
+    /// call with the same result or of two in turn, at 10 of undeclared tools, and at 30
+    /// of the same call in a row.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -153,49 +149,55 @@ impl LoopGuardLayer {
         }
     }
 
-    /// Tells observers when the same call, or two in turn, came back this often
-    /// without a change, or the same call in a row with one, and after each further
-    /// such number; 10 by default, 0 is
-    /// never. Like every limit here it is 1000 at most.
+    /// The number of repetitions after which observers get a notice; 10 by default.
+    ///
+    /// The setting counts the same call, or two in turn, without a change, and the same
+    /// call in a row with any results. Each further multiple of the number causes another
+    /// notice. A number of 0 means never. Like every limit of this layer the number is
+    /// 1000 at most.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
         self.limits.warn = LoopLimits::limit(times);
         self
     }
 
-    /// Ends the run when the same call, or two in turn, came back this often
-    /// without a change; 20 by default, 0 is never.
+    /// The number of repetitions without a change that ends the run; 20 by default.
+    ///
+    /// The setting counts the same call, or two in turn. A number of 0 means never.
     #[must_use]
     pub const fn stop(mut self, times: u32) -> Self {
         self.limits.stop = LoopLimits::limit(times);
         self
     }
 
-    /// Ends the run when this many of its last 30 calls were of tools that the
-    /// request does not declare; 10 by default, 0 is never.
+    /// The number of calls of undeclared tools that ends the run; 10 by default.
+    ///
+    /// The setting counts the run's last 30 calls. A number of 0 means never.
     #[must_use]
     pub const fn unknown_tool(mut self, calls: u32) -> Self {
         self.limits.unknown_tool = LoopLimits::limit(calls);
         self
     }
 
-    /// Ends the run when one tool was called this often in a row with the same
-    /// arguments, whatever came of it; 30 by default, 0 is never.
+    /// The number of same calls in a row, with any results, that ends the run; 30 by default.
+    ///
+    /// A number of 0 means never.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);
         self
     }
 
-    /// Ends nothing: observers are told when it would have.
+    /// Shadow mode: observers get a notice in place of the end of the run.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.ends = false;
         self
     }
 
-    /// The largest request body that is kept, in bytes; a larger one is an error,
-    /// a [`LengthLimitError`](http_body_util::LengthLimitError). 32 MiB by default.
+    /// The largest request body that is buffered, in bytes; 32 MiB by default.
+    ///
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
@@ -207,7 +209,8 @@ impl<S> Layer<S> for LoopGuardLayer {
     type Service = LoopGuard<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        LoopGuard::new(inner, self.limits, self.ends, self.max_body)
+        let layer = *self;
+        LoopGuard { inner, layer }
     }
 }
 
@@ -215,20 +218,7 @@ impl<S> Layer<S> for LoopGuardLayer {
 #[derive(Clone, Copy, Debug)]
 pub struct LoopGuard<S> {
     inner: S,
-    limits: LoopLimits,
-    ends: bool,
-    max_body: usize,
-}
-
-impl<S> LoopGuard<S> {
-    const fn new(inner: S, limits: LoopLimits, ends: bool, max_body: usize) -> Self {
-        Self {
-            inner,
-            limits,
-            ends,
-            max_body,
-        }
-    }
+    layer: LoopGuardLayer,
 }
 
 /// The response future of [`LoopGuard`].
@@ -255,20 +245,27 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let LoopGuardLayer {
+            limits,
+            ends,
+            max_body,
+        } = self.layer;
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
-        run.limit_loops(self.limits, self.ends);
-        // The clone has not been asked whether it is ready.
+        run.limit_loops(limits, ends);
+        // The caller keeps a clone, which is not ready; the call takes the ready service.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let max_body = self.max_body;
-        SupervisedFuture::new(entry, CallsPolicy::new(), request, |request| {
+        let policy = CallsPolicy {
+            answer: Box::new(AnswerReader::nothing()),
+        };
+        SupervisedFuture::new(entry, policy, request, |request| {
             ReadRequest::new(service, HistoryReader(run), request, max_body)
         })
     }
 }
 
-/// Measures nothing; reads the tool calls of an answer.
+/// The supervision policy that reads the tool calls of an answer; it measures nothing.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct CallsPolicy {
@@ -276,11 +273,6 @@ pub struct CallsPolicy {
 }
 
 impl CallsPolicy {
-    fn new() -> Self {
-        let answer = Box::new(AnswerReader::nothing());
-        Self { answer }
-    }
-
     fn finish(&mut self, found: &Run) {
         found.expect(self.answer.finish());
     }
@@ -307,7 +299,8 @@ impl Policy for CallsPolicy {
 
     #[inline]
     fn frame(&mut self, found: &Run, _: Option<FrameKind>, tap: Option<&Observer>) {
-        // Who gets the last bytes may ask again before this body is dropped.
+        // The calls are recorded before the drop: a caller with the last bytes may send its next
+        // request first.
         if tap.is_some_and(Observer::is_complete) {
             self.finish(found);
         }
@@ -318,7 +311,7 @@ impl Policy for CallsPolicy {
     }
 }
 
-/// Tells the run what its requests say of tools.
+/// The reader that records the tool calls and results of a request on its run.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct HistoryReader(Run);
@@ -330,7 +323,7 @@ impl<A> RequestReader<A> for HistoryReader {
         &self.0
     }
 
-    /// The run may end for it, which is asked next.
+    /// May end the run; `ReadRequest` looks for an end next.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         let body = request.body().gathered();
         let dialect = dialect_of(request);

@@ -5,6 +5,7 @@ pub mod hard_ceiling;
 pub mod health_gate;
 pub mod loop_guard;
 pub mod model_fallback;
+pub mod owner_cap;
 pub mod progress;
 pub mod pump;
 pub mod response;

@@ -1,31 +1,29 @@
-//! Tries again what failed, as far as a budget pays for it, and never for a run
-//! that is over.
+//! Repeats a failed attempt if a budget pays for it, and never in a run that is over.
 //!
-//! An agent that meets an error tries again, and so does its harness, its
-//! client and the gateway below; a hundred agents that meet the same outage
-//! become the outage. And a retry that cannot tell "this attempt failed" from
-//! "the run is over" goes on paying for a user who has left. A [`RetryBudget`]
-//! bounds the first in three places: attempts to one candidate within a call,
-//! failures that reach the harness within a run, and repeats to one candidate
-//! by all runs together. The second is asked first, each time: see
-//! [`attempt`](crate::attempt).
+//! An agent that meets an error tries again, and so do its harness, its client and the
+//! gateway below; a hundred agents that meet the same outage become the outage. And a
+//! retry that cannot tell "this attempt failed" from "the run is over" goes on paying for
+//! a user who has left. A [`RetryBudget`] bounds the repeats in three places: attempts at
+//! one candidate within a call, failures that reach the harness within a run, and repeats
+//! to one candidate by all runs together. Before each repeat the layer asks first whether
+//! the run is over: see [`attempt`](crate::attempt).
 //!
 //! # What is repeated
 //!
-//! What [`FailureClass::same`] allows and
-//! the upstream's `x-should-retry` does not forbid: connections that broke,
-//! overload, rate limits, errors of the server, also as the first event of a
-//! stream or in place of its end. An attempt that was silent for a step window
-//! is repeated once; one that does not stream, never. Nothing is repeated once
-//! the first content was handed on. An answer that is compressed can be judged
-//! by its status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer)
-//! outside, which asks for plain ones, set `accept-encoding: identity`. A redirect
-//! is repeated never, and without a candidate that has a base URL it is an answer as
-//! any other: where the program's own service sends its requests is its own matter.
+//! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless
+//! the upstream forbids it by `x-should-retry`: broken connections, overload, rate limits,
+//! errors of the server, also as the first event of a stream or in place of its end. An
+//! attempt that was silent for a step window is repeated once if it streams, else never.
+//! After the first content was handed on, nothing is repeated. A compressed answer is
+//! classified by its status alone: without a
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks for plain answers,
+//! set `accept-encoding: identity`. A redirect is never repeated. Without a candidate that
+//! has a base URL the layer hands it on like any answer: the program decides where its own
+//! service sends requests.
 //!
-//! `retry-after` is waited for exactly, or, if it is longer than
-//! [`max_retry_after`](crate::RetryBudget::max_retry_after), not at all. Otherwise
-//! waits are [jittered](crate::RetryBudget::delays). Each attempt says its number
+//! The layer waits exactly for `retry-after`; if that is longer than
+//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Other
+//! waits are [jittered](crate::RetryBudget::delays). Each attempt carries its number
 //! upstream, as `x-attempt`.
 //!
 //! # What is counted
@@ -34,46 +32,43 @@
 //!   The count of a caller's own client (`x-stainless-retry-count`) lowers it.
 //! - Within a run: failures [of the same kind](crate::RetryBudget::per_error_key)
 //!   and [of any kind](crate::RetryBudget::per_run) that reach the harness: calls that
-//!   failed after all their attempts, though nobody reads the failed answer to its
-//!   end, and tools that failed. The kind is an
-//!   [`ErrorKey`]: who failed, and the message without its ids, numbers, times
-//!   and addresses. One too many ends the run, once the answer was handed on.
-//! - For all runs: [what is shared](crate::RetryBudget::shared), a bucket for each of
-//!   the first 256 candidates and one for all the others. A first attempt
-//!   deposits a part of a repeat, a floor is always there. So in an outage the
-//!   calls to a candidate are at most its first attempts, the ratio of those,
-//!   what had piled up, and the floor for each second and one more. Layers in
-//!   layers that share the budget deposit once a call.
-//!
+//!   failed after all their attempts, also if the caller does not read the failed answer
+//!   to its end, and tools that failed. The kind is an [`ErrorKey`](crate::run::ErrorKey):
+//!   the candidate, model or tool that failed, and the message without its ids, numbers,
+//!   times and addresses. One failure too many ends the run, once the answer was handed on.
+//! - For all runs: the [shared](crate::RetryBudget::shared) repeats, in a bucket for each of
+//!   the first 256 candidates and one for all others. A first attempt deposits a part of a
+//!   repeat, and a floor grants some per second in any case. In an outage the calls to a
+//!   candidate are at most the sum of its first attempts, the ratio of those, the earlier
+//!   deposits, and the floor for each second and one more. Nested layers that share the
+//!   budget deposit once per call.
 //! - Within a run, if the [idle breaker](crate::RetryBudget::idle_breaker) is set:
-//!   attempts that were silent for their step window, one after another.
+//!   attempts in a row that were silent for their step window.
 //!
 //! # When the clock runs
 //!
-//! Ceilings run during the wait before a repeat, step windows do not. A repeat
-//! for which the time does not last is not begun.
+//! Ceilings run during the wait before a repeat, step windows do not. The layer begins no
+//! repeat for which too little time is left.
 //!
 //! # Same instant
 //!
-//! A deadline of the call or the run that has come beats whatever failed in
-//! that instant: nothing is repeated.
+//! A deadline of the call or the run that passes in the instant of a failure wins: nothing
+//! is repeated.
 //!
 //! # Order
 //!
-//! Inside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and of the layers
-//! that limit the call; outside of those that limit an attempt. The inner
+//! This layer belongs inside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and of
+//! the layers that limit the call; outside of those that limit an attempt. The inner
 //! service must be `Clone`, its bodies `Unpin`.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the attempt that is under way, and
-//! none follows. A [`Permit`] that is dropped before it is spent gives its repeat
-//! back.
+//! Dropping the future or the body drops the attempt that is under way, and none follows.
+//! A [`Permit`] that is dropped before it is spent gives its repeat back.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! A pending poll panics outside of a tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -109,7 +104,7 @@
 //! # }
 //! ```
 //!
-//! More attempts, and no more than a tenth of the traffic:
+//! Makes more attempts, and repeats of no more than a tenth of the traffic:
 //!
 //! ```
 //! use tower_agent::{RetryBudget, RetryBudgetLayer};
@@ -132,64 +127,59 @@ use tower_service::Service;
 
 use crate::{
     attempt::{
-        AttemptBody, AttemptPolicy, Attempts, Backoff, Candidate, Denial, Permit, RequestTemplate,
-        RetryBudget, words,
+        AttemptBody, AttemptPolicy, AttemptSettings, Attempts, Backoff, Candidate, Denial, Permit,
+        RequestTemplate, RetryBudget,
     },
-    body::{MAX_BODY, ReplayBody},
+    body::ReplayBody,
     error::BoxError,
     llm::{
         Prompt,
         failure::{Classifier, Failure, FailureClass, RetrySame},
     },
-    run::{ErrorAllowance, ErrorKey, Run},
+    run::{ErrorAllowance, Run},
 };
 
-/// Repeats what failed, as far as a budget pays for it: see the
-/// [module](self).
+/// Repeats failed attempts if a budget pays for it: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct RetryBudgetLayer {
-    budget: RetryBudget,
-    judgement: Classifier,
-    hold: Option<Duration>,
-    max_body: usize,
+    settings: AttemptSettings,
 }
 
 impl RetryBudgetLayer {
-    /// Repeats as `budget` allows. Layers with clones of one budget share what
-    /// was spent.
+    /// Makes a layer that repeats as `budget` allows; layers with clones of one budget share its
+    /// repeats.
     #[must_use]
     pub const fn new(budget: RetryBudget) -> Self {
         Self {
-            budget,
-            judgement: Classifier::new(),
-            hold: None,
-            max_body: MAX_BODY,
+            settings: AttemptSettings::new(budget),
         }
     }
 
-    /// How answers are judged: rules of the program's own go before what is
-    /// known of the providers. Give the same to every layer that tries again.
+    /// Classifies answers by the program's own rules, then by the known errors of providers.
+    ///
+    /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.judgement = judgement;
+        self.settings.classifier = judgement;
         self
     }
 
-    /// How long an answer may be held, from the start of its attempt, before it
-    /// counts as committed; as long as its attempt lives, by default. A stall
-    /// after that can only be told to the caller.
+    /// How long an answer may be held, from the start of its attempt, before it commits.
+    ///
+    /// By default an answer is held as long as its attempt lives. A stall after the
+    /// commit is an error that the caller gets.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
-        self.hold = Some(hold);
+        self.settings.hold = Some(hold);
         self
     }
 
-    /// The largest request body that is kept, in bytes; a larger one is an
-    /// error, a [`LengthLimitError`](http_body_util::LengthLimitError). 32 MiB
-    /// by default.
+    /// The largest request body that is buffered, in bytes; 32 MiB by default.
+    ///
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = bytes;
+        self.settings.max_body = bytes;
         self
     }
 }
@@ -198,7 +188,10 @@ impl<S> Layer<S> for RetryBudgetLayer {
     type Service = Retry<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Retry::new(inner, self.clone())
+        Retry {
+            inner,
+            settings: self.settings.clone(),
+        }
     }
 }
 
@@ -206,13 +199,7 @@ impl<S> Layer<S> for RetryBudgetLayer {
 #[derive(Clone, Debug)]
 pub struct Retry<S> {
     inner: S,
-    layer: RetryBudgetLayer,
-}
-
-impl<S> Retry<S> {
-    const fn new(inner: S, layer: RetryBudgetLayer) -> Self {
-        Self { inner, layer }
-    }
+    settings: AttemptSettings,
 }
 
 /// The response future of [`Retry`].
@@ -239,60 +226,53 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let chain = RetryPolicy::new(&self.layer);
-        Attempts::new(&mut self.inner, request, self.layer.max_body, chain)
+        let policy = RetryPolicy::new(self.settings.clone());
+        Attempts::new(&mut self.inner, request, policy)
     }
 }
 
-/// The same request again and again, to the same candidate.
+/// The attempt policy that sends the same request again, to the same candidate.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct RetryPolicy {
-    budget: RetryBudget,
-    judgement: Classifier,
-    hold: Option<Duration>,
+    settings: AttemptSettings,
     own: Option<Run>,
-    /// The request; none before it came and once no try follows.
-    asked: Option<Box<RetryRequest>>,
-    /// Whether the first try was paid in.
-    paid: bool,
-    /// How many tries of one candidate a call may make, whoever makes them.
-    most: u32,
-    /// How many more this layer may make after the current one.
+    /// The caller's request; `None` before it is there, and once no attempt follows.
+    // Boxed: each layer further out moves the future that holds it.
+    request: Option<Box<RetryRequest>>,
+    /// Whether the call's first attempt was deposited in the budget.
+    has_deposited: bool,
+    /// How many attempts all layers of a call may make at one candidate.
+    max_attempts: u32,
+    /// How many more attempts this layer may make after the current one.
     left: u32,
 }
 
-/// Boxed: what is in a future is moved once a layer.
 #[derive(Debug)]
 struct RetryRequest {
-    kept: Option<RequestTemplate>,
+    template: Option<RequestTemplate>,
     body: ReplayBody,
     backoff: Option<Backoff>,
+    /// The `model` and `stream` of the request's body, parsed after a failure only.
     prompt: OnceLock<Prompt>,
 }
 
 impl RetryPolicy {
-    fn new(layer: &RetryBudgetLayer) -> Self {
+    const fn new(settings: AttemptSettings) -> Self {
         Self {
-            budget: layer.budget.clone(),
-            judgement: layer.judgement.clone(),
-            hold: layer.hold,
+            settings,
             own: None,
-            asked: None,
-            paid: false,
-            most: 1,
+            request: None,
+            has_deposited: false,
+            max_attempts: 1,
             left: 0,
         }
     }
 
-    /// Whom the request goes to, if a layer further out chose one.
-    fn candidate(&self) -> Option<&Candidate> {
-        self.own.as_ref()?.served_by()
-    }
-
-    /// Pays for a part of a repeat, unless a layer further out did it.
+    /// Deposits what the first attempt earns, unless a layer further out has.
     fn deposit(&self) {
-        let (Some(own), Some(bucket)) = (&self.own, self.budget.bucket(self.subject())) else {
+        let bucket = self.settings.budget.bucket(self.subject());
+        let (Some(own), Some(bucket)) = (&self.own, bucket) else {
             return;
         };
         if own.first_deposit(Arc::as_ptr(bucket).addr()) {
@@ -300,161 +280,137 @@ impl RetryPolicy {
         }
     }
 
-    fn has_others(&self) -> bool {
-        self.own.as_ref().is_some_and(Run::has_others)
-    }
-
-    fn wait(&mut self, slowly: bool) -> Duration {
-        let Self {
-            budget, own, asked, ..
-        } = self;
-        let (Some(own), Some(asked)) = (own, asked) else {
+    fn next_backoff(&mut self, slowly: bool) -> Duration {
+        let (Some(own), Some(request)) = (&self.own, &mut self.request) else {
             return Duration::ZERO;
         };
-        // Calls of one run that fail together do not come back together.
+        // The seed is from the call and not the run alone: calls of one run that fail
+        // together must not repeat together.
         let seed = || own.seed().wrapping_add(own.node().number());
-        let backoff = asked.backoff.get_or_insert_with(|| budget.backoff(seed()));
+        let budget = &self.settings.budget;
+        let backoff = request
+            .backoff
+            .get_or_insert_with(|| budget.backoff(seed()));
         backoff.next(slowly)
     }
 
     fn prompt(&self) -> Option<&Prompt> {
-        Some(self.asked.as_ref()?.prompt())
-    }
-}
-
-impl RetryRequest {
-    /// What the body says of itself; read only once something failed.
-    fn prompt(&self) -> &Prompt {
-        self.prompt
-            .get_or_init(|| Prompt::read(&self.body.gathered()).unwrap_or_default())
+        let RetryRequest { prompt, body, .. } = &**self.request.as_ref()?;
+        Some(prompt.get_or_init(|| Prompt::read(&body.gathered()).unwrap_or_default()))
     }
 }
 
 impl AttemptPolicy for RetryPolicy {
     const MOVES: bool = false;
 
+    fn settings(&self) -> &AttemptSettings {
+        &self.settings
+    }
+
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError> {
         self.own = Some(own.clone());
-        let most = self.budget.settings().max_attempts_per_candidate;
-        self.most = most.saturating_sub(repeated(request.headers())).max(1);
-        self.left = self.most - 1;
+        let budget = &self.settings.budget;
+        let most = budget.settings().max_attempts_per_candidate;
+        self.max_attempts = most
+            .saturating_sub(client_retries(request.headers()))
+            .max(1);
+        self.left = self.max_attempts - 1;
         let (head, body) = request.into_parts();
-        self.asked = Some(Box::new(RetryRequest {
-            kept: Some(RequestTemplate::new(head)),
+        self.request = Some(Box::new(RetryRequest {
+            template: Some(RequestTemplate::new(head)),
             body,
             backoff: None,
             prompt: OnceLock::new(),
         }));
-        self.budget.limit_errors_of_call(own);
+        budget.limit_errors_of_call(own);
         Ok(())
     }
 
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
-        if !std::mem::replace(&mut self.paid, true) {
-            // Here and not before: a node that is over makes no attempt.
+        if !std::mem::replace(&mut self.has_deposited, true) {
+            // The deposit is here and not in `begin`: a node that has ended makes no attempt.
             self.deposit();
         }
-        let request = self.asked.as_mut().and_then(|asked| {
-            let body = asked.body.clone();
+        let request = self.request.as_mut().and_then(|request| {
+            let body = request.body.clone();
             match self.left {
-                0 => Some(asked.kept.take()?.last(body)),
-                _ => Some(asked.kept.as_mut()?.again(body)),
+                0 => Some(request.template.take()?.last(body)),
+                _ => Some(request.template.as_mut()?.again(body)),
             }
         });
         request.ok_or_else(|| "a request was sent more often than it was kept for".into())
-    }
-
-    fn hold(&self) -> Option<Duration> {
-        self.hold
     }
 
     fn streams(&self) -> bool {
         self.prompt().is_some_and(Prompt::stream)
     }
 
-    fn trusts(&self) -> bool {
-        self.candidate().is_some_and(Candidate::is_trusted)
+    fn model(&self) -> Option<&str> {
+        self.prompt()?.model()
     }
 
-    fn is_elsewhere(&self) -> bool {
-        self.candidate().is_some_and(Candidate::is_elsewhere)
+    fn current_candidate(&self) -> Option<&Candidate> {
+        self.own.as_ref()?.served_by()
     }
 
-    fn subject(&self) -> Option<&str> {
-        self.candidate().map(Candidate::label)
-    }
-
-    fn budget(&self) -> &RetryBudget {
-        &self.budget
-    }
-
-    fn judgement(&self) -> &Classifier {
-        &self.judgement
-    }
-
-    fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
+    fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         let same = failure.class.same();
-        let is_used_up = || self.own.as_ref().is_some_and(Run::has_repeated_silence);
-        if !failure.is_worth_repeating() || (same == RetrySame::Once && is_used_up()) {
-            return Err(Denial::Class);
-        }
-        if failure.class == FailureClass::Overloaded && self.has_others() {
-            // It is left alone where somebody else can serve.
+        let own_is = |is: fn(&Run) -> bool| self.own.as_ref().is_some_and(is);
+        let is_used_up = same == RetrySame::Once && own_is(Run::has_repeated_silence);
+        // An overloaded upstream is not asked again if another candidate can serve.
+        let yields = failure.class == FailureClass::Overloaded && own_is(Run::has_others);
+        if !failure.is_worth_repeating() || is_used_up || yields {
             return Err(Denial::Class);
         }
         match failure.retry_after {
-            // Waited exactly, or not at all; never earlier than asked.
-            Some(asked) if asked > self.budget.settings().max_retry_after => {
+            // The layer waits exactly as long as the upstream asked, or does not repeat.
+            Some(asked) if asked > self.settings.budget.settings().max_retry_after => {
                 Err(Denial::RetryAfter)
             }
             Some(asked) => Ok(asked),
-            None => Ok(self.wait(same == RetrySame::Slowly)),
+            None => Ok(self.next_backoff(same == RetrySame::Slowly)),
         }
     }
 
-    fn left(&mut self, _: &Failure) -> Result<(), Denial> {
+    fn find_next(&mut self, _: &Failure) -> Result<(), Denial> {
         let tried = self.own.as_ref().map_or(0, Run::tries_of_candidate);
-        if self.left == 0 || tried >= self.most {
+        if self.left == 0 || tried >= self.max_attempts {
             Err(Denial::Spent)
         } else {
             Ok(())
         }
     }
 
-    fn spend(
+    fn take_next(
         &mut self,
         failure: &Failure,
-        verdict: ErrorAllowance,
+        allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
-        match verdict {
-            // In a row are those that reached the harness.
+        match allowance {
+            // Errors in a row count only once they reach the harness.
             ErrorAllowance::Within | ErrorAllowance::RowSpent => {}
             ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => return Err(Denial::Key),
             ErrorAllowance::RunSpent => return Err(Denial::Run),
         }
-        let grant = self.budget.withdraw(self.subject());
-        let grant = grant.ok_or(Denial::Bucket)?.into_owned();
+        let permit = self.settings.budget.withdraw(self.subject());
+        let permit = permit.ok_or(Denial::Bucket)?.into_owned();
         if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
             own.repeat_silence();
         }
-        // Also for a try that the service then is not ready for.
+        // An attempt counts even if it fails because the service does not get ready.
         self.left = self.left.saturating_sub(1);
-        Ok(Some(grant))
-    }
-
-    fn key(&self, failure: &Failure) -> ErrorKey {
-        let subject = self.subject().or_else(|| self.prompt()?.model());
-        ErrorKey::new(subject.unwrap_or_default(), words(failure))
+        Ok(Some(permit))
     }
 
     fn release(&mut self) {
-        self.asked = None;
+        self.request = None;
     }
 }
 
-/// How often the caller's own client has sent this request before. It can lower
-/// what is repeated here, and raise nothing.
-fn repeated(headers: &HeaderMap) -> u32 {
+/// How often the caller's client says that it has retried this request.
+///
+/// The number lowers the attempts of this layer, and never raises them.
+fn client_retries(headers: &HeaderMap) -> u32 {
     let count = headers.get("x-stainless-retry-count");
     let count = count.and_then(|count| count.to_str().ok()?.trim().parse().ok());
     count.unwrap_or(0)

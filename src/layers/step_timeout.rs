@@ -1,74 +1,70 @@
-//! Ends a call, an attempt or a run in which nothing was progress for a while.
+//! Ends a call, an attempt or a run that makes no progress for a while.
 //!
-//! A wall clock kills a turn that chains six slow steps although it was
-//! working all the time, and it lets a stream that hangs after its first token
-//! hang until the clock is up. A step window does neither: it starts anew with
-//! every step and every delta, and ends the node with
-//! [`StepTimeout`] once a whole window
-//! passes in silence.
+//! A wall clock kills a turn that chains six slow steps, although it was working all the
+//! time. And it lets a stream that hangs after its first token hang until the clock is up.
+//! A step window does neither: it restarts with every step and every delta, and ends the
+//! node with [`StepTimeout`](crate::TerminalReason::StepTimeout) once a whole window passes
+//! in silence.
 //!
 //! # When the clock runs
 //!
-//! Only while the upstream is waited for: from the first `Pending` of the
-//! response future (so before the head) and from the first `Pending` after a
-//! frame. What passes between a frame and the next `Pending` is the reader's
-//! time, what passes during a [`pause`](crate::Run::pause) somebody else's;
-//! both are taken out. A frame that is no progress (a ping, a comment, the
-//! prelude) interrupts the counting and does not reset it. The window is exact
-//! to the millisecond of the runtime's timer.
+//! The clock runs only while the layer waits for the upstream: from the first `Pending` of
+//! the response future, so before the head, and from the first `Pending` after a frame. The
+//! time between a frame and the next `Pending` is the reader's, and does not count; nor
+//! does a [`pause`](crate::Run::pause). A frame without progress (a ping, a comment, the
+//! prelude) interrupts the count and does not reset it. The window is exact to the
+//! millisecond of the runtime's timer.
 //!
-//! In an event stream (`text/event-stream`, not compressed) progress is what
-//! the dialect says is a delta; elsewhere every byte is progress.
-//! [`resets_on`](StepTimeoutLayer::resets_on) says what resets it.
+//! In an event stream (`text/event-stream`, not compressed) a delta of the dialect is
+//! progress; in any other answer every byte is.
+//! [`resets_on`](StepTimeoutLayer::resets_on) changes what resets the window.
 //!
 //! # Local models
 //!
-//! A model on a slow machine may take a minute for a token, or for a whole answer:
-//! no window for progress tells that from one that is dead.
-//! [`StepTimeoutLayer::local`] has none. An open connection counts as life, until
-//! the stream has shown a heartbeat, which is a comment or a ping. From then on its
-//! silence means something: when nothing at all comes for twice the
+//! A model on a slow machine may take a minute for a token, or for a whole answer: no
+//! window for progress tells a slow model from a dead one. [`StepTimeoutLayer::local`] has
+//! no such window. An open connection counts as life until the stream has shown a
+//! heartbeat, which is a comment or a ping. From then on, when no byte comes for twice the
 //! [interval](StepTimeoutLayer::heartbeat), 20 s unless set, the node ends with
-//! [`StepTimeout`], and the message says that
-//! the heartbeats stopped.
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the
+//! heartbeats stopped.
 //!
-//! Neither a delta nor a byte of an answer that is no event stream is a promise of
-//! more, so they start no clock; they do restart one that runs. Nor does the first
-//! ping of an Anthropic stream before its first content, with which that API begins
-//! every stream. A server that sends heartbeats more rarely needs a longer interval.
+//! Deltas, and the bytes of an answer that is no event stream, do not start that clock: the
+//! upstream promises no more of them. They restart a clock that runs. The first ping of an
+//! Anthropic stream before its first content does not start it either, as that API begins
+//! every stream with one. A server that sends heartbeats more rarely needs a longer
+//! interval.
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short kills what works, and one is wiser after the fact.
-//! `observe` lets a layer measure and end nothing: each time that the limit passes,
-//! observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if what it
-//! would have ended completes all the same a
-//! [`FalsePositive`](crate::RunNotice::FalsePositive), which is logged as a warning too.
-//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. An old limit may
-//! go on ending things beside it.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With
+//! `observe` a layer measures and ends nothing. Each time that the limit passes, observers
+//! get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded); if the node completes all
+//! the same, they get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also
+//! logged as a warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A
+//! layer with an older limit may stand beside it and still end nodes.
 //!
 //! # Same instant
 //!
-//! A reason that is stored already wins, then a ready frame or a ready answer,
-//! whatever the clock says; then the outermost node whose clock has passed,
-//! and on one node ceiling, step, caller's deadline; then an error from below.
+//! A stored reason wins. Then a ready frame or answer wins over every clock. Then the
+//! outermost node with a passed clock wins, and on one node the ceiling, the step window,
+//! the caller's deadline, in this order. An error of the inner service comes last.
 //!
 //! # Order
 //!
-//! Outside a retry or fallback layer it measures the call, inside of it the
-//! attempt, where another may then be tried. Use both. Inside of a
-//! [`PumpLayer`](crate::PumpLayer), on servers.
+//! Outside of a retry or fallback layer this layer measures the call; inside of one it
+//! measures an attempt, which another may follow. Use both. On servers, the layer belongs
+//! inside of a [`PumpLayer`](crate::PumpLayer).
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside, and if this layer
-//! opened the run, ends it as aborted. When the window passes, the inner
-//! future or body is dropped in the same poll.
+//! Dropping the future or the body drops the inner one, and if this layer opened the run,
+//! ends it as aborted. When the window passes, the layer drops the inner future or body in
+//! the same poll.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! A pending poll panics outside of a tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -92,7 +88,7 @@
 //! # }
 //! ```
 //!
-//! A local model, which may think as long as it lives:
+//! A local model, which may take any time while it shows signs of life:
 //!
 //! ```
 //! use std::time::Duration;
@@ -135,8 +131,7 @@ use crate::{
     supervise::{Claim, FrameKind, Observer, Policy, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends a node in which nothing was progress for a window: see the
-/// [module](self).
+/// Ends a node that makes no progress for a window: see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct StepTimeoutLayer {
     windows: Option<Windows>,
@@ -144,7 +139,7 @@ pub struct StepTimeoutLayer {
 }
 
 impl StepTimeoutLayer {
-    /// At most `window` of silence.
+    /// Makes a layer that allows at most `window` of silence.
     ///
     /// # Panics
     ///
@@ -154,7 +149,7 @@ impl StepTimeoutLayer {
         Self::optional(Some(window))
     }
 
-    /// The same, or a layer that does nothing for `None`.
+    /// Makes a layer that allows at most `window` of silence; for `None` it has no effect.
     ///
     /// # Panics
     ///
@@ -164,7 +159,8 @@ impl StepTimeoutLayer {
         let windows = match window {
             Some(window) => {
                 assert!(!window.is_zero(), "a step window must be longer than zero");
-                Some(Windows::new(window))
+                let (first, step) = (window, window);
+                Some(Windows::new(Limit::Step { first, step }))
             }
             None => None,
         };
@@ -174,20 +170,21 @@ impl StepTimeoutLayer {
         }
     }
 
-    /// The profile of slow local models: no window at all for what is progress, a
-    /// stream's own heartbeats tell whether the model lives. See the
-    /// [module](super#local-models).
+    /// Makes a layer for slow local models: it watches a stream's heartbeats, not its progress.
+    ///
+    /// See the [module](super#local-models).
     #[must_use]
     pub const fn local() -> Self {
         Self {
-            windows: Some(Windows::heartbeat(HEARTBEAT)),
+            windows: Some(Windows::new(Limit::Heartbeat(HEARTBEAT))),
             scope: Scope::Found,
         }
     }
 
-    /// How often a stream shows a sign of life, if it shows any; by default every
-    /// 10 s. Without one for twice as long, its model is dead. Only the
-    /// [local](Self::local) profile asks for it.
+    /// The interval in which a stream with heartbeats sends one; 10 s by default.
+    ///
+    /// After twice the interval without a byte the node ends. Only the
+    /// [local](Self::local) profile uses the interval.
     ///
     /// # Panics
     ///
@@ -206,9 +203,11 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// A different window until the first content: for an answer that does not
-    /// stream it is the whole wait. An inert layer stays inert, and one of the
-    /// [local](Self::local) profile has no window.
+    /// Another window for the silence until the first content.
+    ///
+    /// For an answer that does not stream this window covers the whole wait. A layer
+    /// without effect stays without one, and the [local](Self::local) profile has no
+    /// window.
     ///
     /// # Panics
     ///
@@ -224,7 +223,7 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// What resets the window; by default [`ResetOn::Content`].
+    /// The events that reset the window; by default [`ResetOn::Content`].
     #[must_use]
     pub const fn resets_on(mut self, resets_on: ResetOn) -> Self {
         if let Some(windows) = &mut self.windows {
@@ -233,10 +232,12 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// Shadow mode: measures and ends nothing. When the window passes, observers are
-    /// told what [would have ended](crate::RunNotice::WouldHaveEnded), and if it completes
-    /// all the same, that this was a [false positive](crate::RunNotice::FalsePositive).
-    /// Another layer, of a limit that is known to be safe, may stand beside it.
+    /// Shadow mode: the layer measures, and ends nothing.
+    ///
+    /// When the window passes, observers get a
+    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if the node completes all
+    /// the same, a [`FalsePositive`](crate::RunNotice::FalsePositive). A layer with a limit
+    /// that is known to be safe may stand beside it.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         if let Some(windows) = &mut self.windows {
@@ -245,7 +246,7 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// Which node is measured, and ended. By default the one found.
+    /// The node that the layer measures and ends; by default the one found in the request.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
@@ -257,7 +258,8 @@ impl<S> Layer<S> for StepTimeoutLayer {
     type Service = StepTimeout<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        StepTimeout::new(inner, self.windows, self.scope)
+        let layer = *self;
+        StepTimeout { inner, layer }
     }
 }
 
@@ -265,18 +267,7 @@ impl<S> Layer<S> for StepTimeoutLayer {
 #[derive(Clone, Copy, Debug)]
 pub struct StepTimeout<S> {
     inner: S,
-    windows: Option<Windows>,
-    scope: Scope,
-}
-
-impl<S> StepTimeout<S> {
-    const fn new(inner: S, windows: Option<Windows>, scope: Scope) -> Self {
-        Self {
-            inner,
-            windows,
-            scope,
-        }
-    }
+    layer: StepTimeoutLayer,
 }
 
 /// The response future of [`StepTimeout`].
@@ -302,16 +293,17 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let Some(windows) = self.windows else {
+        let StepTimeoutLayer { windows, scope } = self.layer;
+        let Some(windows) = windows else {
             return SupervisedFuture::inert(self.inner.call(request));
         };
         let entry = Claim::of(&mut request);
-        let policy = StepPolicy::new(windows.replaced_by(&request), &entry.run, self.scope);
+        let policy = StepPolicy::new(windows.for_request(&request), &entry.run, scope);
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }
 
-/// The windows of a layer, or of one call.
+/// The windows of a layer, or of one of its calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     limit: Limit,
@@ -319,50 +311,39 @@ pub(crate) struct Windows {
     observes: bool,
 }
 
-/// What ends a node.
+/// The limit on silence after which a node ends.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// No progress for so long.
+    /// The node makes no progress for `first` until the first content, and then for `step`.
     Step { first: Duration, step: Duration },
-    /// No sign of life for twice this interval.
+    /// The node shows no sign of life for twice this interval.
     Heartbeat(Duration),
 }
 
-/// Measures silence towards one node.
+/// The supervision policy that measures the silence of one call, for one node.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct StepPolicy {
     silence: IdleTimer,
-    /// The window from the first content on, if it is another.
+    /// The length of the window from the first content on, if it differs from the first.
     then: Option<Box<Duration>>,
     scope: Scope,
-    /// It would have ended, which was told.
-    told: bool,
+    /// Whether observers got their notice that the node would have ended.
+    has_notified: bool,
 }
 
 impl Windows {
-    const fn new(window: Duration) -> Self {
+    const fn new(limit: Limit) -> Self {
         Self {
-            limit: Limit::Step {
-                first: window,
-                step: window,
-            },
+            limit,
             resets_on: ResetOn::Content,
             observes: false,
         }
     }
 
-    const fn heartbeat(interval: Duration) -> Self {
-        Self {
-            limit: Limit::Heartbeat(interval),
-            resets_on: ResetOn::Content,
-            observes: false,
-        }
-    }
-
-    /// With what the program set for this request in their place.
+    /// The windows of this request: those that the program has set replace the layer's.
     #[inline]
-    fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
+    fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
             let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
             if let Some(step) = set(limits.step) {
@@ -397,27 +378,27 @@ impl StepPolicy {
             },
             then,
             scope,
-            told: false,
+            has_notified: false,
         }
     }
 
-    /// Waits without a consequence for the node.
+    /// Handles a wait in shadow mode, which ends no node.
     #[cold]
     fn observe(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
-        if self.told {
+        if self.has_notified {
             return None;
         }
         let due = self.silence.wait(found.in_scope(self.scope), now, task)?;
         if due > nanos(now) {
             return Some(due);
         }
-        self.told = true;
+        self.has_notified = true;
         let limit = Some(self.silence.limit());
         found.would_end(self.scope, &TerminalReason::StepTimeout, limit);
         None
     }
 
-    /// From the first content on the other window holds.
+    /// Switches from the first window to the second at the first content.
     #[inline]
     fn begin(&mut self, tap: Option<&Observer>) {
         if self.then.is_some() && tap.is_some_and(Observer::has_content) {
@@ -440,7 +421,7 @@ impl Policy for StepPolicy {
     ) -> Option<Nanos> {
         self.begin(tap);
         if self.silence.is_of_life() && !tap.is_some_and(Observer::has_heartbeats) {
-            // Nothing was promised: the open connection is life.
+            // Without a heartbeat so far, the open connection counts as life.
             return None;
         }
         let node = found.in_scope(self.scope);
@@ -452,16 +433,14 @@ impl Policy for StepPolicy {
 
     #[inline]
     fn answered(&mut self, found: &Run) {
-        // Until the body is polled it is the reader's time; a head is bytes, and
-        // no content.
+        // The time until the body is polled is the reader's. A head is bytes, not content.
         self.frame(found, Some(FrameKind::Life), None);
     }
 
     #[inline]
     fn frame(&mut self, found: &Run, seen: Option<FrameKind>, tap: Option<&Observer>) {
-        self.begin(tap);
         let resets = match self.silence.resets_on() {
-            // What a layer of ours inserted says nothing of the upstream.
+            // A comment that a layer here inserted says nothing about the upstream.
             ResetOn::AnyByte => seen != Some(FrameKind::Inserted),
             ResetOn::Content => seen == Some(FrameKind::Progress),
             ResetOn::Step => false,
@@ -472,6 +451,8 @@ impl Policy for StepPolicy {
             self.silence
                 .interrupt(found.in_scope(self.scope), found.now());
         }
+        // The wait that this frame ended had the length that held until now.
+        self.begin(tap);
     }
 
     fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {

@@ -1,59 +1,55 @@
 //! Ends a run that has used up its turns.
 //!
-//! An agent that polls for something that never happens goes on for as long as it
-//! is answered: no call fails, each one makes progress, and no clock of a call ever
-//! passes. What it costs grows with its history. A prompt that asks it to stop is a
-//! wish; this is a count that nothing on the wire can change.
+//! An agent that polls for an event which never happens goes on for as long as it gets
+//! answers: no call fails, each makes progress, and no clock of a call ever passes. Its cost
+//! grows with its history. A prompt that asks the model to stop may fail; no byte on the
+//! wire can change this count.
 //!
 //! # What is counted
 //!
-//! A turn is one round of the agent's loop: a request that has a model write
-//! something, admitted by this layer. Its attempts and fallbacks are no turns, and
-//! neither are the tools that its answer asks for, however many. A caller's own
-//! retry is a request like any other, and is one. By their paths embeddings, counts
-//! of tokens and lists of models are no turns; a path that is not known is one.
-//! [`counts`](TurnCapLayer::counts) says otherwise.
+//! A turn is one round of the agent's loop: a request for which a model generates, admitted
+//! by this layer. Its attempts and fallbacks are no turns, and neither are the tools that
+//! its answer calls. A caller's own retry is a new request, and a turn. By their paths,
+//! embeddings, counts of tokens and lists of models are no turns; an unknown path is one.
+//! [`counts`](TurnCapLayer::counts) changes that.
 //!
-//! The count is the nearest run's, so it holds across all requests that have its id
-//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a count of its own. A call
-//! is counted once, whatever layers of this kind it passes, and each compares the
-//! count with its own cap. With a cap of n the first n are admitted, also when they
-//! come at the same time; the next one is answered with the end of its run,
-//! [`TurnCap`], before anything inside has seen it,
-//! and [`at_turn`](crate::Terminated::at_turn) says n. What was under way ends too.
+//! The count belongs to the nearest run, so it holds across all requests with its id
+//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a count of its own. A call counts
+//! once, even if it passes several layers of this kind; each compares the count with its
+//! own cap. A cap of n admits the first n turns, also if they come at the same time. The
+//! next one gets the end of its run, [`TurnCap`](crate::TerminalReason::TurnCap), before
+//! the inner service sees it, and [`at_turn`](crate::Terminated::at_turn) is n. Calls that
+//! are under way end too.
 //!
-//! A run that is one call, as every request is that no
-//! [`RunLayer`](crate::RunLayer) knows an id for, has one turn.
-//! [`RunLayer::owner_caps`](crate::RunLayer::owner_caps) limits how many such runs a
-//! caller may have.
+//! A run that is one call has one turn; so has every request without an id that a
+//! [`RunLayer`](crate::RunLayer) knows.
+//! [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a caller may have.
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does
-//! not end at once: it closes. The call beyond the cap is refused as without it, and
-//! so is every other, and every tool. The program may put one more call into a
-//! request, with [`Run::finaliser`], say to have the model sum
-//! up what it has; it and its attempts are admitted. The run ends, for its cap, when
-//! that call was answered and nothing is under way any more, or when the limit has
-//! passed, which calls through this layer see to. Ceilings go on.
+//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not
+//! end at once: it closes. The layer refuses the call beyond the cap, every other call and
+//! every tool. The program may put one more call into a request, with [`Run::finaliser`],
+//! to have the model sum up, for example; that call and its attempts are admitted. The run
+//! ends, for its cap, when that call was answered and no other work is under way, or when
+//! the limit has passed, which calls through this layer check. Ceilings go on.
 //!
 //! # Same instant
 //!
-//! A reason that is stored already wins, then a clock that has passed, whoever's it
-//! is; then the cap. What passes in the instant in which the last call's limit does
-//! wins over the cap as well.
+//! A stored reason wins, then a clock that has passed, of any layer, then the cap. A clock
+//! that passes in the same instant as the limit of the last call wins over the cap, too.
 //!
 //! # Order
 //!
-//! Inside of [`RunLayer`](crate::RunLayer) and of
-//! [`StopPhraseLayer`](crate::StopPhraseLayer), whose words a run at its cap can then
-//! still say; outside of all that tries again, so that nothing is begun for a call that
-//! will be refused. Further in it counts the same.
+//! This layer belongs inside of [`RunLayer`](crate::RunLayer) and of
+//! [`StopPhraseLayer`](crate::StopPhraseLayer), so that a run at its cap can still send a
+//! stop phrase; outside of retry and fallback layers, so that no attempt begins for a call
+//! that this layer refuses. Further in it counts the same.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside, and if this layer opened
-//! the run, ends it as aborted. A turn that was dropped was a turn.
+//! Dropping the future or the body drops the inner one, and if this layer opened the run,
+//! ends it as aborted. A dropped turn still counts.
 //!
 //! # Examples
 //!
@@ -82,7 +78,7 @@
 //! # }
 //! ```
 //!
-//! More for one agent than for others, and time to sum up:
+//! Allows one agent more turns than others, and gives time to sum up:
 //!
 //! ```
 //! use std::time::Duration;
@@ -125,7 +121,7 @@ pub struct TurnCapLayer {
 }
 
 impl TurnCapLayer {
-    /// At most `turns` per run.
+    /// Makes a layer that allows at most `turns` per run.
     ///
     /// # Panics
     ///
@@ -135,8 +131,10 @@ impl TurnCapLayer {
         Self::optional(Some(turns))
     }
 
-    /// The same; for `None` a layer that does nothing, or caps only the runs that
-    /// [`per_agent`](Self::per_agent) has a number for.
+    /// Makes a layer that allows at most `turns` per run; `None` sets no cap for all runs.
+    ///
+    /// With `None` the layer caps only the runs for which [`per_agent`](Self::per_agent)
+    /// has a number.
     ///
     /// # Panics
     ///
@@ -154,19 +152,20 @@ impl TurnCapLayer {
         }
     }
 
-    /// What is a turn, in place of what the path says.
+    /// Decides which requests are turns, in place of their paths.
     #[must_use]
     pub fn counts(mut self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.counts = Some(Arc::new(counts));
         self
     }
 
-    /// Another cap for some: 50 for one agent, 5 for another, told apart by the
-    /// caller's key or by whatever the program knows of a request. `None`, and
-    /// zero, mean the layer's own.
+    /// Another cap on turns for some requests: 50 for one agent, 5 for another.
     ///
-    /// A header that a caller may choose freely is no good sign: with it an agent
-    /// would raise its own cap.
+    /// The program tells the requests apart, by the caller's key for example. For `None`
+    /// and zero the layer's own cap holds.
+    ///
+    /// Do not decide by a header that callers choose freely: an agent could raise its own
+    /// cap with it.
     #[must_use]
     pub fn per_agent(
         mut self,
@@ -176,9 +175,10 @@ impl TurnCapLayer {
         self
     }
 
-    /// Lets a run that has used up its turns make one more call, within `limit`:
-    /// see [`Run::finaliser`]. Until then it is closing:
-    /// nothing else starts, and what is under way goes on.
+    /// Lets a run that has used up its turns make one more call, within `limit`.
+    ///
+    /// See [`Run::finaliser`]. Until its end the run is closing: no other call or tool
+    /// starts, and those that are under way go on.
     ///
     /// # Panics
     ///
@@ -195,7 +195,8 @@ impl<S> Layer<S> for TurnCapLayer {
     type Service = TurnCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        TurnCap::new(inner, self.clone())
+        let layer = Arc::new(self.clone());
+        TurnCap { inner, layer }
     }
 }
 
@@ -224,24 +225,15 @@ pub type TurnCapFuture<F> = SupervisedFuture<F, TurnPolicy>;
 /// The response body of [`TurnCap`].
 pub type TurnCapBody<B> = SupervisedBody<B, TurnPolicy>;
 
-/// Which turn a request is whose run makes no calls of its own.
+/// The turn that a layer further out has counted for this request, as its extension.
 #[derive(Clone, Copy)]
 struct RequestTurn {
     run: u64,
     number: u32,
 }
 
-impl<S> TurnCap<S> {
-    fn new(inner: S, layer: TurnCapLayer) -> Self {
-        Self {
-            inner,
-            layer: Arc::new(layer),
-        }
-    }
-}
-
 impl TurnCapLayer {
-    /// The cap that this request counts towards; none if it does not count.
+    /// The cap for a request; `None` if the request is no turn, or has no cap.
     fn of<B>(&self, request: Request<B>) -> (Option<TurnLimit>, Request<B>) {
         if self.counts.is_none() && self.per_agent.is_none() {
             let counts = self.turns.is_some() && generates(&request);
@@ -268,7 +260,7 @@ impl TurnCapLayer {
     }
 }
 
-/// Counts the request, unless a layer further out has.
+/// Counts the request as a turn, unless a layer further out has counted it.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"
@@ -310,27 +302,21 @@ where
         let found = entry.run.clone();
         if let Err(end) = admit(&found, cap, &mut request) {
             if !found.node().is_over() {
-                // A run that is found as it is, and is closing, lives on.
+                // The run is closing: the call is refused, and the run goes on.
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let policy = TurnPolicy::new(cap.finaliser.is_some());
+        let closes = cap.finaliser.is_some();
+        let policy = TurnPolicy { closes };
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }
 }
 
-/// Watches the time that a run has which is closing for its cap. What is counted is
-/// counted before the call.
+/// The supervision policy that watches the time limit of a closing run; `call` counts turns.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct TurnPolicy {
     closes: bool,
-}
-
-impl TurnPolicy {
-    const fn new(closes: bool) -> Self {
-        Self { closes }
-    }
 }
 
 impl Policy for TurnPolicy {
@@ -344,7 +330,7 @@ impl Policy for TurnPolicy {
         _: Duration,
         _: TaskId,
     ) -> Option<Nanos> {
-        // Whoever waits is polled when the run begins to close.
+        // No other wake is needed: every waiting task is polled when the run starts to close.
         let until = || found.nearest().clocks.get(Clock::Drain).map(nanos);
         self.closes.then(until).flatten()
     }

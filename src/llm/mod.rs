@@ -1,7 +1,9 @@
-//! What LLM APIs say on the wire: events, dialects, failures, conversations.
+//! The wire formats of LLM APIs: events, dialects, failures, conversations.
 //!
-//! Nothing here knows a service, a runtime or a run: text goes in, and what it means comes out.
+//! The module knows no service, no runtime and no run: bytes go in, and their meaning
+//! comes out.
 
+mod content_type;
 mod conversation;
 pub mod dialect;
 pub mod failure;
@@ -13,8 +15,18 @@ pub mod stream;
 mod tests;
 
 pub(crate) use self::{
+    content_type::{is_plain, names_events, names_json},
     conversation::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical, digest,
     },
     prompt::Prompt,
 };
+
+/// Cuts `text` to its first whole characters, at most `most` bytes.
+pub(crate) fn cut(text: &str, most: usize) -> &str {
+    let mut end = text.len().min(most);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    &text[..end]
+}

@@ -1,12 +1,15 @@
 use std::{fmt, ops::Range};
 
 use bytes::Bytes;
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, Visitor};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error, IgnoredAny, MapAccess, Visitor},
+};
 use serde_json::{Value, error::Category, value::RawValue};
 
 use crate::error::InvalidRequest;
 
-/// What a JSON request says of itself, read once, and where its `model` stands.
+/// The `model` and `stream` of a JSON request, and the position of `model`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Prompt {
     model: Option<Model>,
@@ -15,21 +18,22 @@ pub(crate) struct Prompt {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Model {
-    /// The bytes of its value, quotes included.
+    /// The byte range of the `model` value in the request's body, quotes included.
     at: Range<usize>,
     text: ModelName,
 }
 
-/// A name, as it is meant.
+/// The name of a model, with its JSON escapes decoded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ModelName {
-    /// As it stands in the body, where nothing of it is escaped.
+    /// The name as a slice of the body, if it contains no escape.
     Plain(Bytes),
     Unescaped(String),
 }
 
 impl Prompt {
-    /// Reads the whole of `body`, which must be a JSON object.
+    /// Reads the `model` and `stream` of a request from `body`, which must be a JSON
+    /// object.
     pub(crate) fn read(body: &Bytes) -> Result<Self, InvalidRequest> {
         let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
         match text.trim_ascii_start().bytes().next() {
@@ -38,7 +42,8 @@ impl Prompt {
                 return Err(not_json(&"it begins with a byte order mark"));
             }
             _ => {
-                // Not left to the visitor, whose error would repeat the value.
+                // The visitor's error would repeat the value, so test for an object
+                // here.
                 serde_json::from_str::<IgnoredAny>(text).map_err(|error| not_json(&error))?;
                 return Err(unusable(&"it is not a JSON object"));
             }
@@ -48,29 +53,27 @@ impl Prompt {
                 Category::Data => unusable(&error),
                 _ => not_json(&error),
             })?;
-        let model = object
-            .model
-            .map(|model| model.within(body, text))
-            .transpose()?;
         Ok(Self {
-            model,
+            model: object.model.map(|model| model.within(body, text)),
             stream: object.stream,
         })
     }
 
-    /// The model that is asked for, if the request names one.
+    /// The model that the request names, if any.
     pub(crate) fn model(&self) -> Option<&str> {
         self.model.as_ref().map(|model| model.text.as_str())
     }
 
-    /// Whether the answer is to be a stream.
+    /// Whether the request asks for a stream.
     pub(crate) const fn stream(&self) -> bool {
         self.stream
     }
 
-    /// The parts of `body`, which this was read from, with another value of `model`: no
-    /// other byte changes, and none is copied. A body that names no model, or this one,
-    /// stays as it is, in the first part.
+    /// Returns `body` with another value of `model`, as three parts.
+    ///
+    /// `body` is the one that was read. No byte outside of the value changes, and none is
+    /// copied. A body without a model, or with the model `model` already, is the first
+    /// part unchanged.
     pub(crate) fn splice(&self, body: &Bytes, model: &str) -> [Bytes; 3] {
         match &self.model {
             Some(Model { at, text }) if text.as_str() != model => [
@@ -91,7 +94,7 @@ fn unusable(error: &dyn fmt::Display) -> InvalidRequest {
     InvalidRequest::new(format!("the request body is unusable: {error}"))
 }
 
-/// The document's top level.
+/// The values of the request's top level that are read.
 #[derive(Default)]
 struct Object<'a> {
     model: Option<RawModel<'a>>,
@@ -99,27 +102,28 @@ struct Object<'a> {
 }
 
 struct RawModel<'a> {
-    /// As it is written, a slice of the document.
+    /// The value of `model` as written, a slice of the document.
     raw: &'a str,
-    /// What it means, if that is not what stands there.
+    /// The decoded name of the model, if the value contains an escape.
     unescaped: Option<String>,
 }
 
-/// A key of the top level, whichever way it is written.
+/// A key of the request's top level: one that is read, or any other.
+#[derive(Deserialize)]
+#[serde(field_identifier, rename_all = "lowercase")]
 enum PromptKey {
     Model,
     Stream,
+    #[serde(other)]
     Other,
 }
 
 struct ObjectVisitor;
 
-struct KeyVisitor;
-
 impl ModelName {
     fn as_str(&self) -> &str {
         match self {
-            // It was text before it was cut out.
+            // The slice was cut from valid UTF-8, so the conversion does not fail.
             Self::Plain(bytes) => std::str::from_utf8(bytes).unwrap_or_default(),
             Self::Unescaped(text) => text,
         }
@@ -127,22 +131,13 @@ impl ModelName {
 }
 
 impl RawModel<'_> {
-    fn within(self, body: &Bytes, document: &str) -> Result<Model, InvalidRequest> {
-        // The reader lends a slice of the document; were it a copy, it would
-        // not be found there.
-        (self.raw.as_ptr() as usize)
-            .checked_sub(document.as_ptr() as usize)
-            .filter(|&start| {
-                let from = document.get(start..);
-                from.is_some_and(|from| from.starts_with(self.raw))
-            })
-            .map(|start| {
-                let at = start..start + self.raw.len();
-                let quoted = || ModelName::Plain(body.slice(at.start + 1..at.end - 1));
-                let text = self.unescaped.map_or_else(quoted, ModelName::Unescaped);
-                Model { at, text }
-            })
-            .ok_or_else(|| unusable(&"its `model` was not found again"))
+    fn within(self, body: &Bytes, document: &str) -> Model {
+        // `raw` is a slice of `document`.
+        let start = self.raw.as_ptr() as usize - document.as_ptr() as usize;
+        let at = start..start + self.raw.len();
+        let quoted = || ModelName::Plain(body.slice(at.start + 1..at.end - 1));
+        let text = self.unescaped.map_or_else(quoted, ModelName::Unescaped);
+        Model { at, text }
     }
 }
 
@@ -164,8 +159,8 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         while let Some(key) = map.next_key()? {
             match key {
                 PromptKey::Model if object.model.is_some() => {
-                    // Which of them counts is up to the reader: ours might be
-                    // another than the upstream's.
+                    // Readers differ in which duplicate counts, so the upstream could
+                    // use another model than this crate.
                     return Err(A::Error::custom("a second `model`"));
                 }
                 PromptKey::Model => {
@@ -189,27 +184,5 @@ impl<'de> Visitor<'de> for ObjectVisitor {
             }
         }
         Ok(object)
-    }
-}
-
-impl<'de> Deserialize<'de> for PromptKey {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(KeyVisitor)
-    }
-}
-
-impl Visitor<'_> for KeyVisitor {
-    type Value = PromptKey;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a key")
-    }
-
-    fn visit_str<E: Error>(self, key: &str) -> Result<PromptKey, E> {
-        Ok(match key {
-            "model" => PromptKey::Model,
-            "stream" => PromptKey::Stream,
-            _ => PromptKey::Other,
-        })
     }
 }

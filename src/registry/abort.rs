@@ -6,12 +6,13 @@ use super::{RunRegistry, drain::RunDrain, entries::Entries, owner::Owner};
 use crate::run::{Run, RunId, TerminalReason};
 
 impl RunRegistry {
-    /// Ends the owner's run of this id as aborted. Answers whether it was this
-    /// call that ended it; an unknown id, another owner's or an ended run's
-    /// answers false, and nothing is touched.
+    /// Ends the owner's run of this id as aborted. Answers whether this call ended it.
     ///
-    /// By the time that anybody who waits for the run is woken, it is none of those
-    /// that live any more, and observers have been told.
+    /// The answer is false, without any effect, if the id is unknown, another owner's, or its run
+    /// has ended.
+    ///
+    /// Observers have received the end before any waiter of the run wakes; by then the run has also
+    /// left the live runs.
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
@@ -21,9 +22,11 @@ impl RunRegistry {
         run.is_some_and(|run| end(&run, TerminalReason::Aborted, run.now()))
     }
 
-    /// Ends all live runs of this owner's session as aborted, each as
-    /// [`abort`](Self::abort) does. Answers the ids of those that it was this call
-    /// that ended, in the order in which they were opened.
+    /// Ends all live runs of this owner's session as aborted, each as [`abort`](Self::abort)
+    /// does.
+    ///
+    /// Answers the ids of the runs that this call ended, in the order in which they were
+    /// opened.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry};
@@ -39,7 +42,7 @@ impl RunRegistry {
         self.abort_but(owner, session, None)
     }
 
-    /// The same for the session that this run belongs to, but for the run itself.
+    /// Ends the other live runs of this run's session as aborted, and answers their ids.
     pub(crate) fn abort_others(&self, run: &Run) -> Vec<RunId> {
         let node = run.nearest();
         let identity = node.payload.identity();
@@ -55,8 +58,8 @@ impl RunRegistry {
         let session = shared.session(Arc::from(session));
         let runs = shared.sessions(&session, |sessions| sessions.of(&session, owner.0));
         let (mut aborted, now) = (Vec::new(), Instant::now());
-        // One after the other is looked at and ended and let go: what a run is made of
-        // comes into the processor's cache once.
+        // Each run is checked, ended and dropped before the next, so that its memory enters the
+        // processor's cache once.
         for run in runs {
             let at = run.at(now);
             run.node().check_below(at);
@@ -68,9 +71,10 @@ impl RunRegistry {
         aborted
     }
 
-    /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), the one
-    /// end after which clients may try elsewhere, and admits nothing from now on.
-    /// Answers how many it ended.
+    /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), and admits none from now
+    /// on. Answers the number of runs that it ended.
+    ///
+    /// A shutdown is the one end after which clients may retry elsewhere.
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know how many"
@@ -84,14 +88,14 @@ impl RunRegistry {
         ended.count()
     }
 
-    /// Begins a [shutdown](Self::shutdown) that lets what is under way finish, for
-    /// `limit` at the longest: nothing is admitted from now on, neither a run nor
-    /// a call or an attempt of one that lives. Runs that nobody works on end at
-    /// once; a run of one call ends as that does; the others end as
-    /// [`Shutdown`](TerminalReason::Shutdown) when the last that is under way is
-    /// done. At `limit` all that is left ends so.
+    /// Begins a [shutdown](Self::shutdown) that lets running work finish, for `limit` at most.
     ///
-    /// It has begun when this returns, whatever becomes of the future.
+    /// From now on the registry admits no run, and live runs admit no call and no attempt. Runs
+    /// without work end at once. A run of one call ends as its call does. Other runs end as
+    /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done. At `limit` all runs
+    /// that are left end so.
+    ///
+    /// The drain has begun when this method returns; dropping the future does not stop the drain.
     pub fn drain(&self, limit: Duration) -> RunDrain {
         let live = self.close();
         let now = Instant::now();
@@ -101,13 +105,13 @@ impl RunRegistry {
             run.node().check_below(began);
             let node = run.node();
             node.close(&TerminalReason::Shutdown, until, began);
-            // A last call would be new work.
+            // A run at its turn cap is held open for a last call, which a drain does not admit.
             node.release(began);
         }
         RunDrain::new(live, now.checked_add(limit))
     }
 
-    /// Admits nothing from now on; answers what lives.
+    /// Makes the registry admit no run from now on, and answers its live runs.
     fn close(&self) -> Vec<Run> {
         self.shared.tidy();
         self.shared.close();
@@ -116,8 +120,8 @@ impl RunRegistry {
     }
 }
 
-/// Answers whether this call ended it; of one that is over nothing is changed, not
-/// even what came too late.
+/// Ends a live run, and answers whether this call ended it. An ended run stays unchanged: the
+/// reason is not added to those that came late.
 fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
     run.node().nearest_end().is_none() && run.node().end(reason, None, now).is_ok()
 }

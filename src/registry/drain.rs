@@ -9,36 +9,37 @@ use tokio::time::{Instant, Sleep};
 
 use crate::run::{Run, Settled, TaskId, TerminalReason};
 
-/// Resolves when all runs that lived have ended and their work is gone:
-/// [`RunRegistry::drain`](crate::registry::RunRegistry::drain); a second after the limit at the
-/// latest, though somebody may hold on to a body that he does not read. Answers how
-/// many had to be cut at the limit.
+/// Resolves when all live runs have ended and their work is gone.
+///
+/// [`RunRegistry::drain`](crate::registry::RunRegistry::drain) returns this future. The future
+/// resolves a second after the drain's limit at the latest, because a caller may hold a body that
+/// it does not read. The output is the number of runs that were cut at the limit.
 ///
 /// # Cancel safety
 ///
-/// Dropping it takes nothing back: the runs end all the same.
+/// Dropping the future does not stop the drain: the runs end all the same.
 ///
 /// # Panics
 ///
-/// When it is polled outside of a Tokio runtime with time, and something is left.
+/// If the future is polled outside of a Tokio runtime with time while runs are left.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct RunDrain {
-    /// Those that are left, the next one last. One is waited for at a time: each
-    /// of many that end wakes this once.
+    /// The runs that the drain still waits for; the next one stands last. The future waits for one
+    /// at a time, so each end wakes it at most once.
     left: Vec<Run>,
     settled: Option<Settled>,
-    /// None before it is needed, and after it fired.
+    /// The timer for `until`; `None` until it is needed, and after it fired.
     timer: Option<Pin<Box<Sleep>>>,
-    /// None if it is beyond what an instant can hold: then nothing ever comes.
+    /// The instant at which the drain cuts runs; `None` (never) if no instant can hold it.
     limit: Option<Instant>,
-    /// The limit, and then the end of the grace.
+    /// The instant for which the timer is set: the limit, then the end of the grace.
     until: Option<Instant>,
     fired: bool,
     cut: usize,
 }
 
-/// What those who are cut have to let go of what they hold.
+/// How long after the limit the drain waits for the work of cut runs to be dropped.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl RunDrain {
@@ -54,7 +55,7 @@ impl RunDrain {
         }
     }
 
-    /// The limit has passed: what still lives ends now.
+    /// Ends the runs that still live, because the limit has passed.
     fn latch(&mut self, now: Instant) {
         self.fired = true;
         self.timer = None;
@@ -64,7 +65,7 @@ impl RunDrain {
         }
     }
 
-    /// Whether it was the limit that ended the run.
+    /// Whether the run ended as `Shutdown` because the limit of the drain passed.
     fn was_cut(&self, run: &Run) -> bool {
         let end = run.node().own_end();
         let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
@@ -102,7 +103,7 @@ impl Future for RunDrain {
         let timer = this
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-        // Without the budget's leave: see the wait for one run.
+        // The timer is polled outside tokio's coop budget, as in `RunWait`.
         let mut timer = tokio::task::unconstrained(timer);
         if Pin::new(&mut timer).poll(cx).is_ready() {
             if this.fired {

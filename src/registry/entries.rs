@@ -1,4 +1,4 @@
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -9,33 +9,32 @@ use super::{
     slab_map::{RunEntry, SlabMap},
     timer_queue::TimerQueue,
 };
-use crate::run::{Place, Run, RunId, TerminalReason};
+use crate::run::{Node, NodeState, Place, Run, RunId, TerminalReason};
 
-/// Of the two agendas.
-const LIVES: usize = 0;
+/// The index of the queue for live entries in `Entries::due`; `REMEMBERED` is the other.
+const LIVE: usize = 0;
 const REMEMBERED: usize = 1;
 
-/// One of the parts of what the registry knows, behind a lock; no run is ended in
-/// here.
+/// One shard of the registry's runs, behind a lock. No run is ended under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     table: SlabMap,
-    /// When an entry is to be looked at again, if it lives and if it is remembered.
+    /// The times at which entries are looked at again: a queue for live, one for remembered ones.
     due: [TimerQueue; 2],
-    /// When all that live are to be looked at.
+    /// The time at which all live entries are looked at; `None` if no such look is planned.
     sweep: Option<Instant>,
-    /// Ended runs whose id was opened anew before they could be told of, by their
-    /// serial numbers, and whether somebody chose their id.
+    /// The replaced runs with an end that is not published yet, by serial number. The value says
+    /// whether the program or a request chose the run's id.
     replaced: Map<u64, bool>,
-    /// How many live, those included that were replaced and have yet to end.
+    /// The number of live runs, including replaced runs that have yet to end.
     live: usize,
-    /// How many more are remembered than when this was last asked.
+    /// The change in the number of remembered runs since the last [`settle`](Self::settle).
     remembered: isize,
-    /// What left, to be dropped without the lock.
+    /// The runs that were removed from the shard, and that are dropped without the lock.
     left: Vec<Run>,
 }
 
-/// When a run completes for being idle.
+/// The time at which a run without work completes as idle.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Retirement {
     Now,
@@ -43,7 +42,7 @@ pub(crate) enum Retirement {
 }
 
 impl Entries {
-    /// Answers where it is from now on.
+    /// Inserts an entry for a run, and answers the entry's location.
     pub(crate) fn insert(
         &mut self,
         key: &EntryKey,
@@ -71,20 +70,20 @@ impl Entries {
             retired: false,
         });
         if let Some(at) = idle.and_then(|idle| now.checked_add(idle)) {
-            self.look_at(place, at, LIVES);
+            self.look_at(place, at, LIVE);
         }
         self.sweep.get_or_insert(now + RunRegistry::SAFETY);
         place
     }
 
-    /// How often the key was opened before, as far as is remembered.
+    /// The generation of the run of this key; 0 if the key is unknown.
     pub(crate) fn generation(&self, key: &EntryKey) -> u64 {
         let entry = self.table.entry(key);
         let known = entry.and_then(|entry| entry.run.node().payload.identity());
         known.map_or(0, |known| known.generation)
     }
 
-    /// The run of this key, unless the next request with it opens a new one.
+    /// The run of this key, unless the next request opens a new one.
     pub(crate) fn reusable(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
         let run = self.get(key, now)?;
         let retired = self.table.entry(key).is_some_and(|entry| entry.retired);
@@ -95,8 +94,8 @@ impl Entries {
         }
     }
 
-    /// The run of this key was found by it: from now on it ends by being idle,
-    /// if by nothing else. Of several limits the smallest stays.
+    /// Gives a run that a lookup found by its id an idle limit. Of several limits the smallest
+    /// stays.
     pub(crate) fn share(&mut self, key: &EntryKey, idle: Duration, now: Instant) {
         let Some(index) = self.table.find(key) else {
             return;
@@ -111,7 +110,7 @@ impl Entries {
         if entry.expires.is_none() {
             let serial = entry.serial;
             if let Some(at) = now.checked_add(idle) {
-                self.look_at(Place { serial, index }, at, LIVES);
+                self.look_at(Place { serial, index }, at, LIVE);
             }
         }
     }
@@ -125,8 +124,8 @@ impl Entries {
         Some(entry.run.clone())
     }
 
-    /// Retires the run of this place, if it has been idle for too long: from now on
-    /// nobody finds it to work on. Else answers when it will have been.
+    /// Retires the run of this location if it was idle for too long: no request finds it any more.
+    /// Otherwise answers when the run will have been idle for too long.
     pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Retirement> {
         let entry = self.table.at(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
@@ -137,22 +136,41 @@ impl Entries {
         Some(Retirement::Now)
     }
 
-    /// Retires the run of this place if it is unused and nothing is in flight. Requests
-    /// enter a run under the same lock: one that comes later opens another.
+    /// Retires the run of this location if it is unused and has no work, and answers whether it
+    /// did. Requests enter a run under the same lock, so a later request opens another run.
     pub(crate) fn retire_unused(&mut self, place: Place) -> bool {
         let Some(entry) = self.table.at(place) else {
             return false;
         };
         let node = entry.run.node();
         let is_first = !entry.retired && entry.expires.is_none();
-        if !is_first || !node.is_idle() || !node.payload.is_unused() {
+        if !is_first || !node.is_idle() || !node.run_state().is_unused() {
             return false;
         }
         entry.retired = true;
         true
     }
 
-    /// How long the run of this place may be idle.
+    /// Removes a run without a trace, and answers whether it did. A run stays if a cap has admitted
+    /// it, observers know it, or several requests work on it.
+    pub(crate) fn withdraw(&mut self, place: Place) -> bool {
+        let Some(entry) = self.table.at(place).filter(|entry| entry.expires.is_none()) else {
+            return false;
+        };
+        let node = entry.run.node();
+        let works = |call: &Arc<Node<NodeState>>| call.nearest_end().is_none();
+        let is_shared = node.children().iter().filter(|call| works(call)).count() > 1;
+        let identity = node.payload.identity();
+        if is_shared || !identity.is_some_and(|known| known.admission.withdraw()) {
+            return false;
+        }
+        let entry = self.take(place.index);
+        self.live -= 1;
+        self.left.push(entry.run);
+        true
+    }
+
+    /// The idle limit of the run at this location; `None` if idleness does not end it.
     pub(crate) fn idle(&mut self, place: Place) -> Option<Duration> {
         self.table.at(place)?.idle
     }
@@ -171,8 +189,8 @@ impl Entries {
         self.live
     }
 
-    /// The newest `most` runs that were opened before the run of that serial number,
-    /// with their own, in no order.
+    /// The newest `most` runs with a serial number below `before`, each with its number, in no
+    /// order.
     pub(crate) fn newest(&self, before: u64, most: usize) -> impl Iterator<Item = (u64, Run)> {
         let older = |entry: &&RunEntry| entry.serial < before;
         let mut older: Vec<_> = self.table.iter().filter(older).collect();
@@ -190,8 +208,8 @@ impl Entries {
         live.map(|entry| entry.run.clone())
     }
 
-    /// Turns the entry into a memory, and answers whether somebody chose its id, unless
-    /// it was told of before.
+    /// Marks the entry of a run that ended as remembered. Answers whether the run's id was given;
+    /// `None` if the end was published before.
     pub(crate) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.table.at(place) else {
             let named = self.replaced.remove(&place.serial)?;
@@ -210,14 +228,14 @@ impl Entries {
         Some(named)
     }
 
-    /// When [`due`](Self::due) has something to do.
+    /// The earliest time at which [`due`](Self::due) has work to do.
     pub(crate) fn next(&self) -> Option<Instant> {
         let due = self.due.iter().filter_map(TimerQueue::next);
         due.chain(self.sweep).min()
     }
 
-    /// Forgets what has expired, and answers the runs that are to be looked at, by
-    /// the caller and without the lock.
+    /// Forgets expired entries, and answers the live runs with clocks that are due for a check. The
+    /// caller checks the runs without the lock.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
         while let Some(place) = self.due.iter_mut().find_map(|due| due.pop(now)) {
@@ -235,7 +253,7 @@ impl Entries {
                 (None, Some(limit)) => match idle_until(entry.run.node(), limit, now) {
                     at if at <= now => {
                         suspects.push(entry.run.clone());
-                        // Something may begin before it is looked at.
+                        // New work of the run may begin before the caller checks the run.
                         now.checked_add(limit)
                     }
                     at => Some(at),
@@ -244,7 +262,7 @@ impl Entries {
             };
             again.extend(next.map(|at| (at, place, which)));
         }
-        // Not before: a limit of nothing would be due again at once, for ever.
+        // After the loop: a limit of zero would be due again at once, without end.
         for (at, place, which) in again {
             self.due[which].push(at, place);
         }
@@ -256,8 +274,8 @@ impl Entries {
         suspects
     }
 
-    /// Forgets the entry of that place, if it is still there; its run is to be dropped
-    /// without the lock.
+    /// Forgets the entry of that location, if the entry still exists. The caller drops the answered
+    /// run without the lock.
     pub(crate) fn forget(&mut self, place: Place) -> Option<Run> {
         self.knows(place).then(|| self.take(place.index).run)
     }
@@ -266,7 +284,7 @@ impl Entries {
         self.table.knows(place)
     }
 
-    /// By how much more is remembered, and what is to be dropped.
+    /// Takes the change in the number of remembered runs, and the runs to drop without the lock.
     pub(crate) fn settle(&mut self) -> (isize, Vec<Run>) {
         (
             std::mem::take(&mut self.remembered),
@@ -274,14 +292,14 @@ impl Entries {
         )
     }
 
-    /// How much there is, wherever that is.
+    /// The number of items that the shard holds, in all its maps and queues.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
         let due: usize = self.due.iter().map(TimerQueue::len).sum();
         self.table.size() + self.replaced.len() + self.left.len() + due
     }
 
-    /// Removes the entry that is there.
+    /// Removes and answers the entry at this index.
     fn take(&mut self, index: usize) -> RunEntry {
         let entry = self.table.remove(index);
         if entry.expires.is_some() {
@@ -292,8 +310,8 @@ impl Entries {
 
     fn look_at(&mut self, place: Place, at: Instant, which: usize) {
         let due = &mut self.due[which];
-        // What was forgotten before its time leaves its place in there. Each that is
-        // known may have two: twice as many, and this is rare.
+        // A forgotten entry leaves its timer in the queue. A known entry may have two timers,
+        // so the queue is cleaned only beyond twice as many, which is rare.
         if due.len() > 4 * self.table.len() + 64 {
             due.retain(|place| self.table.knows(place));
         }

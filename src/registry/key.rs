@@ -6,10 +6,10 @@ use std::{
 
 use crate::run::RunId;
 
-/// Whose run it is, and its id.
+/// The key of a run in the registry: its owner and its id, with their hash.
 pub(super) type EntryKey = Hashed<RunName>;
 
-/// The name of a session.
+/// The name of a session, with its hash, as a key.
 pub(super) type Session = Hashed<Arc<str>>;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -18,18 +18,20 @@ pub(super) struct RunName {
     pub(super) id: RunId,
 }
 
-/// Something that strangers choose, with its hash: made once, under a key that they
-/// do not know, for all the maps that it is looked up in.
+/// A value that callers choose, with its hash.
+///
+/// The hash is computed once, with a key that callers do not know, for all maps.
 #[derive(Clone, Debug)]
 pub(super) struct Hashed<T> {
     hash: u64,
     of: T,
 }
 
-/// A map by what was hashed before, or by numbers of our own.
+/// A hash map with precomputed hashes as keys, or numbers that callers do not choose.
 pub(super) type Map<K, V> = HashMap<K, V, BuildHasherDefault<Spread>>;
 
-/// Spreads one number over all bits, and is safe for those that no stranger chooses.
+/// A hasher that spreads one number over all bits. Safe only for numbers that callers do not
+/// choose.
 #[derive(Debug, Default)]
 pub(super) struct Spread(u64);
 
@@ -39,7 +41,7 @@ impl<T: Hash> Hashed<T> {
         Self { hash, of }
     }
 
-    /// The same for one whose hash is known.
+    /// Makes a hashed value from a value and its hash, which the caller has computed before.
     pub(super) const fn known(hash: u64, of: T) -> Self {
         Self { hash, of }
     }
@@ -48,16 +50,16 @@ impl<T: Hash> Hashed<T> {
         self.hash
     }
 
-    /// Which of so many parts it is in: by bits that tell nothing of the place in a
-    /// part's own maps.
+    /// The number of the part, of `parts`, in which the value is stored. The part is computed from
+    /// other bits than the slot in a part's own maps.
     pub(super) fn part(&self, parts: usize) -> usize {
         part(self.hash, parts)
     }
 }
 
-/// The same for a hash.
+/// The number of the part, of `parts`, in which a value with this hash is stored.
 pub(super) fn part(hash: u64, parts: usize) -> usize {
-    // The remainder is smaller than the number of parts.
+    // The remainder is smaller than the number of parts, so it fits a `usize`.
     usize::try_from((hash >> 32) % parts as u64).unwrap_or(0)
 }
 
@@ -91,12 +93,12 @@ impl Hasher for Spread {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // An odd number near 2^64 divided by the golden ratio.
+        // The factor is an odd number near 2^64 divided by the golden ratio.
         self.0 = (self.0 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
     fn finish(&self) -> u64 {
-        // The low bits depend on the low bits alone.
+        // The low bits of a product depend on the low bits of its factors alone.
         self.0 ^ (self.0 >> 32)
     }
 }

@@ -1,42 +1,41 @@
-//! Runs by id: opened once, found again, ended from outside, remembered for a
-//! while after their end.
+//! Finds runs by id across requests, ends them from outside, and remembers their ends.
 //!
-//! A run that spans many requests is one run only if every request finds the
-//! same node; and a run that was stopped stays stopped only if its id is
-//! remembered. An id whose run ended, but for `Completed`, is a *tombstone*:
-//! until it expires, [`RunRegistry::open`] answers the ended run, and every
-//! layer answers its stored reason without an upstream call.
+//! A run that spans many requests is one run only if every request finds the same node, and a
+//! run that was stopped stays stopped only if its id is remembered. An id whose run ended,
+//! except as `Completed`, is a *tombstone*: until it expires, [`RunRegistry::open`] answers the
+//! ended run, and every layer answers the stored reason without an upstream call.
 //!
 //! # What is counted
 //!
-//! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs
-//! are pinned; ended ones are kept for ten minutes, extended by each hit, and
-//! at most [`RunRegistry::ENDED`] of them, where those that completed are
-//! forgotten first, and those that a limit ended last: many new ids bring no old
-//! one back. Idle ends, ends by a deadline that nobody else saw, and
-//! forgetting happen lazily, when the registry is used or somebody
-//! [waits](RunRegistry::wait); no task runs for them.
+//! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs stay in the
+//! registry. Ended runs stay for ten minutes, extended by each hit, and at most
+//! [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets completed runs
+//! first. It forgets runs that a limit ended only after all others, so that a flood of new ids
+//! does not revive an old one.
+//!
+//! The registry works lazily: when the program or a layer uses it, or a task
+//! [waits](RunRegistry::wait), it ends idle runs and runs past a deadline, and forgets expired
+//! ones. It has no task of its own.
 //!
 //! # Runs that were never used
 //!
-//! A run that a request opened, by an id of its own, is completed at once if the request
-//! is refused for its caller's fault before an upstream was asked (its body cannot be
-//! read, is too large or not usable, no candidate can serve it) and no other work of the
-//! run was ever admitted: ids that come with refused requests are not kept. The next
-//! request with the id opens it anew. A call that an upstream refused counts as work.
+//! If a request opened a run by an id of its own, the run may complete at once. That happens if
+//! the request is refused for its caller's fault before an upstream was asked (its body cannot
+//! be read, is too large or not usable, no candidate can serve it), and no other work of the
+//! run was ever admitted: so ids of refused requests are not kept. The next request with the id
+//! opens it anew. A call that an upstream refused counts as work.
 //!
 //! # Generations
 //!
-//! An id that is opened anew is another run: after it completed, or because the
-//! program [reopened](RunRegistry::reopen) it. Its
-//! [generation](RunSnapshot::generation) is one higher, as long as the one before
-//! is remembered. Whoever holds on to, or waits for, the former run touches the
-//! former run alone.
+//! An id that is opened anew is another run: after it completed, or because the program
+//! [reopened](RunRegistry::reopen) it. The [generation](RunSnapshot::generation) of the new run
+//! is one higher, as long as the former run is remembered. A handle on the former run, or a
+//! wait for it, affects that run alone.
 //!
 //! # Shutdown
 //!
-//! After [`shutdown`](RunRegistry::shutdown) or [`drain`](RunRegistry::drain) a
-//! registry admits nothing, for good: what is opened is over from its birth.
+//! After [`shutdown`](RunRegistry::shutdown) or [`drain`](RunRegistry::drain) a registry never
+//! admits a run again: a run that is opened is over from its birth.
 //!
 //! # Examples
 //!
@@ -55,10 +54,10 @@
 //! ```
 
 mod abort;
+mod admission;
 mod drain;
 mod entries;
 mod eviction;
-mod held;
 mod idle;
 mod key;
 mod open;
@@ -80,7 +79,10 @@ pub use self::{
     page::{InvalidRunCursor, RunCursor, RunPage},
 };
 
-pub(crate) use self::{held::Held, owner_caps::OpenRun, weak::WeakRegistry};
+pub(crate) use self::{
+    admission::{Finder, Uncounted},
+    weak::WeakRegistry,
+};
 
 use std::{sync::Arc, time::Duration};
 
@@ -89,7 +91,7 @@ use tokio::time::Instant;
 use self::shared::Shared;
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
 
-/// Runs by owner and id. Cheap to clone; all clones are the same registry.
+/// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
 #[derive(Clone, Debug)]
 pub struct RunRegistry {
     shared: Arc<Shared>,
@@ -102,32 +104,34 @@ impl Default for RunRegistry {
 }
 
 impl RunRegistry {
-    /// How many ended runs are remembered; beyond it the oldest are forgotten,
-    /// first of those that completed, whose id was made up, or that ended by a time
-    /// that their caller announced, then of those that somebody ended, last of those
-    /// that a limit or a clock did.
+    /// The maximum of ended runs that the registry remembers.
+    ///
+    /// Beyond the maximum the registry forgets the oldest ended runs. The registry first forgets
+    /// runs that completed, that had a generated id, or that ended by a time that their caller
+    /// announced; then runs that were ended by other causes; last, runs that a limit or a clock
+    /// ended.
     pub const ENDED: usize = 10_000;
 
-    /// How long an ended run is remembered after its last hit.
+    /// How long the registry remembers an ended run after the last lookup that found it.
     pub const REMEMBERED: Duration = Duration::from_secs(600);
 
-    /// How long a run that was given an id may have nothing in flight before
-    /// it counts as completed, unless [`RunLayer::idle`](crate::RunLayer::idle)
-    /// says otherwise.
+    /// The time without work after which a run with a given id completes, by default.
+    ///
+    /// Such a run completes after that long with no work in flight, unless
+    /// [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
     pub const IDLE: Duration = Duration::from_secs(1800);
 
-    /// How many events an observer may be behind before it loses some.
+    /// The number of events that an observer may lag behind before it loses some.
     pub const EVENTS: usize = 1024;
 
-    /// How long a [`wait`](Self::wait) takes at the longest, if the one who asks
-    /// does not say.
+    /// The usual limit for a [`wait`](Self::wait): how long a caller waits for a run's end.
     pub const WAIT: Duration = Duration::from_secs(30);
 
-    /// How long after its deadline a run, or a call of it, may still count as
-    /// live because nobody looked, or because what it held was never given back.
+    /// How long after its deadline a run or call may still count as live. That happens if no
+    /// task checked its clocks, or if its work was never dropped.
     pub const SAFETY: Duration = Duration::from_secs(60);
 
-    /// An empty registry.
+    /// Makes a registry without runs.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -135,15 +139,17 @@ impl RunRegistry {
         }
     }
 
-    /// Writes what the harness does to the runs of this registry, and what the caps of
-    /// their owners refuse, to `trajectory`, as long as the registry is there. Of two the first stays.
+    /// Records in `trajectory` the ends of the registry's runs by a limit or clock, and refusals by
+    /// owner caps.
+    ///
+    /// If the method is called twice, the first trajectory stays for the registry's life.
     #[must_use]
     pub fn trajectory(self, trajectory: &Trajectory) -> Self {
         let _first = self.shared.trajectory.set(trajectory.clone());
         self
     }
 
-    /// The owner's run of this id, live or remembered.
+    /// Finds the owner's run of this id, live or remembered; `None` if the id is unknown.
     #[must_use]
     pub fn get(&self, owner: Owner, id: &RunId) -> Option<Run> {
         self.shared.tidy();
@@ -153,20 +159,19 @@ impl RunRegistry {
         Some(run)
     }
 
-    /// The runs of this id, of all owners: for an operator.
+    /// Finds the runs of this id, of all owners: for an operator.
     #[must_use]
     pub fn find(&self, id: &RunId) -> Vec<Run> {
-        self.looked_at(|registry| {
+        self.find_checked(|registry| {
             let of_id = |entries: &mut entries::Entries| entries.find(id).collect::<Vec<_>>();
             registry.shared.collect(of_id)
         })
     }
 
-    /// The live runs of this session, of all owners and in the order of opening:
-    /// for an operator.
+    /// Finds the live runs of this session, of all owners, oldest first: for an operator.
     #[must_use]
     pub fn find_session(&self, session: &str) -> Vec<Run> {
-        let mut runs = self.looked_at(|registry| {
+        let mut runs = self.find_checked(|registry| {
             let session = registry.shared.session(Arc::from(session));
             let shared = &registry.shared;
             shared.sessions(&session, |sessions| sessions.find(&session))
@@ -175,24 +180,26 @@ impl RunRegistry {
         runs
     }
 
-    /// All that live or are remembered, in no order. A snapshot of each: where there may
-    /// be many, [`page`](Self::page) shows a part, and [`open_runs`](Self::open_runs)
-    /// counts them.
+    /// Snapshots of all runs that live or are remembered, in no order.
+    ///
+    /// Each run costs a snapshot. For many runs, [`page`](Self::page) returns a part of them,
+    /// and [`open_runs`](Self::open_runs) counts them.
     #[must_use]
     pub fn list(&self) -> Vec<RunSnapshot> {
-        let runs = self.looked_at(|registry| {
+        let runs = self.find_checked(|registry| {
             let all = |entries: &mut entries::Entries| entries.all().collect::<Vec<_>>();
             registry.shared.collect(all)
         });
         runs.iter().map(Run::snapshot).collect()
     }
 
-    /// Waits for the end of the owner's run of this id, as [`Run::wait`] does:
-    /// [`RunRegistry::WAIT`] is the usual limit. A run that is remembered is
-    /// answered at once. `None` if the id is unknown, or another owner's.
+    /// Waits for the end of the owner's run of this id, as [`Run::wait`] does.
     ///
-    /// The one who waits gets the end of the run that has the id now, also if the
-    /// id is opened anew right after.
+    /// [`RunRegistry::WAIT`] is the usual limit. For a remembered run the future resolves at once.
+    /// The method answers `None` if the id is unknown, or another owner's.
+    ///
+    /// The future resolves with the end of the run that has the id now, even if the id is
+    /// opened anew right after.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -216,22 +223,21 @@ impl RunRegistry {
         Some(self.get(owner, id)?.wait(limit))
     }
 
-    /// What happens from now on. Each observer gets every event, or is told
-    /// how many it lost.
+    /// Subscribes to the events of all runs from now on. Each observer receives every event, or
+    /// learns how many it lost.
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
         RunEvents::new(self.shared.events.subscribe())
     }
 
-    /// What limits in shadow mode would have ended so far, and how often they would
-    /// have been wrong.
+    /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
     #[must_use]
     pub fn shadow(&self) -> ShadowReport {
         self.shared.shadow()
     }
 
-    /// What was found, with the clocks compared.
-    fn looked_at(&self, find: impl FnOnce(&Self) -> Vec<Run>) -> Vec<Run> {
+    /// The runs that `find` answers, after the clocks of each were checked.
+    fn find_checked(&self, find: impl FnOnce(&Self) -> Vec<Run>) -> Vec<Run> {
         self.shared.tidy();
         let (runs, now) = (find(self), Instant::now());
         for run in &runs {

@@ -1,5 +1,4 @@
 use std::{
-    convert::Infallible,
     sync::{Arc, OnceLock, Weak, atomic::AtomicU64},
     time::Duration,
 };
@@ -7,56 +6,46 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    RunRegistry,
-    entries::Entries,
-    key::EntryKey,
-    owner::Owner,
-    owner_caps::{OpenRun, OwnerCaps},
-    shared::Shared,
+    RunRegistry, admission::Finder, entries::Entries, key::EntryKey, owner::Owner,
+    owner_caps::OwnerCaps, shared::Shared,
 };
 use crate::run::{
-    EntryLocation, Identity, LimitHit, Membership, Registration, Run, RunId, RunNotice,
-    TerminalReason,
+    Admission, EntryLocation, Identity, Membership, Registration, Run, RunId, RunNotice,
+    Settlement, TerminalReason,
 };
 
-/// What a run is enrolled with.
+/// The parameters with which a run enters the registry.
 struct Enrolment {
     key: EntryKey,
     session: Option<Arc<str>>,
-    /// Whether its id was chosen by somebody.
+    /// Whether the program or a request chose the run's id; false for a generated id.
     named: bool,
-    /// None if the run ends with its one call.
+    /// The idle limit of the run; `None` if the run ends with its one call.
     idle: Option<Duration>,
-}
-
-/// What looks for a run by its id.
-#[derive(Clone, Copy)]
-enum Finder {
-    /// The program, which may do with the run what it likes.
-    Program,
-    /// A request, whose call the run is entered for.
-    Request,
+    finder: Finder,
 }
 
 impl RunRegistry {
-    /// The owner's run of this id: the live one, else the tombstone, else a
-    /// new one. Check [`Run::terminal_reason`] before you work for it: of a
-    /// registry that is shut down a new one is over from its birth.
+    /// Finds or opens the owner's run of this id: the live one, the tombstone, or a new one.
+    ///
+    /// Check [`Run::terminal_reason`] before you start work: if the registry is shut down, a
+    /// new run is over from its birth.
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
-        let uncounted = || Ok::<_, Infallible>(None);
-        let Ok((run, _)) = self.find_with(owner, id, None, Self::IDLE, Finder::Program, uncounted);
+        let run = self.find_with(owner, id, None, Self::IDLE, Finder::Program);
         drop(run.check());
         run
     }
 
-    /// Ends the owner's run `old` as [`Superseded`](TerminalReason::Superseded) and
-    /// opens `new` in its place, in the same session: by the time anybody hears of
-    /// the end, the new run is there. If `old` is unknown or has ended, `new` is
-    /// opened all the same.
+    /// Ends the owner's run `old` as superseded, and opens `new` in its place.
     ///
-    /// `None`, and nothing is touched, if `new` is no new id: it lives, or ended
-    /// otherwise than as completed; likewise if the registry is shut down.
+    /// `old` ends as [`Superseded`](TerminalReason::Superseded), and `new` is in the same
+    /// session. The new run exists before any task learns of the end. If `old` is unknown or
+    /// has ended, `new` is opened all the same.
+    ///
+    /// The method answers `None`, without any effect, if `new` is not a new id: the run of that id
+    /// lives, or ended other than as completed. It also answers `None` if the registry is shut
+    /// down.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};
@@ -80,6 +69,7 @@ impl RunRegistry {
             session: old.as_ref().and_then(Run::session),
             named: true,
             idle: Some(self.idle_of(old.as_ref())),
+            finder: Finder::Program,
         };
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
@@ -90,10 +80,12 @@ impl RunRegistry {
         Some(run)
     }
 
-    /// Opens an id that has ended anew, in the same session: the next generation,
-    /// with nothing on its account. For the program alone; no request can.
+    /// Opens a new run with an id that has ended, in the session of the ended run.
     ///
-    /// `None` if the id is unknown, lives, or the registry is shut down.
+    /// The new run is the next generation, with all counts at zero. Only the program can reopen
+    /// an id; no request can.
+    ///
+    /// The method answers `None` if the id is unknown, its run lives, or the registry is shut down.
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
@@ -102,40 +94,35 @@ impl RunRegistry {
             session: ended.session(),
             named: true,
             idle: Some(self.idle_of(Some(&ended))),
+            finder: Finder::Program,
             key,
         };
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
-    /// The run of this id, entered: it does not complete for being idle before the
-    /// caller has left it, [`Node::leave`](crate::run::Node::leave). If it is a
-    /// new one, and somebody counts, it is counted by `count` as its owner's: under
-    /// the lock, so that of many requests with a new id one alone opens it. Answers
-    /// also whether that was done.
+    /// Finds or opens the run of this id, and enters it for the caller.
     ///
-    /// # Errors
-    ///
-    /// Those of `count`; nothing is opened then.
-    pub(crate) fn enter_with(
+    /// The run does not complete as idle before the caller has left it,
+    /// [`Node::leave`](crate::run::Node::leave). If owners have caps, an inner layer
+    /// [admits](Self::admit) a new run.
+    pub(crate) fn enter(
         &self,
         owner: Owner,
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
-        count: impl FnOnce() -> Result<Option<OpenRun>, LimitHit>,
-    ) -> Result<(Run, bool), LimitHit> {
-        self.find_with(owner, id, session, idle, Finder::Request, count)
+    ) -> Run {
+        self.find_with(owner, id, session, idle, Finder::Request)
     }
 
-    fn find_with<E>(
+    fn find_with(
         &self,
         owner: Owner,
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
         finder: Finder,
-        count: impl FnOnce() -> Result<Option<OpenRun>, E>,
-    ) -> Result<(Run, bool), E> {
+    ) -> Run {
         self.shared.tidy();
         let now = Instant::now();
         let key = self.shared.key(owner, id);
@@ -144,47 +131,44 @@ impl RunRegistry {
             session,
             named: true,
             idle: Some(idle),
+            finder,
         };
-        let (run, counted, enrolled) = self.shared.with(&key, |entries| {
+        let (run, enrolled) = self.shared.with(&key, |entries| {
             if let Some(run) = entries.reusable(&key, now) {
-                // Found by its name, it is no longer the run of one call.
+                // Found by its id, the run no longer belongs to one call.
                 entries.share(&key, idle, now);
-                // Under the lock, where idle and unused ones are retired.
+                // The run is entered under the lock under which idle and unused runs retire.
                 match finder {
-                    Finder::Program => run.node().payload.set_used(),
+                    Finder::Program => run.run_state().set_used(),
                     Finder::Request => run.node().enter(),
                 }
-                return Ok((run, None, None));
+                return (run, None);
             }
-            // The one before is over, though whoever ends it may still be at it.
+            // The former run is over, though the ending thread may not have finished.
             if let Some(before) = entries.get(&key, now) {
                 before.node().uncount();
             }
-            let counted = count()?;
             let run = Run::open();
             if let Finder::Request = finder {
-                run.node().payload.set_unused();
+                run.run_state().set_unused();
                 run.node().enter();
             }
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             let enrolled = self.enrol(entries, &run, enrolment, now);
-            Ok((run, counted, Some(enrolled)))
-        })?;
-        let is_counted = counted.is_some();
-        if let Some(counted) = counted {
-            run.count_as(Box::new(counted));
-        }
+            (run, Some(enrolled))
+        });
         match enrolled {
-            Some(true) => run.notify(&RunNotice::Opened),
+            Some(true) => self.announce(&run),
             Some(false) => drop(run.end(TerminalReason::Shutdown)),
             None => {}
         }
-        Ok((run, is_counted))
+        run
     }
 
-    /// Enrols a run that has no name yet: under this one if that is free, else,
-    /// without one, under the id that is made up for it. Answers whether it was
-    /// enrolled. A run that its opener does not settle ends after `idle`.
+    /// Enrols a run that has no id in the registry yet. Answers whether it was enrolled.
+    ///
+    /// The run takes `id` if no other run has it. Without `id` the run takes its generated one. A
+    /// run that its opener does not settle ends after it was idle for `idle`.
     pub(crate) fn adopt(
         &self,
         run: &Run,
@@ -192,6 +176,7 @@ impl RunRegistry {
         id: Option<RunId>,
         session: Option<Arc<str>>,
         idle: Duration,
+        finder: Finder,
     ) -> bool {
         self.shared.tidy();
         let now = Instant::now();
@@ -203,6 +188,7 @@ impl RunRegistry {
                 session,
                 named: given,
                 idle: None,
+                finder,
             };
             let taken = entries.reusable(&key, now).is_some();
             let generation = entries.generation(&key) + 1;
@@ -210,13 +196,13 @@ impl RunRegistry {
                 return false;
             }
             if given {
-                run.node().make_shared();
-                // Not one that the program opened: it may go on with it.
-                if run.node().payload.is_owned() {
-                    run.node().payload.set_unused();
+                // Only a run that a layer opened is unused: the program may still use its own.
+                if run.node().payload.settlement.is(Settlement::Layer) {
+                    run.run_state().set_unused();
                 }
+                run.node().make_shared();
             }
-            enrolment.idle = (!run.node().payload.is_single()).then_some(idle);
+            enrolment.idle = (!run.node().payload.settlement.is_with_call()).then_some(idle);
             self.enrol(entries, run, enrolment, now)
         });
         if !adopted {
@@ -225,37 +211,15 @@ impl RunRegistry {
             }
             return false;
         }
-        run.notify(&RunNotice::Opened);
-        // It may have ended before it had a name to be remembered by.
+        self.announce(run);
+        // The run may have ended before the registry knew it: then no end was published.
         if run.terminal_reason().is_some() {
             self.shared.ended(run.node());
         }
         true
     }
 
-    /// A run that nobody finds by its id.
-    pub(crate) fn open_unknown(owner: Owner, id: Option<RunId>, session: Option<Arc<str>>) -> Run {
-        let run = Run::open_single();
-        let nobody: Weak<Shared> = Weak::new();
-        let _first = run.node().payload.identify(Identity {
-            id: id.unwrap_or_else(|| run.id()),
-            session,
-            registration: nobody,
-            owner: owner.0,
-            generation: 0,
-            told: AtomicU64::new(0),
-            listed: OnceLock::new(),
-        });
-        run
-    }
-
-    /// Whether it is shut down, and admits nothing any more.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.shared.is_closed()
-    }
-
-    /// Opens a run under a key that is free, or whose run is one of those that a
-    /// new one may replace.
+    /// Opens a run with the key, unless the key has a run that `replaces` does not accept.
     fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
         let now = Instant::now();
         let key = enrolment.key.clone();
@@ -269,7 +233,7 @@ impl RunRegistry {
             self.identify(&run, &enrolment, entries.generation(&key) + 1);
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
-        // The program is not capped, but what it opens in the place of another counts.
+        // No cap applies to the program, but its runs count for the owner.
         let counted = self.shared.owners.get();
         if let Some(Ok(open)) = counted.map(|all| all.open(owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));
@@ -278,8 +242,8 @@ impl RunRegistry {
         Some(run)
     }
 
-    /// The only place where a run becomes one of those that live here; they leave
-    /// in [`Registration::ended`]. Answers false if the registry is shut down.
+    /// Adds the run to the live runs; no other place does. [`Registration::ended`] removes the run.
+    /// Answers false if the registry is shut down.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment, now: Instant) -> bool {
         if self.shared.is_closed() {
             return false;
@@ -289,13 +253,14 @@ impl RunRegistry {
             session,
             named,
             idle,
+            ..
         } = with;
         let serial = self.shared.next_serial();
         let (hash, owner) = (key.hash(), key.owner);
         let session = session.map(|name| {
             let session = self.shared.session(name);
             let hash = session.hash();
-            // Under the lock of the shard, so that no end comes in between.
+            // The run joins its session under the shard's lock, so that no end comes in between.
             let slot = self.shared.sessions(&session.clone(), |sessions| {
                 sessions.insert(session, owner, serial, run.clone())
             });
@@ -307,7 +272,7 @@ impl RunRegistry {
             session,
         };
         if let Some(identity) = run.node().payload.identity() {
-            // Nobody else enrols it.
+            // The location is unset, because no other thread enrols this run.
             let _set_before = identity.listed.set(listed);
         }
         true
@@ -315,15 +280,24 @@ impl RunRegistry {
 
     fn identify(&self, run: &Run, with: &Enrolment, generation: u64) -> bool {
         let shared: Weak<Shared> = Arc::downgrade(&self.shared);
-        run.node().payload.identify(Identity {
+        run.run_state().identify(Identity {
             id: with.key.id.clone(),
             session: with.session.clone(),
             registration: shared,
             owner: with.key.owner,
             generation,
-            told: AtomicU64::new(0),
+            end_event: AtomicU64::new(0),
             listed: OnceLock::new(),
+            admission: Admission::new(with.finder == Finder::Program || !self.has_caps()),
         })
+    }
+
+    /// Sends `Opened` for the run to observers, unless the owner's caps have yet to admit the run.
+    fn announce(&self, run: &Run) {
+        let identity = run.node().payload.identity();
+        if identity.is_some_and(|known| known.admission.is_admitted()) {
+            run.notify(&RunNotice::Opened);
+        }
     }
 
     fn idle_of(&self, run: Option<&Run>) -> Duration {

@@ -4,16 +4,15 @@ use std::{
     sync::LazyLock,
 };
 
-/// Those of the digest, and that of what is shown of it.
+/// The keys of this process for owners: two for the digest, and one for its printed form.
 static KEYS: LazyLock<[RandomState; 3]> =
     LazyLock::new(|| std::array::from_fn(|_| RandomState::new()));
 
-/// Whose run it is: a digest of the caller's credential. The default is the
-/// program itself.
+/// The owner of a run: a digest of the caller's credential.
 ///
-/// The digest is keyed anew in each process and is never printed. What is shown of it,
-/// in records and logs, tells owners apart and nothing else: `program`, `anonymous`, or
-/// `owner-` and 16 digits that are made of it with another key.
+/// The default owner is the program itself. The digest has a new key in each process, and is never
+/// printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 digits that are
+/// derived from the digest with another key; these texts only distinguish owners.
 ///
 /// ```
 /// use tower_agent::Owner;
@@ -26,13 +25,13 @@ static KEYS: LazyLock<[RandomState; 3]> =
 pub struct Owner(pub(crate) u128);
 
 impl Owner {
-    /// Every caller that shows no credential.
+    /// Makes the one owner that stands for all callers without a credential.
     #[must_use]
     pub fn anonymous() -> Self {
         Self::of(b"")
     }
 
-    /// The owner that this credential, or other name, stands for.
+    /// Makes the owner of a credential, or of another text that identifies the caller.
     #[must_use]
     pub fn of(credential: &[u8]) -> Self {
         let [high, low] = [&KEYS[0], &KEYS[1]].map(|key| u128::from(key.hash_one(credential)));

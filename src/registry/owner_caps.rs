@@ -1,18 +1,23 @@
-//! What the runs of one owner come to, together.
+//! Counts the open runs and the turns of each owner, against its caps.
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::time::Instant;
 
 use super::{RunRegistry, owner::Owner};
-use crate::run::{LimitHit, LimitKind, Run, RunGuard, RunId, TerminalReason};
+use crate::{
+    lock::Lock,
+    run::{LimitHit, LimitKind, Run, RunGuard, RunId, TerminalReason},
+};
 
-/// How many runs an owner may have open, and how many turns in an hour, whatever
-/// ids they have: for [`RunLayer::owner_caps`](crate::RunLayer::owner_caps).
+/// Caps on an owner's open runs, and on its turns in an hour.
+///
+/// The caps hold over all ids of the owner, and [`OwnerCapLayer`](crate::OwnerCapLayer) enforces
+/// them.
 ///
 /// ```
 /// use tower_agent::registry::OwnerCaps;
@@ -25,44 +30,41 @@ pub struct OwnerCaps {
     turns_per_hour: Option<u32>,
 }
 
-/// What is known of owners who have something open, or had a turn lately.
+/// The counts of each owner with an open run or a recent turn.
 #[derive(Debug)]
 pub(crate) struct Owners {
     epoch: Instant,
-    known: Mutex<OwnerTable>,
+    known: Lock<OwnerTable>,
 }
 
 #[derive(Debug, Default)]
 struct OwnerTable {
     by_owner: HashMap<u128, Account>,
-    /// When it was last looked for owners to be forgotten.
+    /// The minute, since the epoch, in which old accounts were last removed.
     swept: u64,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     open: u32,
-    /// Minutes since the epoch and the turns in each, oldest first; those without
-    /// any are not there.
+    /// The turns in each minute with turns; the minutes count from the epoch, oldest first.
     minutes: VecDeque<(u64, u32)>,
     refusals: OwnerCapLog,
-    /// Requests beyond a cap that are read all the same.
-    held: u32,
 }
 
-/// A run that counts as its owner's until this is dropped.
+/// A guard that counts a run as open for its owner until it is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenRun {
     owners: Arc<Owners>,
     owner: u128,
 }
 
-/// How many minutes may be told apart; one more than an hour, of which the first and
-/// the last are not whole, so that no hour has more turns than it may.
+/// The number of minutes in which turns count against the hourly cap. One more than an hour,
+/// because the first and the last minute are not whole: so no hour exceeds the cap.
 const MINUTES: u64 = 61;
 
 impl OwnerCaps {
-    /// No cap.
+    /// Makes caps with neither cap set.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -71,7 +73,7 @@ impl OwnerCaps {
         }
     }
 
-    /// At most so many runs that are not over, a request without an id being one.
+    /// Sets the maximum of live runs of one owner. A request without an id counts as one run.
     ///
     /// # Panics
     ///
@@ -83,8 +85,8 @@ impl OwnerCaps {
         self
     }
 
-    /// At most so many turns in any hour, counted by the minute: a turn is given back
-    /// 60 to 61 minutes after it.
+    /// Sets the maximum of turns of one owner in any hour, counted by the minute. A turn counts for
+    /// 60 to 61 minutes.
     ///
     /// # Panics
     ///
@@ -98,15 +100,14 @@ impl OwnerCaps {
 }
 
 impl RunRegistry {
-    /// From now on what the runs of each owner come to is counted.
+    /// Makes the registry count the runs and turns of each owner, and answers the counts.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
         self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
     }
 
-    /// Whether a request with this id is not one of a new run.
-    pub(crate) fn is_taken(&self, owner: Owner, id: &RunId) -> bool {
-        let run = self.get(owner, id);
-        run.is_some_and(|run| run.terminal_reason() != Some(TerminalReason::Completed))
+    /// Whether a layer has set caps on owners in this registry.
+    pub(crate) fn has_caps(&self) -> bool {
+        self.shared.owners.get().is_some()
     }
 }
 
@@ -114,15 +115,15 @@ impl Owners {
     pub(super) fn new() -> Self {
         Self {
             epoch: Instant::now(),
-            known: Mutex::default(),
+            known: Lock::default(),
         }
     }
 
-    /// A new run of this owner, which is a turn as well or not.
+    /// Counts a new run of this owner; with `turn`, the run also counts as a turn.
     ///
     /// # Errors
     ///
-    /// The cap that forbids it; nothing is counted then.
+    /// The cap that refuses the run; a refused run is not counted.
     pub(crate) fn open(
         self: &Arc<Self>,
         owner: Owner,
@@ -145,49 +146,30 @@ impl Owners {
         })
     }
 
-    /// A turn of a run that is open.
+    /// Counts a turn of this owner, in a run that is open already.
     ///
     /// # Errors
     ///
-    /// The cap that forbids it; nothing is counted then.
+    /// The cap that refuses the turn; a refused turn is not counted.
     pub(crate) fn turn(&self, owner: Owner, caps: OwnerCaps) -> Result<(), LimitHit> {
         self.with(owner.0, |account, minute| account.take(minute, caps))
     }
 
-    /// A request of this owner was refused. Answers how many were since that was told
-    /// last, if it is to be told now.
+    /// Counts a refused request of this owner. Answers the number of refusals since the last
+    /// report, if a report is due now.
     pub(super) fn refused(&self, owner: Owner, cap: LimitKind) -> Option<u64> {
         let now = self.epoch.elapsed();
         self.with(owner.0, |account, _| account.refusals.count(cap, now))
     }
 
-    /// Whether one more request of this owner may be read though it is over a cap.
-    pub(super) fn take_place(&self, owner: Owner, most: u32) -> bool {
-        self.with(owner.0, |account, _| {
-            let is_free = account.held < most;
-            account.held += u32::from(is_free);
-            is_free
-        })
-    }
-
-    pub(super) fn leave_place(&self, owner: Owner) {
-        self.with(owner.0, |account, _| {
-            account.held = account.held.saturating_sub(1);
-        });
-    }
-
-    fn lock(&self) -> MutexGuard<'_, OwnerTable> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, u64) -> R) -> R {
         let minute = self.epoch.elapsed().as_secs() / 60;
-        let mut known = self.lock();
+        let mut known = self.known.lock();
         if known.swept != minute {
             known.swept = minute;
             known.by_owner.retain(|_, account| {
                 account.forget(minute);
-                account.open > 0 || account.held > 0 || !account.is_forgotten(minute)
+                account.open > 0 || !account.is_forgotten(minute)
             });
         }
         let account = known.by_owner.entry(owner).or_default();
@@ -197,7 +179,7 @@ impl Owners {
 
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
-        self.lock().by_owner.len()
+        self.known.lock().by_owner.len()
     }
 }
 
@@ -219,11 +201,11 @@ impl Account {
         }
     }
 
-    /// Whether nothing of the last hour is known any more.
+    /// Whether the account has no turn and no report of the last hour.
     fn is_forgotten(&self, minute: u64) -> bool {
         let refused = self
             .refusals
-            .told_since((minute + 1).saturating_sub(MINUTES));
+            .reported_since((minute + 1).saturating_sub(MINUTES));
         self.minutes.is_empty() && !refused
     }
 
@@ -250,30 +232,30 @@ const fn reached(measure: LimitKind) -> LimitHit {
     }
 }
 
-/// There is one line of each cap in so long.
-const RHYTHM: Duration = Duration::from_secs(60);
+/// The minimum time between two reports about one cap of one owner.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// What one owner was refused, by cap.
+/// The counts of refused requests of one owner, by cap.
 #[derive(Debug, Default)]
 pub(crate) struct OwnerCapLog {
-    open_runs: Untold,
-    turns_per_hour: Untold,
+    open_runs: RefusalCount,
+    turns_per_hour: RefusalCount,
 }
 
 #[derive(Debug, Default)]
-struct Untold {
-    /// When it was told last.
-    told: Option<Duration>,
-    /// How often it happened since.
+struct RefusalCount {
+    /// When refusals by this cap were last reported; `None` if never.
+    reported: Option<Duration>,
+    /// The number of refusals by this cap since that report.
     refused: u64,
 }
 
-/// An owner is at its cap, for whoever reads it later.
+/// A report for the trajectory: requests that an owner's cap refused.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct OwnerRefused {
     cap: &'static str,
     limit: u32,
-    /// How many requests, since this was told last.
+    /// The number of requests that the cap refused since the last report.
     refused: u64,
     owner: Owner,
     run: Option<RunId>,
@@ -281,34 +263,35 @@ pub(crate) struct OwnerRefused {
 }
 
 impl OwnerCapLog {
-    /// Something was refused once more. Answers how often it was since that was told
-    /// last, if it is to be told now.
+    /// Counts a refusal by `cap`. Answers the number of refusals since the cap's last report, if a
+    /// report is due now.
     pub(crate) fn count(&mut self, cap: LimitKind, now: Duration) -> Option<u64> {
-        let untold = match cap {
+        let count = match cap {
             LimitKind::OpenRuns(_) => &mut self.open_runs,
             LimitKind::TurnsPerHour(_) => &mut self.turns_per_hour,
             _ => return None,
         };
-        untold.refused = untold.refused.saturating_add(1);
-        if untold.told.is_some_and(|told| now < told + RHYTHM) {
+        count.refused = count.refused.saturating_add(1);
+        if count.reported.is_some_and(|at| now < at + REPORT_INTERVAL) {
             return None;
         }
-        untold.told = Some(now);
-        Some(std::mem::take(&mut untold.refused))
+        count.reported = Some(now);
+        Some(std::mem::take(&mut count.refused))
     }
 
-    /// Whether something was told in this minute since the epoch, or after it.
-    pub(crate) fn told_since(&self, minute: u64) -> bool {
-        let told = [self.open_runs.told, self.turns_per_hour.told];
-        let mut minutes = told.into_iter().flatten().map(|told| told.as_secs() / 60);
-        minutes.any(|told| told >= minute)
+    /// Whether a report about any cap was made in this minute since the epoch, or later.
+    pub(crate) fn reported_since(&self, minute: u64) -> bool {
+        let reports = [self.open_runs.reported, self.turns_per_hour.reported];
+        let mut minutes = reports.into_iter().flatten().map(|at| at.as_secs() / 60);
+        minutes.any(|at| at >= minute)
     }
 }
 
 impl RunRegistry {
-    /// An owner's cap refused a request, of a run that there is or of none: that is
-    /// told once in a while. Not for who holds a lock: it calls what is the program's.
-    pub(crate) fn tell_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
+    /// Reports a request that an owner's cap refused, at most once a minute.
+    /// `run` is the run that the request found, if any. The caller must hold no lock: the method
+    /// calls the program's subscriber and writer.
+    pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
         let (name, limit) = match cap.measure {
             LimitKind::OpenRuns(limit) => ("max_open_runs", limit),
             LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
@@ -317,7 +300,7 @@ impl RunRegistry {
         let Some(refused) = self.count_owners().refused(owner, cap.measure) else {
             return;
         };
-        let told = OwnerRefused {
+        let record = OwnerRefused {
             cap: name,
             limit,
             refused,
@@ -332,11 +315,11 @@ impl RunRegistry {
             limit,
             refused,
             %owner,
-            run = told.run.as_ref().map(tracing::field::display),
+            run = record.run.as_ref().map(tracing::field::display),
             "an owner is at its cap"
         );
         if let Some(trajectory) = self.shared.trajectory.get() {
-            trajectory.refuse_owner(&told);
+            trajectory.refuse_owner(&record);
         }
     }
 }

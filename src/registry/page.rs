@@ -5,33 +5,33 @@ use tokio::time::Instant;
 use super::RunRegistry;
 use crate::run::{Run, RunSnapshot};
 
-/// A part of what a registry knows: see [`RunRegistry::page`].
+/// A part of a registry's runs: see [`RunRegistry::page`].
 #[non_exhaustive]
 #[derive(Clone, Debug)]
 pub struct RunPage {
-    /// The newest run first.
+    /// The snapshots of the page's runs, newest first.
     pub runs: Vec<RunSnapshot>,
-    /// Where the next page begins; `None` if this is the last.
+    /// The cursor of the next page; `None` if this page is the last.
     pub next: Option<RunCursor>,
 }
 
-/// Where a [`RunPage`] begins: behind the run that this stands for, whether or not the
-/// registry still knows that run. Text of up to 20 digits, for a query of one's own; of
-/// another registry it means nothing.
+/// A cursor in a registry's runs: a [`RunPage`] begins behind the run that it stands for.
+///
+/// The registry need not remember that run. The cursor prints as a text of up to 20 digits, to
+/// pass in a query. In another registry it means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunCursor(u64);
 
-/// A text that is no [`RunCursor`].
+/// The error for a text that cannot be parsed as a [`RunCursor`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRunCursor;
 
 impl RunRegistry {
-    /// How many runs live: those that have a snapshot without a reason. Costs the same
-    /// however many there are.
+    /// The number of live runs in the registry: those with a snapshot without a reason.
     ///
-    /// A run whose deadline has passed, and which nothing else looked at since, counts
-    /// for up to [`SAFETY`](Self::SAFETY) more.
+    /// The cost does not depend on the number. A run past its deadline that no task has checked
+    /// since counts for up to [`SAFETY`](Self::SAFETY) more.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};
@@ -50,12 +50,13 @@ impl RunRegistry {
         self.shared.count_live()
     }
 
-    /// At most `limit`, and at least one, of the runs that live or are remembered, the
-    /// newest first, from behind `after` on. Only these are made snapshots of.
+    /// A page of the registry's live and remembered runs, newest first.
     ///
-    /// Pages that follow one another show each run at most once, and none that was
-    /// opened after the first of them was asked for; a run that is forgotten meanwhile
-    /// is left out.
+    /// The page begins behind `after`. It holds at most `limit` runs, and at least one if there is
+    /// any. Only these runs cost a snapshot.
+    ///
+    /// Consecutive pages show each run at most once. They show no run that was opened after the
+    /// request for the first page, and leave out runs that are forgotten meanwhile.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry};
@@ -77,7 +78,7 @@ impl RunRegistry {
         self.shared.tidy();
         let limit = limit.max(1);
         let before = after.map_or(u64::MAX, |RunCursor(serial)| serial);
-        // One more than is shown: it says whether there is a next page.
+        // One run more than the page holds shows whether there is a next page.
         let mut runs = self.shared.newest(before, limit.saturating_add(1));
         let is_last = runs.len() <= limit;
         runs.truncate(limit);
@@ -104,9 +105,9 @@ impl FromStr for RunCursor {
 
     /// # Errors
     ///
-    /// If the text is no number that a cursor prints as.
+    /// If the text is not a number in the form that a cursor prints.
     fn from_str(text: &str) -> Result<Self, InvalidRunCursor> {
-        // `u64::from_str` also takes a sign.
+        // `u64::from_str` would also take a leading `+`, which no cursor prints.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
         let serial = text.parse().ok().filter(|_| is_number);
         serial.map(Self).ok_or(InvalidRunCursor)

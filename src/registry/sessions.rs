@@ -5,19 +5,19 @@ use slab::Slab;
 use super::key::{Map, Session};
 use crate::run::Run;
 
-/// The live runs of each session, by owner: to end one session costs nothing for those
-/// of others.
+/// The live runs of each session, by owner. The end of one owner's session costs nothing for
+/// other owners.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Map<Session, BTreeMap<u128, Slab<(u64, Run)>>>);
 
 impl Sessions {
-    /// Answers where it is, to be removed from there.
+    /// Inserts a run into its session, and answers the run's slot for a later `remove`.
     pub(super) fn insert(&mut self, session: Session, owner: u128, serial: u64, run: Run) -> usize {
         let runs = self.0.entry(session).or_default();
         runs.entry(owner).or_default().insert((serial, run))
     }
 
-    /// Answers the run, to be dropped without the lock.
+    /// Removes a run from its session. The caller drops the answered run without the lock.
     pub(super) fn remove(&mut self, session: &Session, owner: u128, slot: usize) -> Option<Run> {
         let owners = self.0.get_mut(session)?;
         let runs = owners.get_mut(&owner)?;
@@ -31,7 +31,7 @@ impl Sessions {
         run
     }
 
-    /// The owner's runs of the session, oldest first.
+    /// The live runs of one owner in the session, oldest first.
     pub(super) fn of(&self, session: &Session, owner: u128) -> Vec<Run> {
         let runs = self.0.get(session).and_then(|owners| owners.get(&owner));
         oldest_first(runs.into_iter())
@@ -42,7 +42,7 @@ impl Sessions {
         self.0.len()
     }
 
-    /// Those of all owners, oldest first.
+    /// The live runs of all owners in the session, oldest first.
     pub(super) fn find(&self, session: &Session) -> Vec<Run> {
         let owners = self.0.get(session).into_iter();
         oldest_first(owners.flat_map(BTreeMap::values))
@@ -51,7 +51,7 @@ impl Sessions {
 
 fn oldest_first<'a>(runs: impl Iterator<Item = &'a Slab<(u64, Run)>>) -> Vec<Run> {
     let mut runs: Vec<_> = runs.flat_map(Slab::iter).map(|(_, run)| run).collect();
-    // Mostly they are in order already.
+    // The runs mostly stand in order already, so the sort is cheap.
     runs.sort_by_key(|(serial, _)| *serial);
     runs.into_iter().map(|(_, run)| run.clone()).collect()
 }

@@ -2,7 +2,7 @@ use std::{
     cmp::Reverse,
     collections::hash_map::RandomState,
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
     },
     time::Duration,
@@ -12,6 +12,7 @@ use tokio::{sync::broadcast, time::Instant};
 
 use super::{
     RunRegistry,
+    admission::Finder,
     entries::{Entries, Retirement},
     eviction::{EvictionEntry, EvictionQueue},
     key::{EntryKey, Hashed, RunName, Session, part},
@@ -19,41 +20,45 @@ use super::{
     owner_caps::Owners,
     sessions::Sessions,
 };
-use crate::run::{
-    End, EntryLocation, Identity, Membership, Nanos, Node, NodeState, Registration, Run, RunEvent,
-    RunId, RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
+use crate::{
+    lock::Lock,
+    run::{
+        End, EntryLocation, Identity, Membership, Nanos, Node, NodeState, Registration, Run,
+        RunEvent, RunId, RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
+    },
 };
 
 const SHARDS: usize = 16;
 
-/// What all clones of a registry share.
+/// The state that all clones of a registry share.
 ///
-/// Locks are taken in this order: memories, one shard, one part of the sessions.
-/// None is held while a run is ended, woken or dropped.
+/// Lock order: evictions, one shard, one part of the sessions. No lock is held while a run is
+/// ended, woken or dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    shards: [Mutex<Entries>; SHARDS],
-    sessions: [Mutex<Sessions>; SHARDS],
-    memories: Mutex<EvictionQueue>,
-    /// How many ended runs are remembered.
+    shards: [Lock<Entries>; SHARDS],
+    sessions: [Lock<Sessions>; SHARDS],
+    evictions: Lock<EvictionQueue>,
+    /// The number of ended runs that the registry remembers.
     remembered: AtomicIsize,
-    /// The number of the last entry.
+    /// The serial number of the newest entry; each entry has a higher one than the entry before.
     serial: AtomicU64,
-    /// When some shard is to be tidied, since the registry was made.
+    /// The earliest time at which a shard is due for `tidy`, counted since the registry was made.
     next: AtomicU64,
     epoch: Instant,
     hasher: RandomState,
-    /// Nothing is opened any more. Set before the shards are walked through, and
-    /// read under the lock of one: what was opened before is found there.
+    /// Whether the registry is shut down. Set before the walk over the shards, and read under a
+    /// shard's lock, so that the walk finds every run opened before.
     closed: AtomicBool,
-    /// The number of the last event: locked while one is sent, so that they come
-    /// in the order of their numbers.
-    sequence: Mutex<u64>,
+    /// The number of the last event of the registry. Its lock is held while an event is sent, so
+    /// that events come in the order of their numbers.
+    sequence: Lock<u64>,
     pub(crate) events: broadcast::Sender<RunEvent>,
     pub(crate) trajectory: OnceLock<Trajectory>,
-    /// None unless somebody caps them.
+    /// The counts of runs and turns by owner; set once a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
-    /// What limits in shadow mode would have ended, and what of it completed.
+    /// How often a limit in shadow mode would have ended a node. `completed` counts the nodes
+    /// among them that completed.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
 }
@@ -63,14 +68,14 @@ impl Shared {
         Self {
             shards: Default::default(),
             sessions: Default::default(),
-            memories: Mutex::default(),
+            evictions: Lock::default(),
             remembered: AtomicIsize::new(0),
             serial: AtomicU64::new(0),
             next: AtomicU64::new(Nanos::MAX),
             epoch: Instant::now(),
             hasher: RandomState::new(),
             closed: AtomicBool::new(false),
-            sequence: Mutex::default(),
+            sequence: Lock::default(),
             events: broadcast::Sender::new(RunRegistry::EVENTS),
             trajectory: OnceLock::new(),
             owners: OnceLock::new(),
@@ -87,12 +92,12 @@ impl Shared {
         Hashed::new(name, &self.hasher)
     }
 
-    /// What is known under the key.
+    /// Calls `f` with the shard in which the key's run is stored.
     pub(crate) fn with<R>(&self, key: &EntryKey, f: impl FnOnce(&mut Entries) -> R) -> R {
         self.with_shard(key.part(SHARDS), f)
     }
 
-    /// A list from all shards, which are not locked at the same time.
+    /// Collects the runs that a function answers for each shard, with one lock at a time.
     pub(crate) fn collect<R: IntoIterator<Item = Run>>(
         &self,
         f: impl Fn(&mut Entries) -> R,
@@ -104,7 +109,7 @@ impl Shared {
         runs
     }
 
-    /// How many live.
+    /// The number of live runs in the registry.
     pub(crate) fn count_live(&self) -> usize {
         let shards = 0..SHARDS;
         shards
@@ -112,8 +117,8 @@ impl Shared {
             .sum()
     }
 
-    /// The newest `most` runs that were opened before the run of that serial number,
-    /// with their own, newest first.
+    /// The newest `most` runs with a serial number below `before`, each with its number, newest
+    /// first.
     pub(crate) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Run)> {
         let mut runs = Vec::new();
         for shard in 0..SHARDS {
@@ -126,7 +131,7 @@ impl Shared {
 
     pub(crate) fn sessions<R>(&self, session: &Session, f: impl FnOnce(&mut Sessions) -> R) -> R {
         let part = &self.sessions[session.part(SHARDS)];
-        f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
+        f(&mut part.lock())
     }
 
     pub(crate) fn next_serial(&self) -> u64 {
@@ -141,8 +146,7 @@ impl Shared {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Completes what has been idle for too long, ends what is past its deadline
-    /// and forgets what is due.
+    /// Completes idle runs, ends runs past a deadline, and forgets expired ended runs.
     pub(crate) fn tidy(&self) {
         let now = Instant::now();
         let since = nanos(now.saturating_duration_since(self.epoch));
@@ -166,7 +170,7 @@ impl Shared {
         }
     }
 
-    /// How long the run may be idle, if that ever ends it.
+    /// The idle limit of the run; `None` if idleness does not end the run.
     pub(crate) fn idle_limit(&self, identity: &Identity) -> Option<Duration> {
         let listed = self.listed(identity)?;
         self.with_shard(part(listed.hash, SHARDS), |entries| {
@@ -176,32 +180,52 @@ impl Shared {
 
     fn listed<'a>(&self, identity: &'a Identity) -> Option<&'a EntryLocation> {
         identity.listed.get().or_else(|| {
-            // Somebody may be about to enrol it: either that is done by now, or who
-            // does it sees what has become of the run.
+            // Another thread may be enrolling the run under the shard's lock. After this lock
+            // either the location is set, or that thread sees the run's end.
             let key = self.key(Owner(identity.owner), identity.id.clone());
             self.with(&key, |_| identity.listed.get())
         })
     }
 
+    /// Calls `f` with the shard in which this entry is stored.
+    pub(super) fn with_entry<R>(
+        &self,
+        listed: &EntryLocation,
+        f: impl FnOnce(&mut Entries) -> R,
+    ) -> R {
+        self.with_shard(part(listed.hash, SHARDS), f)
+    }
+
+    /// Removes the run from the live runs of its session.
+    pub(super) fn leave_session(&self, identity: &Identity, listed: &EntryLocation) {
+        if let (Some(Membership { hash, slot }), Some(name)) = (listed.session, &identity.session) {
+            let session = Hashed::known(hash, Arc::clone(name));
+            let run = self.sessions(&session, |sessions| {
+                sessions.remove(&session, identity.owner, slot)
+            });
+            drop(run);
+        }
+    }
+
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
-        // What is dropped may come back to the registry.
+        // A dropped run may call the registry, so it is dropped without the lock.
         let (result, _left) = self.with_shard_and_left(shard, f);
         result
     }
 
-    /// The same, with what has left, for who holds another lock yet.
+    /// Like [`with_shard`](Self::with_shard), for a caller that holds another lock: it must
+    /// drop the removed runs later.
     fn with_shard_and_left<R>(
         &self,
         shard: usize,
         f: impl FnOnce(&mut Entries) -> R,
     ) -> (R, Vec<Run>) {
-        let entries = self.shards[shard].lock();
-        let mut entries = entries.unwrap_or_else(PoisonError::into_inner);
+        let mut entries = self.shards[shard].lock();
         let result = f(&mut entries);
         if let Some(at) = entries.next() {
             let at = nanos(at.saturating_duration_since(self.epoch));
-            // Mostly another is earlier: a load is cheaper than an exchange. Whoever has
-            // just reset it comes to this shard yet, or was here before.
+            // Mostly another entry is earlier: a load is cheaper than an exchange. A thread
+            // that has just reset `next` will still visit this shard, or has visited it.
             if at < self.next.load(Ordering::Acquire) {
                 self.next.fetch_min(at, Ordering::AcqRel);
             }
@@ -211,34 +235,32 @@ impl Shared {
         (result, left)
     }
 
-    /// Remembers an ended run, and forgets others if they are too many.
-    fn remember(&self, memory: EvictionEntry, end: Option<&End>, named: bool) {
-        // Declared before the lock, so that they are dropped after it.
+    /// Adds an ended run to the remembered ones, and forgets others beyond the maximum.
+    fn remember(&self, entry: EvictionEntry, end: Option<&End>, named: bool) {
+        // Declared before the lock, so that the runs are dropped after it.
         let mut forgotten = Vec::new();
-        let mut memories = self.memories.lock().unwrap_or_else(PoisonError::into_inner);
-        memories.push(memory, end, named);
+        let mut evictions = self.evictions.lock();
+        evictions.push(entry, end, named);
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
-            let Some(oldest) = memories.pop() else { break };
+            let Some(oldest) = evictions.pop() else { break };
             let forget = |entries: &mut Entries| entries.forget(oldest.place);
             let (run, left) = self.with_shard_and_left(oldest.shard, forget);
             forgotten.extend(run.into_iter().chain(left));
         }
-        if memories.len() > 2 * RunRegistry::ENDED {
-            memories.retain(|memory| {
-                let knows = |entries: &mut Entries| entries.knows(memory.place);
-                let (known, left) = self.with_shard_and_left(memory.shard, knows);
+        if evictions.len() > 2 * RunRegistry::ENDED {
+            evictions.retain(|entry| {
+                let knows = |entries: &mut Entries| entries.knows(entry.place);
+                let (known, left) = self.with_shard_and_left(entry.shard, knows);
                 forgotten.extend(left);
                 known
             });
         }
     }
 
-    /// How much is known, and counted.
+    /// The number of items that the registry holds, in all its maps, queues and counts.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
-        let lock =
-            |sessions: &Mutex<Sessions>| sessions.lock().map_or(0, |sessions| sessions.len());
-        let sessions: usize = self.sessions.iter().map(lock).sum();
+        let sessions: usize = self.sessions.iter().map(|part| part.lock().len()).sum();
         let entries = (0..SHARDS).map(|shard| self.with_shard(shard, |entries| entries.size()));
         let remembered = self.remembered.load(Ordering::Acquire);
         sessions + entries.sum::<usize>() + remembered.unsigned_abs()
@@ -247,14 +269,19 @@ impl Shared {
     fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
         *sequence += 1;
         if self.events.receiver_count() > 0 {
-            // Only that nobody listens any more can go wrong.
+            // `send` fails only if no receiver is left.
             let _ = self.events.send(event(*sequence));
         }
         *sequence
     }
 
-    fn sequence(&self) -> MutexGuard<'_, u64> {
-        self.sequence.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Sends `Opened` for a run that was not announced yet, before other events of the run.
+    fn announce(&self, sequence: &mut u64, node: &Node<NodeState>, identity: &Identity) {
+        if identity.admission.announce() {
+            self.send(sequence, |number| {
+                RunEvent::notice(node, &RunNotice::Opened, number)
+            });
+        }
     }
 }
 
@@ -265,22 +292,18 @@ impl Registration for Shared {
         let (shard, place) = (part(listed.hash, SHARDS), listed.place);
         let now = Instant::now();
         let named = self.with_shard(shard, |entries| entries.ended(place, now))?;
-        if let (Some(Membership { hash, slot }), Some(name)) = (listed.session, &identity.session) {
-            let session = Hashed::known(hash, Arc::clone(name));
-            let run = self.sessions(&session, |sessions| {
-                sessions.remove(&session, identity.owner, slot)
-            });
-            drop(run);
-        }
+        self.leave_session(identity, listed);
         self.remember(EvictionEntry { shard, place }, node.nearest_end(), named);
-        let mut sequence = self.sequence();
+        let mut sequence = self.sequence.lock();
+        self.announce(&mut sequence, node, identity);
         let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
-        identity.told.store(number, Ordering::Release);
+        identity.end_event.store(number, Ordering::Release);
         Some(number)
     }
 
     fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64> {
-        let mut sequence = self.sequence();
+        let identity = node.payload.identity()?;
+        let mut sequence = self.sequence.lock();
         if !last && node.nearest_end().is_some() {
             return None;
         }
@@ -291,6 +314,7 @@ impl Registration for Shared {
             RunNotice::FalsePositive { .. } => self.completed.fetch_add(1, Ordering::Relaxed),
             _ => 0,
         };
+        self.announce(&mut sequence, node, identity);
         Some(self.send(&mut sequence, |number| {
             RunEvent::notice(node, notice, number)
         }))
@@ -309,7 +333,7 @@ impl Registration for Shared {
         if let Retirement::At(at) = retirement {
             return Some(at);
         }
-        // Nobody works on it, so drivers above need no call.
+        // The run has no work left, so the drivers above are not woken.
         let now = now.saturating_duration_since(node.payload.epoch);
         drop(node.settle(TerminalReason::Completed, now));
         None
@@ -328,13 +352,14 @@ impl Registration for Shared {
         }
     }
 
-    fn enrol_beside(self: Arc<Self>, node: &Node<NodeState>, child: &Run) {
+    fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run) {
         let Some(identity) = node.payload.identity() else {
             return;
         };
         let owner = Owner(identity.owner);
         let idle = self.idle_limit(identity).unwrap_or(RunRegistry::IDLE);
         let registry = RunRegistry { shared: self };
-        registry.adopt(child, owner, None, identity.session.clone(), idle);
+        let session = identity.session.clone();
+        registry.adopt(child, owner, None, session, idle, Finder::Program);
     }
 }

@@ -1,4 +1,4 @@
-//! Where entries are: by place, and by the hash of their key.
+//! A slab of run entries, found by index or by the hash of their key.
 
 use std::{
     ops::{Index, IndexMut},
@@ -11,12 +11,12 @@ use tokio::time::Instant;
 use super::key::{EntryKey, Map};
 use crate::run::{Identity, Place, Run};
 
-/// Entries, each at a place of its own as long as it is there.
+/// A slab of run entries with an index by the hash of their keys.
 #[derive(Debug, Default)]
 pub(super) struct SlabMap {
     all: Slab<RunEntry>,
-    /// Where the newest of each key's hash is in there; the entry says where others of
-    /// that hash are. A table of keys would be four times as large.
+    /// The index of the newest entry of each hash; `RunEntry::same` leads to the others. A map
+    /// by key would be four times as large.
     by_hash: Map<u64, usize>,
 }
 
@@ -24,22 +24,22 @@ pub(super) struct SlabMap {
 pub(super) struct RunEntry {
     pub(super) run: Run,
     pub(super) serial: u64,
-    /// That of its key.
+    /// The hash of the run's key, its owner and id.
     pub(super) hash: u64,
-    /// Another entry whose key has this hash.
+    /// The index of the next entry with the same hash, if any.
     pub(super) same: Option<usize>,
-    /// Somebody chose its id, and may come back with it.
+    /// Whether the program or a request chose the run's id, and may use the id again.
     pub(super) named: bool,
-    /// The idle limit of a run that was given its id; others end by themselves.
+    /// The idle limit of a run with a given id; other runs end by themselves.
     pub(super) idle: Option<Duration>,
-    /// When it is forgotten; none while it lives.
+    /// When the registry forgets the ended run; `None` while the run lives.
     pub(super) expires: Option<Instant>,
-    /// It was idle for too long, and somebody is about to complete it.
+    /// Whether the run was idle for too long or is unused; a thread is about to complete it.
     pub(super) retired: bool,
 }
 
 impl SlabMap {
-    /// Answers where it is from now on. Its key must not be there.
+    /// Inserts an entry with a key that has no entry, and answers the entry's location.
     pub(super) fn insert(&mut self, mut entry: RunEntry) -> Place {
         let index = self.all.vacant_key();
         let serial = entry.serial;
@@ -48,7 +48,7 @@ impl SlabMap {
         Place { serial, index }
     }
 
-    /// Removes the entry that is there.
+    /// Removes and answers the entry at this index.
     pub(super) fn remove(&mut self, index: usize) -> RunEntry {
         let entry = self.all.remove(index);
         let newest = self.by_hash.remove(&entry.hash);

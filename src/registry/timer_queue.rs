@@ -7,8 +7,8 @@ use tokio::time::Instant;
 
 use crate::run::Place;
 
-/// When entries are to be looked at. Mostly each later than the one before it: those
-/// stand in a queue, which costs less than a heap.
+/// The times at which entries are looked at, earliest first. Mostly each pushed time is later than
+/// the one before: such times stand in a queue, which costs less than a heap.
 #[derive(Debug, Default)]
 pub(super) struct TimerQueue {
     in_order: VecDeque<(Instant, Place)>,
@@ -24,14 +24,14 @@ impl TimerQueue {
         }
     }
 
-    /// When the first is due.
+    /// The earliest time in the queue; `None` if the queue is empty.
     pub(super) fn next(&self) -> Option<Instant> {
         let first = self.in_order.front().map(|(at, _)| *at);
         let other = self.others.peek().map(|Reverse((at, _))| *at);
         first.into_iter().chain(other).min()
     }
 
-    /// The first, if it is due.
+    /// Removes and answers the entry with the earliest time, if that time has come.
     pub(super) fn pop(&mut self, now: Instant) -> Option<Place> {
         if self.in_order.front().is_some_and(|(at, _)| *at <= now) {
             return self.in_order.pop_front().map(|(_, place)| place);

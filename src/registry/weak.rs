@@ -3,7 +3,7 @@ use std::sync::{Arc, Weak};
 use super::{RunRegistry, entries::Entries, shared::Shared};
 use crate::run::Run;
 
-/// A registry that somebody else keeps.
+/// A handle on a registry that does not keep the registry alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakRegistry(Weak<Shared>);
 
@@ -12,7 +12,7 @@ impl RunRegistry {
         WeakRegistry(Arc::downgrade(&self.shared))
     }
 
-    /// All that live or are remembered, in no order.
+    /// All live and remembered runs of the registry, in no order.
     pub(crate) fn runs(&self) -> Vec<Run> {
         let all = |entries: &mut Entries| entries.all().collect::<Vec<_>>();
         self.shared.collect(all)

@@ -1,12 +1,11 @@
 use std::{error::Error, fmt, sync::Arc};
 
-/// The longest id, in bytes.
+/// The maximum length of a run's id, in bytes.
 const MAX_LEN: usize = 128;
 
 /// The name of a run: 1 to 128 characters of `[A-Za-z0-9._:-]`.
 ///
-/// A run that was given no id has one made up, so that logs and operators can
-/// name it.
+/// A run without an id gets a generated one, so that logs and operators can name it.
 ///
 /// ```
 /// use tower_agent::RunId;
@@ -33,8 +32,8 @@ impl RunId {
     }
 }
 
-/// The number in an id that reads like one that was made up: the two are the
-/// same id, whoever wrote it down.
+/// The number in a text that reads like a generated id; `None` for any other text. The text and the
+/// generated id are the same id, wherever the text comes from.
 fn made_number(text: &str) -> Option<u64> {
     let hex = text.strip_prefix(MADE)?;
     let canonical = hex.len() == 16 && hex.bytes().all(|b| b"0123456789abcdef".contains(&b));
@@ -78,11 +77,11 @@ impl serde::Serialize for RunId {
     }
 }
 
-/// A text that cannot be a [`RunId`] or a session id.
+/// The error for a text that cannot be a [`RunId`] or a session id.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InvalidRunId {
-    /// Its length in bytes; the text itself is not repeated.
+    /// The length of the text in bytes; the error does not repeat the text.
     pub len: usize,
 }
 

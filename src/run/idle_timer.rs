@@ -6,45 +6,43 @@ use super::{
     tree::{IdleWindow, Nanos, Node, Paused, TaskId, nanos},
 };
 
-/// Measures how long one wrapper has waited in vain: the local half of a
-/// [`IdleWindow`], which the wrapper's node holds.
+/// Measures how long one wrapper has waited without progress.
 ///
-/// Silence is counted from a `Pending` to whatever ends it. What passes between
-/// a frame and the next `Pending` is the reader's time, and what passes during
-/// a pause is somebody else's; both are taken out.
-///
-/// Times are kept in nanoseconds: this moves with every answer.
+/// The timer is the local half of an [`IdleWindow`], which the wrapper's node holds. Silence lasts
+/// from a `Pending` to the event that ends it. The time between a frame and the next `Pending`
+/// belongs to the reader, and a pause belongs to the program; the timer subtracts both. The timer
+/// stores nanoseconds, because each poll of an answer changes them.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// Silence counted before the current wait.
-    kept: u64,
-    /// The pauses that are taken out already.
-    taken: Nanos,
+    /// The silence, in nanoseconds, counted before the current wait.
+    silence: u64,
+    /// The total of pauses, in nanoseconds, that the timer has subtracted already.
+    pauses: Nanos,
     state: IdleState,
     window: Option<Arc<IdleWindow>>,
     resets_on: ResetOn,
     kind: IdleKind,
-    /// The node is not told: it does not end of it.
+    /// Whether the timer only measures: then the node has no window and does not end.
     observes: bool,
 }
 
-/// What silence is, and what it leads to.
+/// The kind of silence that a timer measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdleKind {
-    /// Nothing was progress: the node may end of it.
+    /// The time without progress, which a step timeout limits.
     Step,
-    /// A stream that gave signs of life gives none.
+    /// The time without a sign of life, on a stream that gave such signs before.
     Lifeless,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdleState {
-    /// Nothing is waited for, and what comes next counts afresh.
+    /// The wrapper waits for nothing, and its next wait counts from zero.
     Fresh,
-    /// Waiting, with silence counted from there.
+    /// The wrapper waits, and silence began at this time on the tree's clock.
     Since(u64),
-    /// Interrupted at that time, `kept` holding what was counted.
+    /// The count stopped at this time, and `silence` holds the count before it.
     Stopped(u64),
 }
 
@@ -53,8 +51,8 @@ impl IdleTimer {
     pub(crate) fn new(resets_on: ResetOn, length: Duration) -> Self {
         Self {
             length: nanos(length),
-            kept: 0,
-            taken: 0,
+            silence: 0,
+            pauses: 0,
             state: IdleState::Fresh,
             window: None,
             resets_on,
@@ -63,7 +61,7 @@ impl IdleTimer {
         }
     }
 
-    /// Measures as before, and ends nothing.
+    /// Makes this a timer that only measures silence, and ends nothing.
     pub(crate) const fn observing(mut self) -> Self {
         self.observes = true;
         self
@@ -74,12 +72,12 @@ impl IdleTimer {
         self.observes
     }
 
-    /// How long it may last.
+    /// The length of silence after which the timer's window passes.
     pub(crate) const fn limit(&self) -> Duration {
         Duration::from_nanos(self.length)
     }
 
-    /// Measures how long a stream gives no sign of life.
+    /// Makes a timer for the time in which a stream gives no sign of life.
     pub(crate) fn lifeless(length: Duration) -> Self {
         Self {
             kind: IdleKind::Lifeless,
@@ -102,28 +100,28 @@ impl IdleTimer {
         matches!(self.state, IdleState::Since(_))
     }
 
-    /// The length from the next [`wait`](Self::wait) on.
+    /// Sets the length of the window, from the next [`wait`](Self::wait) on.
     pub(crate) fn set_length(&mut self, length: Duration) {
         self.length = nanos(length);
-        if !self.is_counting() && self.kept < self.length {
+        if !self.is_counting() && self.silence < self.length {
             self.stop_window();
         }
     }
 
-    /// Something came that resets the window: no clock is needed.
+    /// Resets the count of silence after an event that resets the window. Needs no clock.
     #[inline]
     pub(crate) fn reset(&mut self) {
         if self.state != IdleState::Fresh {
-            self.kept = 0;
+            self.silence = 0;
             self.state = IdleState::Fresh;
             self.stop_window();
         }
     }
 
-    /// Something came that does not reset the window: what was counted is kept.
-    /// Only the first call after a wait matters.
+    /// Stops the count of silence at an event that does not reset the window. Only the first call
+    /// after a wait has an effect.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
-        let paused = self.take_pauses(target, nanos(now));
+        let paused = self.subtract_pauses(target, nanos(now));
         self.stop(
             target,
             paused.since.map_or(nanos(now), |at| at.min(nanos(now))),
@@ -133,24 +131,25 @@ impl IdleTimer {
     fn stop(&mut self, target: &Node<NodeState>, at: Nanos) {
         if let IdleState::Since(since) = self.state {
             let since = since.max(self.last(target));
-            self.kept = at.saturating_sub(since);
+            self.silence = at.saturating_sub(since);
             self.state = IdleState::Stopped(at);
-            // One that has passed already stays so, whoever looks next.
-            if self.kept < self.length {
+            // A window that has passed keeps running, so that the next check finds it.
+            if self.silence < self.length {
                 self.stop_window();
             }
         }
     }
 
-    /// Goes on counting at a `Pending`; answers when the window will pass, or
-    /// none during a pause at, above or below `target`.
+    /// Continues the count of silence at a `Pending`, and answers when the window will pass.
+    ///
+    /// During a pause at, above or below `target` the answer is `None`.
     pub(crate) fn wait(
         &mut self,
         target: &Node<NodeState>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
-        let paused = self.take_pauses(target, nanos(now));
+        let paused = self.subtract_pauses(target, nanos(now));
         if let Some(at) = paused.since {
             self.stop(target, at.min(nanos(now)));
             return None;
@@ -165,9 +164,9 @@ impl IdleTimer {
             }
             IdleState::Fresh => self.begin(target, now, task),
             IdleState::Stopped(at) => {
-                // Progress elsewhere, while this wrapper was not counting.
+                // Another wrapper made progress while this one did not count.
                 if last >= at {
-                    self.kept = 0;
+                    self.silence = 0;
                 }
                 self.begin(target, now, task)
             }
@@ -175,20 +174,19 @@ impl IdleTimer {
         Some(since.max(last).saturating_add(self.length))
     }
 
-    /// Takes out pauses that began and ended since the last look, without a
-    /// poll that saw them.
-    fn take_pauses(&mut self, node: &Node<NodeState>, now: Nanos) -> Paused {
+    /// Subtracts the pauses that began and ended since the last poll from the counted silence.
+    fn subtract_pauses(&mut self, node: &Node<NodeState>, now: Nanos) -> Paused {
         let paused = node.paused();
-        let unseen = paused.total.saturating_sub(self.taken);
+        let unseen = paused.total.saturating_sub(self.pauses);
         if let (IdleState::Since(since), 1..) = (self.state, unseen) {
             self.state = IdleState::Since(since.saturating_add(unseen).min(now));
         }
-        self.taken = paused.total;
+        self.pauses = paused.total;
         paused
     }
 
     fn begin(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) -> u64 {
-        let since = nanos(now).saturating_sub(self.kept);
+        let since = nanos(now).saturating_sub(self.silence);
         self.state = IdleState::Since(since);
         if self.observes {
             return since;
@@ -216,21 +214,20 @@ impl IdleTimer {
         }
     }
 
-    /// Brings the node's window up to date, for a check that follows without a
-    /// wait: what is waited for has failed.
+    /// Updates the node's window after a failure, so that a check without a wait sees the silence.
     pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) {
         if self.is_counting() {
             self.wait(target, now, task);
         }
     }
 
-    /// Gives the window back to the node.
+    /// Removes the timer's window from the node.
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if let Some(window) = self.window.take() {
             target.remove_window(&window);
         }
-        self.kept = 0;
+        self.silence = 0;
         self.state = IdleState::Fresh;
     }
 }

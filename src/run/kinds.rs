@@ -1,8 +1,8 @@
-//! Kinds of nodes, scopes, limits of a request, and the step that a run is at.
+//! Kinds of nodes, scopes, limits of a request, and the steps of a run.
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-/// What a node of the run tree stands for.
+/// The kind of a node of the run tree.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -11,14 +11,14 @@ pub enum NodeKind {
     Run,
     /// One model call as its caller sees it, with all its attempts.
     Call,
-    /// One try of a call.
+    /// One try of a model call.
     Attempt,
     /// One tool execution.
     Tool,
 }
 
 impl NodeKind {
-    /// The name in logs.
+    /// The name of this kind of node in logs.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Run => "run",
@@ -29,35 +29,35 @@ impl NodeKind {
     }
 }
 
-/// Which node a layer acts on.
+/// The choice of the node that a layer acts on: the node it finds, or its run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
-    /// The node that the layer finds in the request.
+    /// The layer acts on the node that it finds in the request.
     #[default]
     Found,
-    /// The nearest node of kind [`NodeKind::Run`] at or above it.
+    /// The layer acts on the nearest node of kind [`NodeKind::Run`], at or above the found one.
     Run,
 }
 
-/// What resets a step window. Each also counts as those after it.
+/// The events that reset a step window. Each variant includes the ones above it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResetOn {
-    /// A call answered, a tool finished, a state changed.
+    /// The window resets when a call answered, a tool finished or a state changed.
     Step,
-    /// A semantic delta of a stream; every byte of an answer that is not an
-    /// event stream.
+    /// The window also resets at a semantic delta of a stream. In an answer that is no event
+    /// stream, every byte resets it.
     #[default]
     Content,
-    /// Any byte, pings and comments included.
+    /// The window also resets at any byte, pings and comments included.
     AnyByte,
 }
 
-/// The program's own limits for one request, as a request extension: each
-/// that is set replaces what the layers were built with.
+/// The program's own limits for one request, as a request extension.
 ///
-/// A zero counts as not set. Values that come over the wire never end up here.
+/// Each limit that is set here replaces the layers' own. A limit of zero counts as not set. Values
+/// from the wire never become such limits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,23 +71,24 @@ pub enum ResetOn {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// The window of silence of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
     pub step: Option<Duration>,
-    /// Its window until the first content.
+    /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer) until the first content.
     pub first: Option<Duration>,
-    /// The limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
+    /// The absolute limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
-    /// Its total, [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
+    /// The limit on the total time, as by
+    /// [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
     pub timeout: Option<Duration>,
 }
 
 impl Limits {
-    /// With `other` where these say nothing.
+    /// Completes these limits: a limit that is not set here is taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         Self {
             step: set(self.step).or(other.step),
-            // A window of the request's own is its first one too.
+            // A `step` that the request sets replaces the `first` of the layers too.
             first: set(self.first).or(set(self.step).or(other.first)),
             ceiling: set(self.ceiling).or(other.ceiling),
             timeout: set(self.timeout).or(other.timeout),
@@ -95,7 +96,7 @@ impl Limits {
     }
 }
 
-/// What a run did last, or is doing: a kind, and a word about it.
+/// A step that a run has done or is doing: a kind and a detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     kind: StepKind,
@@ -106,9 +107,9 @@ pub struct Step {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StepKind {
-    /// A model call is under way.
+    /// A model call is in progress.
     LlmCall,
-    /// A model answered.
+    /// A model call was answered.
     LlmResponse,
     /// A tool is running.
     ToolExecution,
@@ -116,18 +117,19 @@ pub enum StepKind {
     ToolComplete,
     /// The program said that something changed.
     StateChange,
-    /// A model's answer goes on: of [`RunProgress::last_change`](crate::run::RunProgress) alone.
+    /// A model's answer goes on. This kind occurs only in
+    /// [`RunProgress::last_change`](crate::run::RunProgress).
     ContentDelta,
 }
 
 impl Step {
-    /// A step of this kind with nothing more to say.
+    /// Makes a step of this kind without detail.
     #[must_use]
     pub const fn new(kind: StepKind) -> Self {
         Self { kind, detail: None }
     }
 
-    /// Adds a word: the stop reason, the model or the tool's name.
+    /// Adds a detail to the step: the stop reason, the model or the tool's name.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -138,7 +140,7 @@ impl Step {
         self.detail.is_some()
     }
 
-    /// Its kind.
+    /// The kind of the step.
     #[must_use]
     pub const fn kind(&self) -> StepKind {
         self.kind
@@ -146,7 +148,7 @@ impl Step {
 }
 
 impl StepKind {
-    /// The name in messages and logs.
+    /// The name of this kind of step in messages and logs.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

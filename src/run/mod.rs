@@ -1,25 +1,23 @@
-//! The run tree: one place where the end of a run is written down, and where
-//! every layer looks before it acts.
+//! The run tree: it stores the end of a run, and every layer checks it.
 //!
-//! The failures that this crate is about share one root: "this attempt failed,
-//! try another" and "the run is over, stop" look the same to a layer that sees
-//! an error. A [`Run`] is a handle on a node of a tree (run, call, attempt,
-//! tool, sub-agent's run). A node ends once, with a [`TerminalReason`]; its
-//! end ends everything below it, also what is opened later, and nothing above
-//! it. So a layer that holds an error looks at its own node: live means that
-//! the attempt failed, ended means stop.
+//! The failures that this crate prevents share one root: "this attempt failed, try another" and
+//! "the run is over, stop" look the same to a layer that sees an error. A [`Run`] is a handle
+//! on a node of a tree (run, call, attempt, tool, sub-agent's run). A node ends once, with a
+//! [`TerminalReason`]. Its end also ends every node below it, even one that is opened later,
+//! and no node above it. So a layer that holds an error checks its own node: if the node is
+//! live the attempt failed, if it has ended the layer stops.
 //!
-//! # Who settles
+//! # Settlement
 //!
-//! Whoever opened a node settles it, and only if nothing else ended it: a
-//! whole 2xx answer as `Completed`, a failed one as `Failed`, a dropped one as
-//! `Aborted`. The first layer that sees a request without a node opens a run
-//! that is this one call.
+//! The opener of a node settles it, and only if nothing else ended it: a whole 2xx answer as
+//! `Completed`, a failed one as `Failed`, a dropped one as `Aborted`. The first layer that sees
+//! a request without a node opens a run that is this one call.
 //!
 //! # Same instant
 //!
-//! A stored reason, then what is finished, then the outermost node whose clock
-//! has passed, and on one node ceiling, step window, caller's deadline.
+//! A stored reason wins over a finished answer. Both win over a clock that has passed. Of
+//! several nodes with a passed clock the outermost ends; on one node the order is ceiling, step
+//! window, caller's deadline.
 //!
 //! # Examples
 //!
@@ -73,10 +71,10 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     limits::{LoopLimits, TurnLimit, WorkingNotices},
     poll_scope::{PollScope, TaskGuard, TreeTime},
-    report::{AttemptTarget, OnEnd},
+    report::OnEnd,
     state::{
-        EntryLocation, Failing, HEARTBEAT, Identity, Membership, NodeState, Place, Registration,
-        RunGuard,
+        Admission, AttemptTarget, EntryLocation, Failing, HEARTBEAT, Identity, Membership,
+        NodeState, Place, Registration, RunGuard, Settlement,
     },
     tree::{Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, Nanos, Node, TaskId, nanos},
 };

@@ -1,4 +1,4 @@
-//! One poll, and what the polls nested in it tell each other.
+//! The scope of one poll, and the values that the polls nested in it share.
 
 use std::{cell::Cell, task::Waker, time::Duration};
 
@@ -11,8 +11,8 @@ use super::{
 };
 
 thread_local! {
-    static POLLED: Polled = const {
-        Polled {
+    static DRIVER: DriverState = const {
+        DriverState {
             driver: Cell::new(TaskId::NONE),
             node: Cell::new(0),
             next: Cell::new(None),
@@ -21,48 +21,50 @@ thread_local! {
     };
 }
 
-/// What a driver's poll and the polls nested in it tell each other. No
-/// reference is kept: a panic or a forgotten guard leaves plain values.
-struct Polled {
+/// The values that a driver's poll and its nested polls share.
+///
+/// The values hold no references: a panic or a forgotten guard leaves plain values.
+struct DriverState {
     driver: Cell<TaskId>,
     /// The number of the node whose end the driver waits for.
     node: Cell<u64>,
-    /// The earliest deadline that nested wrappers asked for.
+    /// The earliest deadline of the wrappers that are nested in the driver.
     next: Cell<Option<TreeTime>>,
-    /// The clock, read once on the way out of a pending poll.
+    /// The current time, which a pending poll reads once, on its way out.
     now: Cell<Option<Instant>>,
 }
 
-/// A poll under way; dropped when it is over.
+/// The scope of a running poll; dropped at the end of the poll.
 pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
-    /// The epoch of the node before the poll: how many ends it had seen.
+    /// The count of ends at or below the polled node, read before the poll.
     epoch: u64,
 }
 
 enum Outer {
-    /// This poll belongs to a driver further out.
+    /// The poll is nested in a driver's poll of the same task.
     Driver,
-    /// This poll is the driver's; another task's may be under way around it.
+    /// The poll is the driver's own. For `Foreign`, the poll runs within a driver's poll of another
+    /// task.
     None,
     Foreign(TaskId, u64, Option<TreeTime>),
 }
 
 impl PollScope {
-    /// Call before the inner service or body is polled.
+    /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
-        POLLED.with(|polled| {
-            polled.now.set(None);
-            let driver = polled.driver.get();
+        DRIVER.with(|state| {
+            state.now.set(None);
+            let driver = state.driver.get();
             let outer = if driver == task {
                 Outer::Driver
             } else {
-                polled.driver.set(task);
-                let node = polled.node.replace(run.node().number());
-                let next = polled.next.take();
+                state.driver.set(task);
+                let node = state.node.replace(run.node().number());
+                let next = state.next.take();
                 if driver == TaskId::NONE {
                     Outer::None
                 } else {
@@ -74,37 +76,37 @@ impl PollScope {
         })
     }
 
-    /// The time at which the innermost wrapper found nothing to do.
+    /// The time at which the innermost wrapper found nothing to do; now if none has yet.
     pub(crate) fn now(&self) -> Instant {
-        POLLED.with(|polled| {
-            let now = polled.now.get().unwrap_or_else(Instant::now);
-            polled.now.set(Some(now));
+        DRIVER.with(|state| {
+            let now = state.now.get().unwrap_or_else(Instant::now);
+            state.now.set(Some(now));
             now
         })
     }
 
-    /// Lowers the driver's next deadline to this one; answers the next.
+    /// Lowers the driver's next deadline to `deadline`, and answers the earliest of all.
     pub(crate) fn lower(deadline: Option<Nanos>, epoch: Instant) -> Option<TreeTime> {
-        POLLED.with(|polled| {
-            let next = polled.next.get();
+        DRIVER.with(|state| {
+            let next = state.next.get();
             let Some(at) = deadline else { return next };
             let next = Some(TreeTime { epoch, at }.earlier(next));
-            polled.next.set(next);
+            state.next.set(next);
             next
         })
     }
 
-    /// Whether a driver further out waits for the end of this task's polls.
+    /// Whether this poll is nested in a driver's poll of the same task.
     pub(crate) const fn is_nested(&self) -> bool {
         matches!(self.outer, Outer::Driver)
     }
 
     /// The number of the node whose end the driver waits for.
     pub(crate) fn driven() -> u64 {
-        POLLED.with(|polled| polled.node.get())
+        DRIVER.with(|state| state.node.get())
     }
 
-    /// The epoch of the node before the poll: how many ends it had seen.
+    /// The count of ends at or below the polled node, as it was before the poll.
     pub(crate) const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -113,7 +115,7 @@ impl PollScope {
         self.task
     }
 
-    /// Checks the clocks from the run down, on the way out of a pending poll.
+    /// Checks the clocks from the root down to `run`, on the way out of a pending poll.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -127,21 +129,23 @@ impl PollScope {
 impl Drop for PollScope {
     #[inline]
     fn drop(&mut self) {
-        POLLED.with(|polled| match self.outer {
+        DRIVER.with(|state| match self.outer {
             Outer::Driver => {}
-            Outer::None => polled.driver.set(TaskId::NONE),
+            Outer::None => state.driver.set(TaskId::NONE),
             Outer::Foreign(driver, node, next) => {
-                polled.driver.set(driver);
-                polled.node.set(node);
-                polled.next.set(next);
-                polled.now.set(None);
+                state.driver.set(driver);
+                state.node.set(node);
+                state.next.set(next);
+                state.now.set(None);
             }
         });
     }
 }
 
-/// A time on the clock of one tree. Two of one tree are compared as they are;
-/// to make an [`Instant`] of each would cost more than all else in a poll.
+/// A time on the clock of one run's tree, in nanoseconds since the tree was opened.
+///
+/// Two times of one tree are compared directly: to make an [`Instant`] of each would cost more
+/// than the rest of a poll.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TreeTime {
     pub(crate) epoch: Instant,
@@ -162,7 +166,7 @@ impl TreeTime {
             Some(other) => match (self.instant(), other.instant()) {
                 (Some(ours), Some(theirs)) if ours <= theirs => self,
                 (_, Some(_)) => other,
-                // Beyond what an instant can hold nothing ever comes.
+                // A time beyond the range of an `Instant` never comes.
                 (_, None) => self,
             },
             None => self,
@@ -170,8 +174,7 @@ impl TreeTime {
     }
 }
 
-/// A task that works on a node: the node is not settled before the task is gone,
-/// and what it did is dropped.
+/// A guard that counts a task on a node: the node settles only after the task is gone.
 #[derive(Debug)]
 pub(crate) struct TaskGuard(Run);
 

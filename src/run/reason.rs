@@ -4,100 +4,113 @@ use http::StatusCode;
 
 use crate::llm::failure::FailureClass;
 
-/// Why a node of a run ended: written once, read by every layer.
+/// Why a node of a run ended: stored once, read by every layer.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalReason {
-    /// The last body ended, or its dialect's terminator was handed on.
+    /// The body of the last answer ended, or its dialect's terminator was handed on.
     Completed,
-    /// The upstream failed, and nothing else was tried.
+    /// The upstream failed, and no other try followed.
     Failed(FailureClass),
-    /// Nothing was progress for a whole step window.
+    /// A whole step window passed without progress.
     StepTimeout,
-    /// The absolute limit passed.
+    /// The absolute limit of the run, call or attempt passed.
     HardCeiling,
-    /// The total that the program or the caller allowed passed.
+    /// The total time that the program or the caller allowed passed.
     CallerDeadline,
     /// The caller went away before the answer was delivered.
     ClientDisconnect,
-    /// Somebody ended it, or its opener dropped it.
+    /// The program ended the run, or its opener dropped it.
     Aborted,
-    /// A newer run took its place.
+    /// A newer run took the place of this run.
     Superseded,
-    /// The server is going down; worth a try elsewhere.
+    /// The server shuts down; the client may retry elsewhere.
     Shutdown,
     /// The run used up its turns.
     TurnCap,
-    /// One error came back more often than its budget allows.
+    /// One kind of error occurred more often than its budget allows.
     RetryBudget,
-    /// The run made more errors than it may.
+    /// The run made more errors than its limit allows.
     RunErrors,
-    /// Too many errors in a row.
+    /// The run made more errors in a row than its limit allows.
     ConsecutiveErrors,
-    /// The same call came back again and again.
+    /// The run repeated the same call too often.
     LoopDetected,
-    /// Alive, but without progress.
+    /// The run is alive, but makes no progress.
     Stuck,
-    /// Too many silent attempts in a row.
+    /// The run had more silent attempts in a row than its limit allows.
     IdleCircuitOpen,
-    /// A reason of the program's own.
+    /// A reason that the program defines.
     Custom(Arc<CustomReason>),
 }
 
-/// A [`TerminalReason`] of the program's own.
+/// A [`TerminalReason`] that the program defines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CustomReason {
-    /// The wire name, in `snake_case`.
+    /// The name of the reason on the wire, in `snake_case`.
     pub name: String,
-    /// What kind of end it is.
+    /// The class of the custom reason.
     pub class: ReasonClass,
-    /// The status of an answer of which nothing was sent yet.
+    /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     pub status: StatusCode,
 }
 
-/// What kind of end a [`TerminalReason`] is.
+/// The class of a [`TerminalReason`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReasonClass {
-    /// It finished.
+    /// The work of the node finished.
     Success,
     /// The upstream failed.
     Failure,
-    /// A clock passed.
+    /// A limit on time passed.
     Timeout,
-    /// Somebody did not want it any more; neither success nor failure.
+    /// The work was not wanted any more, which is neither success nor failure.
     Cancelled,
-    /// A cap was reached.
+    /// A cap was reached, such as one on turns or errors.
     Limit,
 }
 
 impl TerminalReason {
-    /// The name on the wire and in logs; `completed` never goes over the wire.
+    /// The name of the reason on the wire and in logs; `completed` never goes over the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        self.traits().0
+    }
+
+    /// The name, the class and the HTTP status of each reason.
+    fn traits(&self) -> (&str, ReasonClass, StatusCode) {
+        use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
+
+        // The registry of HTTP statuses has no 499, but proxies log it for a closed connection.
+        let closed = StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST);
+        let (late, limit) = (
+            StatusCode::GATEWAY_TIMEOUT,
+            StatusCode::UNPROCESSABLE_ENTITY,
+        );
         match self {
-            Self::Completed => "completed",
-            Self::Failed(_) => "upstream_failed",
-            Self::StepTimeout => "step_timeout",
-            Self::HardCeiling => "max_turn_time",
-            Self::CallerDeadline => "timeout",
-            Self::ClientDisconnect => "client_disconnect",
-            Self::Aborted => "aborted",
-            Self::Superseded => "superseded",
-            Self::Shutdown => "shutdown",
-            Self::TurnCap => "turn_cap_reached",
-            Self::RetryBudget => "retry_budget_exceeded",
-            Self::RunErrors => "per_dispatch_errors_exceeded",
-            Self::ConsecutiveErrors => "consecutive_errors",
-            Self::LoopDetected => "loop_detected",
-            Self::Stuck => "stuck",
-            Self::IdleCircuitOpen => "idle_circuit_open",
-            Self::Custom(custom) => &custom.name,
+            // A call that ended because its run completed did not itself complete.
+            Self::Completed => ("completed", Success, closed),
+            Self::Failed(_) => ("upstream_failed", Failure, StatusCode::BAD_GATEWAY),
+            Self::StepTimeout => ("step_timeout", Timeout, late),
+            Self::HardCeiling => ("max_turn_time", Timeout, late),
+            Self::CallerDeadline => ("timeout", Timeout, late),
+            Self::ClientDisconnect => ("client_disconnect", Cancelled, closed),
+            Self::Aborted => ("aborted", Cancelled, closed),
+            Self::Superseded => ("superseded", Cancelled, limit),
+            Self::Shutdown => ("shutdown", Cancelled, StatusCode::SERVICE_UNAVAILABLE),
+            Self::TurnCap => ("turn_cap_reached", Limit, limit),
+            Self::RetryBudget => ("retry_budget_exceeded", Limit, limit),
+            Self::RunErrors => ("per_dispatch_errors_exceeded", Limit, limit),
+            Self::ConsecutiveErrors => ("consecutive_errors", Limit, limit),
+            Self::LoopDetected => ("loop_detected", Limit, limit),
+            Self::Stuck => ("stuck", Limit, limit),
+            Self::IdleCircuitOpen => ("idle_circuit_open", Limit, limit),
+            Self::Custom(custom) => (&custom.name, custom.class, custom.status),
         }
     }
 
-    /// The reason of a wire name; one that is not ours is a limit of the
-    /// program's own.
+    /// The reason with this wire name. An unknown name gives a custom reason of class `Limit`.
     pub(crate) fn named(name: &str) -> Self {
         let known = [
             Self::StepTimeout,
@@ -125,50 +138,22 @@ impl TerminalReason {
         })
     }
 
-    /// What kind of end it is.
+    /// The class of the reason.
     #[must_use]
     pub fn class(&self) -> ReasonClass {
-        match self {
-            Self::Completed => ReasonClass::Success,
-            Self::Failed(_) => ReasonClass::Failure,
-            Self::StepTimeout | Self::HardCeiling | Self::CallerDeadline => ReasonClass::Timeout,
-            Self::ClientDisconnect | Self::Aborted | Self::Superseded | Self::Shutdown => {
-                ReasonClass::Cancelled
-            }
-            Self::TurnCap
-            | Self::RetryBudget
-            | Self::RunErrors
-            | Self::ConsecutiveErrors
-            | Self::LoopDetected
-            | Self::Stuck
-            | Self::IdleCircuitOpen => ReasonClass::Limit,
-            Self::Custom(custom) => custom.class,
-        }
+        self.traits().1
     }
 
-    /// The status of an answer of which nothing was sent yet.
+    /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     ///
     /// Limits answer 422, because neither clients nor proxies retry it, even
     /// where a proxy strips the headers that forbid it.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        match self {
-            Self::Failed(_) => StatusCode::BAD_GATEWAY,
-            Self::StepTimeout | Self::HardCeiling | Self::CallerDeadline => {
-                StatusCode::GATEWAY_TIMEOUT
-            }
-            // 499 has no name of its own in the registry; proxies log it.
-            // A call that was cut because its run had completed did not.
-            Self::Completed | Self::ClientDisconnect | Self::Aborted => {
-                StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST)
-            }
-            Self::Shutdown => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Custom(custom) => custom.status,
-            _ => StatusCode::UNPROCESSABLE_ENTITY,
-        }
+        self.traits().2
     }
 
-    /// Whether a client may try the same elsewhere: only after a shutdown.
+    /// Whether a client may retry the request elsewhere: true only for a shutdown.
     #[must_use]
     pub const fn is_retryable(&self) -> bool {
         matches!(self, Self::Shutdown)

@@ -1,42 +1,42 @@
-//! What others make of a run that looks stuck.
+//! Judgements of a checker or a person about a run that looks stuck.
 
-/// What a checker says about a run: see the [`watchdog`](crate::watchdog).
+/// The judgement of a checker about a run: see the [`watchdog`](crate::watchdog).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
-    /// How it is with the run.
+    /// The state of the run, in the checker's judgement.
     pub status: Status,
-    /// Why, for people.
+    /// The reason of the judgement, in words for people.
     #[serde(default)]
     pub reason: String,
 }
 
-/// How it is with a run.
+/// The state of a run, as a checker sees it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Status {
-    /// It is slow, and works.
+    /// The run is slow, and works.
     Working,
-    /// It waits for what does not come.
+    /// The run waits for an event that does not come.
     Stuck,
-    /// It goes round in circles.
+    /// The run repeats itself.
     Looping,
-    /// Nobody knows: the checker failed, or took too long.
+    /// The state of the run is unknown: the checker failed, or took too long.
     Unknown,
 }
 
-/// What a person says when asked whether a run shall go on.
+/// The answer of a person who is asked whether a run shall go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// It shall.
+    /// The run shall go on.
     Continue,
-    /// It shall not.
+    /// The run shall stop.
     Stop,
 }
 
 impl Verdict {
-    /// Of this status, for this reason.
+    /// Makes a verdict of this status, with a reason for people.
     #[must_use]
     pub fn new(status: Status, reason: impl Into<String>) -> Self {
         Self {
@@ -45,14 +45,14 @@ impl Verdict {
         }
     }
 
-    /// Whether it confirms that the run gets nowhere.
+    /// Whether the verdict confirms that the run makes no progress.
     pub(crate) const fn confirms(&self) -> bool {
         matches!(self.status, Status::Stuck | Status::Looping)
     }
 }
 
 impl Status {
-    /// The name in messages.
+    /// The name of the status in messages about the run.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

@@ -19,21 +19,21 @@ use crate::{
 };
 
 pin_project! {
-    /// The response body of a layer that acts on a node; `P` is the layer's.
+    /// The response body of a layer that acts on a node; `P` is its policy.
     ///
-    /// It ends with a [`Terminated`](crate::Terminated) when the node does, and
-    /// has dropped the inner body by then.
+    /// The body returns a [`Terminated`](crate::Terminated) when the node ends, and has
+    /// dropped the inner body by then.
     #[derive(Debug)]
     pub struct SupervisedBody<B, P>
     where
         P: Policy,
         B: Body,
     {
-        // None once it ended, in whatever way.
+        // The inner body is `None` after it has ended, failed or been cut.
         #[pin]
         inner: Option<B>,
-        // None in an inert layer: frames pass as they are.
-        supervision: Option<Supervisor<P>>,
+        // An inert layer has no supervisor, and passes all frames unchanged.
+        supervisor: Option<Supervisor<P>>,
     }
 
     impl<B, P> PinnedDrop for SupervisedBody<B, P>
@@ -43,55 +43,56 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let Some(supervision) = this.supervision else { return };
+            let Some(supervisor) = this.supervisor else { return };
             let Some(inner) = this.inner.as_ref().as_pin_ref() else {
-                return supervision.finish();
+                return supervisor.finish();
             };
-            let whole = supervision.tap().is_none_or(|tap| tap.finish().is_ok());
+            let whole = supervisor.observer().is_none_or(|observer| observer.finish().is_ok());
             let complete = (inner.is_end_stream() && whole)
-                || supervision.tap().is_some_and(Observer::is_complete);
+                || supervisor.observer().is_some_and(Observer::is_complete);
             if !complete {
-                // First the reason, so that what is dropped can read it.
-                supervision.policy.dropped(&supervision.found);
+                // Store the reason first, so that the inner body can read it when it
+                // drops.
+                supervisor.policy.dropped(&supervisor.run);
             }
             this.inner.set(None);
             if complete {
-                supervision.completed();
+                supervisor.completed();
             }
-            supervision.finish();
+            supervisor.finish();
         }
     }
 }
 
 impl<B: Body, P: Policy> SupervisedBody<B, P> {
-    pub(super) const fn new(inner: B, supervision: Supervisor<P>) -> Self {
+    pub(super) const fn new(inner: B, supervisor: Supervisor<P>) -> Self {
         Self {
             inner: Some(inner),
-            supervision: Some(supervision),
+            supervisor: Some(supervisor),
         }
     }
 
-    /// The answer, which somebody holds whole, said this of itself.
+    /// Records on the node the token usage that a fully buffered response states.
     pub(crate) fn report(&self, usage: Option<Usage>) {
-        if let Some(supervision) = &self.supervision {
-            let counts = supervision.tap().is_none_or(Observer::counts);
-            supervision.found.report(usage.filter(|_| counts), None);
+        if let Some(supervisor) = &self.supervisor {
+            let counts = supervisor.observer().is_none_or(Observer::counts);
+            supervisor.run.report(usage.filter(|_| counts), None);
         }
     }
 
-    /// The answer failed so, and nothing more of it is handed on.
+    /// Drops the inner body, and settles the node as failed with `class`.
     pub(crate) fn fail(self: Pin<&mut Self>, class: FailureClass) {
         let mut this = self.project();
         this.inner.set(None);
-        if let Some(supervision) = this.supervision {
-            supervision.fail(class);
+        if let Some(supervisor) = this.supervisor {
+            supervisor.fail(class);
         }
     }
 
     pub(super) const fn inert(inner: B) -> Self {
         Self {
             inner: Some(inner),
-            supervision: None,
+            supervisor: None,
         }
     }
 }
@@ -114,39 +115,41 @@ where
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        let Some(supervision) = this.supervision else {
+        let Some(supervisor) = this.supervisor else {
             return inner.poll_frame(cx).map_err(Into::into);
         };
-        if supervision.is_over() {
+        if supervisor.is_over() {
             this.inner.set(None);
-            return Poll::Ready(Some(Err(supervision.over())));
+            return Poll::Ready(Some(Err(supervisor.over())));
         }
-        let turn = PollScope::enter(cx.waker(), supervision.found());
+        let scope = PollScope::enter(cx.waker(), supervisor.run());
         let polled = inner.poll_frame(cx).map_err(Into::into);
-        // Looked at where it lies: a frame is large, and most are handed on.
+        // Matched by reference: a frame is large, and most frames pass through
+        // unchanged.
         let why = match &polled {
-            Poll::Ready(Some(Ok(frame))) => match supervision.frame(frame) {
+            Poll::Ready(Some(Ok(frame))) => match supervisor.frame(frame) {
                 Ok(()) => return polled,
                 Err(stop) => stop,
             },
-            Poll::Ready(None) => match supervision.tap().map_or(Ok(()), Observer::finish) {
+            Poll::Ready(None) => match supervisor.observer().map_or(Ok(()), Observer::finish) {
                 Ok(()) => StopCause::Ended,
                 Err(cut) => StopCause::Cut(cut),
             },
             Poll::Ready(Some(Err(_))) => StopCause::Failed,
-            Poll::Pending => ready!(supervision.pending(&turn, cx)),
+            Poll::Pending => ready!(supervisor.pending(&scope, cx)),
         };
         this.inner.set(None);
-        Poll::Ready(supervision.stopped(why, turn.task(), polled).map(Err))
+        Poll::Ready(supervisor.stopped(why, scope.task(), polled).map(Err))
     }
 
     fn is_end_stream(&self) -> bool {
         match &self.inner {
             None => true,
-            // A stream that was cut has an error to hand on yet.
+            // A truncated stream has not ended for the caller: the body still has an
+            // error to return.
             Some(inner) => {
-                let tap = self.supervision.as_ref().and_then(Supervisor::tap);
-                inner.is_end_stream() && tap.is_none_or(|tap| tap.finish().is_ok())
+                let observer = self.supervisor.as_ref().and_then(Supervisor::observer);
+                inner.is_end_stream() && observer.is_none_or(|observer| observer.finish().is_ok())
             }
         }
     }

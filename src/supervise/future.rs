@@ -20,22 +20,23 @@ use crate::{
 };
 
 pin_project! {
-    /// The response future of a layer that acts on a node; `P` is the layer's.
+    /// The response future of a layer that acts on a node; `P` is its policy.
     ///
     /// # Errors
     ///
-    /// A [`Terminated`](crate::Terminated) once the node is over, with the inner
-    /// error as its source if there was one; else the inner error.
+    /// The future returns a [`Terminated`](crate::Terminated) if the node has ended, with
+    /// the inner error, if any, as its source. Of a live node it returns the inner error.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct SupervisedFuture<F, P>
     where
         P: Policy,
     {
-        // None once it is over, or if the call was refused.
+        // The inner future is `None` after it was ready, and for a call that was not
+        // made.
         #[pin]
         inner: Option<F>,
-        watch: ClaimState<P>,
+        state: FutureState<P>,
     }
 
     impl<F, P> PinnedDrop for SupervisedFuture<F, P>
@@ -44,62 +45,67 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            if let ClaimState::Node(supervision) = this.watch {
+            if let FutureState::Node(supervisor) = this.state {
                 if this.inner.is_some() {
-                    // First the reason, so that what is dropped can read it.
-                    supervision.policy.dropped(&supervision.found);
+                    // Store the reason first, so that the inner future can read it when
+                    // it drops.
+                    supervisor.policy.dropped(&supervisor.run);
                     this.inner.set(None);
                 }
-                supervision.finish();
+                supervisor.finish();
             }
         }
     }
 }
 
 #[derive(Debug)]
-enum ClaimState<P> {
+enum FutureState<P> {
     Node(Supervisor<P>),
-    /// An inert layer: the answer passes as it is.
+    /// The state of an inert layer, which passes the response unchanged.
     Nothing,
-    /// An error to answer without a call.
+    /// The state of a refused call: the future returns this error, and makes no call.
     Refused(BoxError),
-    /// The future was ready.
+    /// The state after the future has returned `Ready`.
     Done,
 }
 
 impl<F, P: Policy> SupervisedFuture<F, P> {
-    /// Watches over the call that `call` makes; it is not made if the node is
-    /// over already, and the first poll answers why.
+    /// Supervises the call that `call` makes.
+    ///
+    /// If the node has already ended, the future makes no call, and its first poll
+    /// returns the reason of that end.
     #[inline]
     pub(crate) fn new<B>(
-        entry: Claim,
+        claim: Claim,
         policy: P,
         request: Request<B>,
         call: impl FnOnce(Request<B>) -> F,
     ) -> Self {
         let mut future = Self {
             inner: None,
-            watch: ClaimState::Node(Supervisor::new(entry, policy, &request)),
+            state: FutureState::Node(Supervisor::new(claim, policy, &request)),
         };
-        if matches!(&future.watch, ClaimState::Node(supervision) if !supervision.is_over()) {
+        if matches!(&future.state, FutureState::Node(supervisor) if !supervisor.is_over()) {
             future.inner = Some(call(request));
         }
         future
     }
 
-    /// Passes everything on unchanged.
+    /// Creates the future of an inert layer, which passes the response and its body on
+    /// unchanged.
     pub(crate) const fn inert(inner: F) -> Self {
         Self {
             inner: Some(inner),
-            watch: ClaimState::Nothing,
+            state: FutureState::Nothing,
         }
     }
 
-    /// Answers an error without a node and without a call.
+    /// Creates the future of a refused call, which returns `error` without a node and
+    /// without a call.
     pub(crate) const fn refused(error: BoxError) -> Self {
         Self {
             inner: None,
-            watch: ClaimState::Refused(error),
+            state: FutureState::Refused(error),
         }
     }
 }
@@ -116,42 +122,42 @@ where
 
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// The future panics if it is polled again after it was ready.
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let (ClaimState::Node(supervision), Some(inner)) =
-            (&mut *this.watch, this.inner.as_mut().as_pin_mut())
+        if let (FutureState::Node(supervisor), Some(inner)) =
+            (&mut *this.state, this.inner.as_mut().as_pin_mut())
         {
-            if !supervision.is_over() {
-                let turn = PollScope::enter(cx.waker(), supervision.found());
+            if !supervisor.is_over() {
+                let scope = PollScope::enter(cx.waker(), supervisor.run());
                 match inner.poll(cx) {
                     Poll::Ready(Ok(mut answer)) => {
-                        drop(turn);
-                        if supervision.is_cut() {
+                        drop(scope);
+                        if supervisor.is_cut() {
                             this.inner.set(None);
-                            return Poll::Ready(Err(this.watch.over()));
+                            return Poll::Ready(Err(this.state.over()));
                         }
-                        supervision.answered(&mut answer);
+                        supervisor.answered(&mut answer);
                         this.inner.set(None);
-                        return Poll::Ready(Ok(this.watch.hand_over(answer)));
+                        return Poll::Ready(Ok(this.state.hand_over(answer)));
                     }
                     Poll::Ready(Err(error)) => {
-                        let task = turn.task();
-                        drop(turn);
+                        let task = scope.task();
+                        drop(scope);
                         this.inner.set(None);
-                        return Poll::Ready(Err(this.watch.failed(error.into(), task)));
+                        return Poll::Ready(Err(this.state.failed(error.into(), task)));
                     }
                     Poll::Pending => {
-                        ready!(supervision.pending(&turn, cx));
+                        ready!(supervisor.pending(&scope, cx));
                     }
                 }
             }
             this.inner.set(None);
-            return Poll::Ready(Err(this.watch.over()));
+            return Poll::Ready(Err(this.state.over()));
         }
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            return Poll::Ready(Err(this.watch.over()));
+            return Poll::Ready(Err(this.state.over()));
         };
         let answer = ready!(inner.poll(cx));
         this.inner.set(None);
@@ -160,13 +166,13 @@ where
     }
 }
 
-impl<P: Policy> ClaimState<P> {
-    /// The supervision goes from the future into the body.
+impl<P: Policy> FutureState<P> {
+    /// Moves the supervisor from the future into the body of the response.
     #[inline]
     fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B, P>> {
         let (parts, body) = answer.into_parts();
         let body = match std::mem::replace(self, Self::Done) {
-            Self::Node(supervision) => SupervisedBody::new(body, supervision),
+            Self::Node(supervisor) => SupervisedBody::new(body, supervisor),
             _ => SupervisedBody::inert(body),
         };
         Response::from_parts(parts, body)
@@ -175,7 +181,7 @@ impl<P: Policy> ClaimState<P> {
     #[cold]
     fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         match std::mem::replace(self, Self::Done) {
-            Self::Node(mut supervision) => supervision.failed(error, task),
+            Self::Node(mut supervisor) => supervisor.failed(error, task),
             _ => error,
         }
     }
@@ -183,7 +189,7 @@ impl<P: Policy> ClaimState<P> {
     #[cold]
     fn over(&mut self) -> BoxError {
         match std::mem::replace(self, Self::Done) {
-            Self::Node(mut supervision) => supervision.over(),
+            Self::Node(mut supervisor) => supervisor.over(),
             Self::Refused(error) => error,
             Self::Nothing | Self::Done => {
                 panic!("a response future was polled after it was ready")

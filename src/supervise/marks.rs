@@ -10,11 +10,13 @@ use crate::llm::{
 
 const NONE: u64 = u64::MAX;
 
-/// What the innermost layer found in an event stream so far, in byte offsets
-/// of what it handed on; a response extension.
+/// The innermost layer's findings in an event stream, as an extension of the response.
 ///
-/// An outer layer takes a mark as true once it has handed on that many bytes:
-/// what stands between may hold some back.
+/// Marks are byte offsets in the stream, in the bytes that the innermost layer has passed
+/// on.
+///
+/// An outer layer relies on a mark only after it has passed on that many bytes itself:
+/// a layer in between may hold some back.
 #[derive(Clone, Debug)]
 pub struct ResponseMarks {
     marks: Arc<MarkCells>,
@@ -62,88 +64,92 @@ impl ResponseMarks {
         }
     }
 
-    /// The dialect, once an event told it.
+    /// The dialect of the stream, or [`Dialect::Any`] until an event has identified it.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.marks.dialect.get().copied().unwrap_or_default()
     }
 
-    /// The end of the latest event that was progress; 0 if there was none.
+    /// The offset behind the stream's latest event that was progress, or 0.
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
     }
 
-    /// How many bytes were judged so far: what is handed on while it does not grow,
-    /// nobody judged.
+    /// The number of the stream's bytes that the innermost layer has judged so far.
+    ///
+    /// Bytes that pass while this number does not grow were inserted behind the judge.
     pub(crate) fn position(&self) -> u64 {
         self.marks.position.load(Ordering::Acquire)
     }
 
-    /// How many events there were so far.
+    /// The number of events in the stream so far.
     #[must_use]
     pub fn events(&self) -> u64 {
         self.marks.events.load(Ordering::Acquire)
     }
 
-    /// How many comments and pings there were so far: see
+    /// The number of comments and pings in the stream so far: see
     /// [`StreamReader::heartbeats`](crate::llm::stream::StreamReader::heartbeats).
     #[must_use]
     pub fn heartbeats(&self) -> u64 {
         self.marks.heartbeats.load(Ordering::Acquire)
     }
 
-    /// The end of the first content event.
+    /// The offset behind the stream's first event with content.
     #[must_use]
     pub fn commit(&self) -> Option<u64> {
         mark(&self.marks.commit)
     }
 
-    /// The end of the dialect's terminator.
+    /// The offset behind the event that is the terminator of the stream's dialect.
     #[must_use]
     pub fn terminator(&self) -> Option<u64> {
         mark(&self.marks.terminator)
     }
 
-    /// The end of the upstream's own error event.
+    /// The offset behind the event by which the upstream itself reported an error.
     #[must_use]
     pub fn error(&self) -> Option<u64> {
         mark(&self.marks.error)
     }
 
-    /// Whether every choice of a chat answer has said why it finished, so that
-    /// a clean end needs no terminator.
+    /// Whether every choice of a chat answer has a finish reason.
+    ///
+    /// A chat stream with all finish reasons may end without a terminator.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.marks.finished.load(Ordering::Acquire)
     }
 
-    /// What the upstream's error event said.
+    /// The content of the event by which the upstream reported an error.
     #[must_use]
     pub fn failure(&self) -> Option<&StreamFailure> {
         self.marks.failure.get()
     }
 
-    /// Why the model stopped, as the upstream put it.
+    /// The reason why the model stopped, in the upstream's words.
     #[must_use]
     pub fn stop_reason(&self) -> Option<Arc<str>> {
         self.marks.stop_reason.get().cloned()
     }
 
-    /// The number that the next event of a Responses stream has.
+    /// The sequence number that the next event of a Responses stream has.
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.marks.sequence.load(Ordering::Acquire)
     }
 
-    /// The id of a Responses answer, and the end of the event that said it.
+    /// The id of a Responses answer, and the offset behind the event that carried the id.
     #[must_use]
     pub fn response_id(&self) -> Option<(&str, u64)> {
         let (id, end) = self.marks.response_id.get()?;
         Some((id, *end))
     }
 
-    /// The tokens used so far, if the upstream said; also for a cut stream.
+    /// The tokens that the answer has used so far, if the upstream has stated them.
+    ///
+    /// The usage of a cut stream is known as well, as far as the upstream has stated it.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         let input = mark(&self.marks.input_tokens);
@@ -155,8 +161,10 @@ impl ResponseMarks {
         })
     }
 
-    /// Publishes what the judge knows: after every frame, so it is plain stores
-    /// unless something new was said.
+    /// Publishes the findings of `judge` to the outer layers.
+    ///
+    /// The layer publishes after every frame, so this method only makes plain stores
+    /// unless there is something new.
     pub(super) fn publish(&self, judge: &StreamReader) {
         let marks = &*self.marks;
         marks
@@ -184,7 +192,7 @@ impl ResponseMarks {
         if let Some(reason) = judge.stop_reason() {
             marks.stop_reason.get_or_init(|| reason.into());
         }
-        if let Some((id, end)) = judge.named() {
+        if let Some((id, end)) = judge.response_id_end() {
             marks.response_id.get_or_init(|| (Arc::clone(id), end));
         }
         if let Some(failure) = judge.failure() {
@@ -207,13 +215,15 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
     }
 }
 
-/// The marks of a stream into which bytes are inserted, as layers further out see
-/// them: in offsets of what they are handed.
+/// The marks of a stream into which a layer inserts bytes.
+///
+/// Outer layers see the shifted marks, which are offsets in the bytes that include the
+/// insertions.
 #[derive(Debug)]
 pub(crate) struct ShiftedMarks {
     judged: ResponseMarks,
     inserted: u64,
-    /// The latest progress that was taken over, as it was marked.
+    /// The inner stream's progress mark that was copied last, as it was before the shift.
     progressed: u64,
 }
 
@@ -230,14 +240,15 @@ impl ShiftedMarks {
         &self.judged
     }
 
-    /// So many bytes are put in behind what was handed on.
+    /// Counts `bytes` that the layer inserts after the bytes it has passed on.
     pub(crate) const fn insert(&mut self, bytes: u64) {
         self.inserted += bytes;
     }
 
-    /// Takes over what `inner` has marked within the first `passed` bytes of its
-    /// stream, which are handed on. A mark is taken over once: what is put in later
-    /// does not move it.
+    /// Copies the marks of `inner` within the first `passed` bytes of its stream.
+    ///
+    /// The caller has the first `passed` bytes. Each mark is copied once, so a later
+    /// insertion does not move it.
     pub(crate) fn follow(&mut self, inner: &ResponseMarks, passed: u64) {
         let inserted = self.inserted;
         let (ours, theirs) = (&*self.judged.marks, &*inner.marks);
@@ -252,7 +263,8 @@ impl ShiftedMarks {
                 store(ours, mark(theirs).and_then(shifted));
             }
         }
-        // Whoever follows looks whether it has changed.
+        // The progress mark is stored only if it is new, because a follower compares it
+        // with the last value it saw.
         let progressed = inner.progressed();
         if std::mem::replace(&mut self.progressed, progressed) != progressed {
             let progressed = progressed.saturating_add(inserted);

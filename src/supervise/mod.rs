@@ -1,14 +1,14 @@
-//! What the layers wrap around an answer: a future until its head, then a body.
+//! The wrappers of a supervised call: a response future, then a response body.
 //!
-//! All layers that act on a node share one wrapper; a policy says what is
-//! measured. It ends early in the poll in which its node ends, drops the inner
+//! All layers that act on a node share these wrappers; a policy says what a layer
+//! measures. A wrapper ends early in the poll in which its node ends, drops the inner
 //! future or body in that same poll, and settles the node if it opened it.
 //!
-//! [`ResponseMarks`] is the part of it that outer layers see: each event of a stream
-//! is judged once, by the innermost layer, and the marks travel in the
-//! response's extensions.
+//! [`ResponseMarks`] is the part that outer layers see. The innermost layer judges each
+//! event of a stream once, and its marks travel in the response's extensions.
 //!
-//! [`ReplayBody`](crate::ReplayBody) is the other direction: a request body that can be sent again.
+//! [`ReplayBody`](crate::ReplayBody) is the counterpart for requests: a body that can
+//! be sent again.
 //!
 //! ```
 //! use tower_agent::supervise::ResponseMarks;
@@ -31,11 +31,11 @@ mod timer;
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
-    event_stream::{Stream, is_plain, names_events},
+    event_stream::Stream,
     marks::ShiftedMarks,
     observer::{FrameKind, Observer, ResponseFacts, dialect_of},
     policy::{Claim, Policy},
-    read_request::{ReadRequest, RequestReader},
+    read_request::{ReadRequest, RequestReader, Upload},
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
 };

@@ -12,15 +12,15 @@ use crate::{
     run::{NotCounted, ResetOn, Run, TerminalReason},
 };
 
-/// What a layer must remember of the request to read its answer.
+/// The facts of a request that a layer needs to read its response.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
     dialect: KnownDialect,
     head: bool,
 }
 
-/// The dialect that a request's path tells, else that which the program put into
-/// its extensions.
+/// Returns the dialect that the request's path shows, else the one in the request's
+/// extensions.
 #[inline]
 pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     match Dialect::from_path(request.uri().path()) {
@@ -29,7 +29,7 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     }
 }
 
-/// A [`Dialect`], small where it is one of ours.
+/// A [`Dialect`] in two words: only a custom one is boxed.
 #[derive(Debug, Default)]
 enum KnownDialect {
     #[default]
@@ -65,42 +65,44 @@ impl From<KnownDialect> for Dialect {
     }
 }
 
-/// What a frame was for this layer.
+/// The meaning of a body's frame for the layer: progress, a sign of life, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameKind {
-    /// A delta, or bytes of an answer that is no event stream.
+    /// The frame is progress: a delta, or bytes of a response that is no event stream.
     Progress,
-    /// Bytes, but no progress: a ping, a prelude.
+    /// The frame is a sign of life without progress, such as a ping or a prelude.
     Life,
-    /// Bytes that a layer of ours put in: the upstream knows nothing of them.
+    /// The frame is not the upstream's: another layer of this crate inserted it into the
+    /// stream.
     Inserted,
 }
 
-/// Reads along with a body: what was progress, whether it is complete, whether
-/// it failed.
+/// The observer of a response body: of its progress, its completeness, and its failure.
 #[derive(Debug)]
 pub struct Observer {
     mode: ObserverMode,
     passed: u64,
     announced: AnnouncedLength,
     failed: Option<FailureClass>,
-    /// The strongest sign since it was last noted on the node.
+    /// The upstream's strongest sign of life that is not yet recorded on the node.
     unnoted: Option<ResetOn>,
-    /// How many heartbeats the run knows of.
+    /// The number of the stream's heartbeats with which the run has been credited.
     heartbeats: u64,
-    /// The node knows what the answer said of itself.
-    told: bool,
-    /// What it says of its usage counts.
+    /// Whether the response's usage and stop reason have been stored on the node.
+    is_reported: bool,
+    /// Whether the run adds the response's token usage to its own count.
     counts: bool,
 }
 
 #[derive(Debug)]
 enum ObserverMode {
-    /// Every byte is progress.
+    /// The mode for a body that is no event stream: every byte is progress.
     Bytes,
-    /// The innermost layer that sees this stream.
+    /// The mode of the innermost layer that sees an event stream: the layer judges its
+    /// events.
     Judging(Box<Stream>),
-    /// A layer further in judges it; with its mark of progress as last seen.
+    /// The mode of an outer layer: an inner layer judges the stream, and this one follows
+    /// its marks.
     Following(Box<Follower>),
 }
 
@@ -112,9 +114,10 @@ struct Follower {
 }
 
 impl ResponseFacts {
-    /// Whether an answer with this head is a stream of events that can be read.
+    /// Whether a response with this head is a readable event stream.
     pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
-        // A stream that is announced as empty has been cut all the same.
+        // An announced length of zero does not matter: an event stream without its
+        // terminator is truncated.
         has_body(self.head, status) && Stream::is_events(status, headers)
     }
 
@@ -122,14 +125,16 @@ impl ResponseFacts {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         Self {
             dialect: dialect_of(request).into(),
-            // A successful CONNECT has no body either, but no model call is one.
+            // A successful CONNECT has no body either, but a model call never is one.
             head: request.method() == Method::HEAD,
         }
     }
 }
 
-/// What an answer is a failure of: as it was judged further in, which an error
-/// under a good status is too, else by its status.
+/// The failure class of a response, if it is a failure.
+///
+/// The judgement of an inner layer counts before the status, because an inner layer also
+/// finds an error under a good status.
 fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
     let judged = answer.extensions().get::<Failure>();
     let judged = judged.map(|failure| failure.class);
@@ -137,8 +142,10 @@ fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
 }
 
 impl Observer {
-    /// Reads the head of an answer; the first layer to see a stream of events
-    /// marks it as judged.
+    /// Reads the head of `answer`, and creates the observer of its body.
+    ///
+    /// The first layer that sees an event stream judges it, and adds its marks to the
+    /// response's extensions.
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>) -> Self {
         let announced = AnnouncedLength::by(facts.head, answer);
@@ -165,12 +172,12 @@ impl Observer {
             failed: failed(answer),
             unnoted: None,
             heartbeats: 0,
-            told: false,
+            is_reported: false,
             counts: answer.extensions().get::<NotCounted>().is_none(),
         }
     }
 
-    /// The answer belongs to this node, which may want to keep what it says.
+    /// Binds the response to its node, which may keep the partial text.
     #[inline]
     pub(crate) fn begin(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &mut self.mode {
@@ -205,12 +212,13 @@ impl Observer {
         }
     }
 
-    /// Trailers are handed on: nothing but the end comes after them.
+    /// Notes that the caller gets the body's trailers, which are its last frame.
     pub(crate) const fn trailers(&mut self) {
         self.announced = AnnouncedLength::NOTHING;
     }
 
-    /// Stores what was seen since the last call on the node and above it.
+    /// Records the upstream's signs of life since the last note, on the node and its
+    /// ancestors.
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
         if let Some(sign) = self.unnoted.take() {
             run.node().record(sign, now);
@@ -218,7 +226,10 @@ impl Observer {
         }
     }
 
-    /// Those of a stream are counted where it is judged, once.
+    /// Credits the run with the stream's heartbeats since the last note.
+    ///
+    /// Only the layer that judges the stream credits its heartbeats, so that each counts
+    /// once.
     fn note_heartbeats(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
             let count = stream.judged().heartbeats();
@@ -229,11 +240,12 @@ impl Observer {
         }
     }
 
-    /// The answer is over: what it said of itself goes to the node, from the
-    /// layer that judges it, once.
+    /// Stores usage and stop reason of the finished response on the node.
+    ///
+    /// Only the layer that judges the stream stores usage and stop reason, and only once.
     pub(crate) fn report(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
-            if !std::mem::replace(&mut self.told, true) {
+            if !std::mem::replace(&mut self.is_reported, true) {
                 let judged = stream.judged();
                 let usage = judged.usage().filter(|_| self.counts);
                 run.report(usage, judged.stop_reason().as_ref());
@@ -245,12 +257,12 @@ impl Observer {
         }
     }
 
-    /// Whether what the answer says of its usage counts.
+    /// Whether the run adds the response's token usage to its own count.
     pub(crate) const fn counts(&self) -> bool {
         self.counts
     }
 
-    /// The marks of the stream of events that this is, if it is one.
+    /// The published marks of the response, if it is an event stream.
     pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
             ObserverMode::Bytes => None,
@@ -259,28 +271,29 @@ impl Observer {
         }
     }
 
-    /// Why the model stopped, as the upstream put it.
+    /// The reason why the model stopped, in the upstream's words.
     pub(crate) fn stop_reason(&self) -> Option<std::sync::Arc<str>> {
         self.judged().and_then(ResponseMarks::stop_reason)
     }
 
-    /// Whether any content was seen yet.
+    /// Whether the response has had any content yet.
     pub(crate) fn has_content(&self) -> bool {
         self.judged()
             .map_or(self.passed > 0, |judged| judged.commit().is_some())
     }
 
-    /// Whether the stream has shown that it sends signs of life.
+    /// Whether the stream has sent comments or pings.
     pub(crate) fn has_heartbeats(&self) -> bool {
         self.judged().is_some_and(|judged| judged.heartbeats() > 0)
     }
 
-    /// Whether the stream ends here without its terminator, if it ends here.
-    /// Only the layer that judges it says so, and only once.
+    /// Checks whether the stream would be complete if it ended at this point.
+    ///
+    /// Only the layer that judges the stream returns an error for a truncated one.
     ///
     /// # Errors
     ///
-    /// If it does.
+    /// The stream is [`Truncated`] if the terminator of its dialect is missing.
     pub(crate) fn finish(&self) -> Result<(), Truncated> {
         match &self.mode {
             ObserverMode::Judging(stream) => stream.finish(),
@@ -288,15 +301,17 @@ impl Observer {
         }
     }
 
-    /// Whether all that was announced, or the terminator, was handed on.
+    /// Whether the caller has received the body's announced length, or the stream's last
+    /// event.
     pub(crate) fn is_complete(&self) -> bool {
-        // After its own error event an upstream has nothing more to say.
+        // Nothing follows an upstream's own error event, so it ends the stream as a
+        // terminator does.
         let ends = |judged: &ResponseMarks| judged.terminator().or(judged.error());
         let terminator = self.judged().and_then(ends);
         terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
     }
 
-    /// What a body that was handed on whole amounts to.
+    /// The terminal reason for the node of a body that ended without a transport error.
     pub(crate) fn verdict(&self) -> TerminalReason {
         let failure = self.judged().and_then(ResponseMarks::failure);
         let class = failure.map(|failure| Failure::of_stream(failure).class);

@@ -1,4 +1,4 @@
-//! What a layer measures of a call, and the claim by which a wrapper settles its node.
+//! What a layer measures in a call, and the claim to settle a call's node.
 
 use std::time::Duration;
 
@@ -8,110 +8,120 @@ use http::{HeaderMap, Request};
 use super::observer::{FrameKind, Observer};
 use crate::{
     error::BoxError,
-    run::{Nanos, Run, Step, StepKind, TaskId},
+    run::{Nanos, Run, Settlement, Step, StepKind, TaskId},
 };
 
-/// What one layer measures, and on which node: the part in which the layers
-/// that act on a node differ. `found` is the node that the layer found.
+/// The part of a supervised call in which the layers that act on a node differ.
+///
+/// In each method `run` is the node that the layer acts on.
 pub trait Policy {
-    /// Whether it must know what frames are, or whether a body is complete.
+    /// Whether the layer reads the response, because its policy needs frame kinds or
+    /// completeness.
     const READS: bool;
 
-    /// Whether it has clocks that a stream of ready frames must not starve.
+    /// Whether the policy has deadlines that a stream of ready frames must not starve.
     const TIMED: bool = false;
 
-    /// Whether the answer is told which node it belongs to, if this layer
-    /// settles it.
+    /// Whether the layer puts the run into the response's extensions, if it settles the
+    /// run's node.
     const TELLS: bool = true;
 
-    /// Whether the node is settled only when the body is dropped: somebody
-    /// judges it after its end.
+    /// Whether the layer settles the node not at the body's end, but when the body drops.
+    ///
+    /// The settlement waits for the attempt, which may still classify the complete answer
+    /// as a failure.
     const DEFERS: bool = false;
 
-    /// Everything below is pending. Answers when the policy wants to be asked
-    /// again at the latest; ends nothing itself.
+    /// Handles a `Pending` of the inner future or body, without an end of the node.
+    ///
+    /// Returns the next deadline of the policy, if any: the layer is polled again then at
+    /// the latest.
     fn pending(
         &mut self,
-        found: &Run,
-        tap: Option<&Observer>,
+        run: &Run,
+        observer: Option<&Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
-        let _ = (found, tap, now, task);
+        let _ = (run, observer, now, task);
         None
     }
 
-    /// The head has come, and is about to be handed on.
-    fn answered(&mut self, found: &Run) {
-        let _ = found;
+    /// Tells the policy that the head of the response has arrived.
+    fn answered(&mut self, run: &Run) {
+        let _ = run;
     }
 
-    /// These bytes are handed on next.
-    fn data(&mut self, found: &Run, data: &Bytes) {
-        let _ = (found, data);
+    /// Shows the policy the bytes of the body that the caller gets next.
+    fn data(&mut self, run: &Run, data: &Bytes) {
+        let _ = (run, data);
     }
 
-    /// A frame is handed on; `seen` is none if the policy does not read.
-    fn frame(&mut self, found: &Run, seen: Option<FrameKind>, tap: Option<&Observer>) {
-        let _ = (found, seen, tap);
+    /// Shows the policy a frame that the caller gets; `seen`, its meaning, is `None`
+    /// without [`READS`](Self::READS).
+    fn frame(&mut self, run: &Run, seen: Option<FrameKind>, observer: Option<&Observer>) {
+        let _ = (run, seen, observer);
     }
 
-    /// The inner service or body failed at `now`, while `found` lived; the clocks
-    /// are looked at next.
-    fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {
-        let _ = (found, now, task);
+    /// Handles an error of the inner future or body at `now`, while `run` was live.
+    ///
+    /// The supervisor checks the deadlines after the policy has handled the error.
+    fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
+        let _ = (run, now, task);
     }
 
-    /// The future or body is dropped before its end, the inner one still being
-    /// there.
-    fn dropped(&mut self, found: &Run) {
-        let _ = found;
+    /// Handles the drop of an unfinished future or body, before the inner one drops.
+    fn dropped(&mut self, run: &Run) {
+        let _ = run;
     }
 
-    /// The head of an answer is handed on.
-    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
-        let _ = (found, headers);
+    /// Edits the headers of the response that the caller gets.
+    fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
+        let _ = (run, headers);
     }
 
-    /// An error is handed on.
-    fn error(&self, found: &Run, error: BoxError) -> BoxError {
-        let _ = found;
+    /// Converts an error of the call into the one that the caller gets.
+    fn error(&self, run: &Run, error: BoxError) -> BoxError {
+        let _ = run;
         error
     }
 
-    /// It is over: gives back what the policy registered.
-    fn release(&mut self, found: &Run) {
-        let _ = found;
+    /// Releases the policy's registrations at the end of the call.
+    fn release(&mut self, run: &Run) {
+        let _ = run;
     }
 }
 
-/// The node that a layer acts on, as it found it in a request.
+/// The node that a layer acts on, and whether the layer settles it.
 #[derive(Debug)]
 pub(crate) struct Claim {
     pub(crate) run: Run,
-    /// Whether this layer opened the node, or is the first to see one that was
-    /// attached: then it settles it.
+    /// Whether this layer settles the node.
+    ///
+    /// A layer settles a node that it has opened, or that the caller attached and no
+    /// other layer saw first.
     pub(crate) owns: bool,
 }
 
 impl Claim {
-    /// Finds the request's node; without one, opens a run that is this call.
+    /// Claims the node of a request, or opens a run for this call alone.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {
             let run = run.clone();
-            let owns = run.node().payload.claim();
+            let owns = run.node().payload.settlement.claim();
             return Self::new(run, owns);
         }
         let run = Run::open_single();
-        run.node().payload.set_owned();
+        run.node().payload.settlement.set(Settlement::Layer);
         run.node().enter();
         request.extensions_mut().insert(run.clone());
         Self::new(run, true)
     }
 
-    /// The same for a layer that counts what a call does: of a run of many, which
-    /// the program put into the request as it is, it makes a call of its own.
+    /// Claims the call of a request, for layers that count per call.
+    ///
+    /// A request that carries a run of many calls gets a call of its own in that run.
     pub(crate) fn of_call<B>(request: &mut Request<B>) -> Self {
         let found = request.extensions().get::<Run>();
         if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
@@ -122,7 +132,7 @@ impl Claim {
         Self::of(request)
     }
 
-    /// The layer's node; the one who owns it says that a call begins.
+    /// Creates a claim on `run`; with `owns` it records that a call begins.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
         if owns && !run.node().is_over() {

@@ -1,4 +1,5 @@
-//! Buffers a request body before the inner service is called; clocks pause meanwhile.
+//! Buffers a request body before the inner service is called; step windows pause
+//! meanwhile.
 
 use std::{
     future::Future,
@@ -18,25 +19,28 @@ use crate::{
     run::{PauseGuard, Run},
 };
 
-/// What a layer does with a request that it has read whole: `A` is the answer of the
-/// inner service.
+/// The part of a layer that inspects a fully buffered request, and may answer it.
+///
+/// The type `A` is the response of the inner service.
 pub trait RequestReader<A> {
-    /// The answer of the layer.
+    /// The type of the layer's response.
     type Answer;
 
-    /// The node that the request belongs to.
+    /// The node to which the request belongs.
     fn run(&self) -> &Run;
 
-    /// The request is there; an answer if the inner service is not to be asked.
+    /// Inspects the request; `Some` answers it without the inner service.
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer>;
 
-    /// The inner service's answer as the layer's.
+    /// Converts the response of the inner service into the layer's.
     fn pass(answer: A) -> Self::Answer;
 }
 
 pin_project! {
-    /// Reads a request, and calls the inner service unless the node is over by then or
-    /// the layer answers itself.
+    /// The future that buffers a request, then calls the inner service.
+    ///
+    /// The future makes no call if the node has ended during the upload, or if the layer
+    /// answers itself.
     #[derive(Debug)]
     pub struct ReadRequest<S, Q, R>
     where
@@ -69,7 +73,8 @@ where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
 {
-    /// Holds at most `max_body` bytes of a body that is not kept already.
+    /// Starts to buffer the request, with at most `max_body` bytes; a [`ReplayBody`] is
+    /// taken as it is.
     pub(crate) fn new(service: S, reader: R, request: Request<Q>, max_body: usize) -> Self {
         let upload = Upload::new(request, max_body);
         Self {
@@ -96,7 +101,8 @@ where
             match this.stage.as_mut().project() {
                 StageProj::Upload { upload } => {
                     let request = ready!(upload.poll(this.reader.run(), cx))?;
-                    // A deadline may have come meanwhile, and what is read may end it.
+                    // A deadline may have passed during the upload, and `read` below
+                    // may end the run.
                     if let Err(ended) = this.reader.run().check() {
                         return Poll::Ready(Err(ended.into()));
                     }
@@ -119,19 +125,21 @@ where
 }
 
 pin_project! {
-    /// A request whose body is read to its end, before anybody is asked.
+    /// A request whose body is buffered before the layer makes a call.
     #[derive(Debug)]
     pub(crate) struct Upload<Q> {
         #[pin]
         body: Buffering<Q>,
         head: Option<Parts>,
-        // The caller's time, not the upstream's silence.
+        // The pause of step windows while the request's body is `Pending`: an upload is
+        // no silence of the upstream.
         pause: Option<PauseGuard>,
     }
 }
 
 impl<Q: Body + 'static> Upload<Q> {
-    /// Holds at most `limit` bytes of a body that is not kept already.
+    /// Starts to buffer the request's body, with at most `limit` bytes; a [`ReplayBody`]
+    /// is taken as it is.
     pub(crate) fn new(request: Request<Q>, limit: usize) -> Self {
         let (head, body) = request.into_parts();
         Self {
@@ -147,11 +155,11 @@ where
     Q: Body<Data = Bytes>,
     Q::Error: Into<BoxError>,
 {
-    /// The request, whole; errors are those of [`Buffering`].
+    /// Polls for the buffered request; the errors are those of [`Buffering`].
     ///
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// The upload panics if it is polled again after it was ready.
     pub(crate) fn poll(
         self: Pin<&mut Self>,
         run: &Run,

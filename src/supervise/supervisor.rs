@@ -1,4 +1,4 @@
-//! What a layer keeps of one call, and what it does at each poll.
+//! The state of one layer for one call, and its work at each poll.
 
 use std::{
     task::{Context, Poll},
@@ -24,104 +24,108 @@ use crate::{
     run::{PollScope, ReasonClass, Run, Step, StepKind, TaskId, TerminalReason, Terminated, nanos},
 };
 
-/// How many ready frames may pass between two looks at the clock.
+/// The number of ready frames that may pass between two checks of the deadlines.
 const READY_FRAMES: u8 = 16;
 
-/// What a layer keeps of one call, from its start to the end of its body.
+/// The state of one layer for one call, until the response body ends.
 #[derive(Debug)]
 pub(crate) struct Supervisor<P> {
-    pub(super) found: Run,
+    pub(super) run: Run,
     pub(super) policy: P,
-    reading: FailureRead,
+    reader: ResponseReader,
     owns: bool,
-    /// The body came to its end, and the node is settled later.
+    /// Whether the body has ended under a policy that defers the settlement to the drop.
     ended: bool,
     ready: u8,
-    drive: TaskTimer,
+    timer: TaskTimer,
 }
 
-/// What is known of the answer.
+/// The progress of the layer's reading of the response.
 #[derive(Debug)]
-enum FailureRead {
-    /// Nobody here needs to know.
-    Nothing,
-    /// It has not come yet.
-    Ahead(ResponseFacts),
-    Tap(Observer),
+enum ResponseReader {
+    /// The state of a layer that does not read responses.
+    Off,
+    /// The state before the head of the response has arrived.
+    Head(ResponseFacts),
+    Body(Observer),
 }
 
-/// Why a body does not go on.
+/// The cause for which the layer stops a body.
 #[derive(Debug)]
 pub(super) enum StopCause {
-    /// It came to its end.
+    /// The cause is the clean end of the inner body.
     Ended,
-    /// It came to an end, without its terminator.
+    /// The cause is an end of the inner body without the terminator of its dialect.
     Cut(Truncated),
-    /// The inner body failed.
+    /// The cause is an error of the inner body.
     Failed,
-    /// The node is over.
+    /// The cause is the end of the node.
     Over,
 }
 
 impl<P: Policy> Supervisor<P> {
     #[inline]
-    pub(super) fn new<B>(entry: super::policy::Claim, policy: P, request: &Request<B>) -> Self {
-        let reading = if P::READS || entry.owns {
-            FailureRead::Ahead(ResponseFacts::of(request))
+    pub(super) fn new<B>(claim: super::policy::Claim, policy: P, request: &Request<B>) -> Self {
+        let reader = if P::READS || claim.owns {
+            ResponseReader::Head(ResponseFacts::of(request))
         } else {
-            FailureRead::Nothing
+            ResponseReader::Off
         };
         Self {
-            found: entry.run,
+            run: claim.run,
             policy,
-            reading,
-            owns: entry.owns,
+            reader,
+            owns: claim.owns,
             ended: false,
             ready: 0,
-            drive: TaskTimer::default(),
+            timer: TaskTimer::default(),
         }
     }
 
-    /// Reads the head of the answer, and says on it what it should.
+    /// Starts to observe the response, and lets the policy edit its head.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
-        if let FailureRead::Ahead(facts) = &mut self.reading {
+        if let ResponseReader::Head(facts) = &mut self.reader {
             let facts = std::mem::take(facts);
-            let mut tap = Observer::new(facts, answer);
-            tap.begin(&self.found);
-            self.reading = FailureRead::Tap(tap);
+            let mut observer = Observer::new(facts, answer);
+            observer.begin(&self.run);
+            self.reader = ResponseReader::Body(observer);
         }
         if P::TELLS && self.owns {
-            // For layers further out, which never open a node.
-            answer.extensions_mut().insert(self.found.clone());
+            // Outer layers that never open a node read the run from here.
+            answer.extensions_mut().insert(self.run.clone());
         }
-        self.policy.answered(&self.found);
-        self.policy.head(&self.found, answer.headers_mut());
+        self.policy.answered(&self.run);
+        self.policy.head(&self.run, answer.headers_mut());
     }
 
     #[inline]
-    pub(super) const fn tap(&self) -> Option<&Observer> {
-        match &self.reading {
-            FailureRead::Tap(tap) => Some(tap),
+    pub(super) const fn observer(&self) -> Option<&Observer> {
+        match &self.reader {
+            ResponseReader::Body(observer) => Some(observer),
             _ => None,
         }
     }
 
     #[inline]
-    pub(super) const fn found(&self) -> &Run {
-        &self.found
+    pub(super) const fn run(&self) -> &Run {
+        &self.run
     }
 
-    /// Whether the node is over. Looked at before anything is polled: a stored reason
-    /// beats a ready frame. Asks the nodes above as well: another thread may have stored
-    /// an end there that has not spread yet.
+    /// Whether the node has ended, in itself or through an ancestor.
+    ///
+    /// Callers test this before they poll: a stored reason beats a ready frame. The
+    /// test includes the ancestors, because another thread may have stored an end there
+    /// that has not reached this node yet.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
-        self.found.node().is_over()
+        self.run.node().is_over()
     }
 
-    /// Whether the node was ended while what is inside was polled. A layer further in
-    /// may have settled it with what it came to, which cuts nothing.
+    /// Whether the node ended for a reason that cuts the response.
+    ///
+    /// An inner layer may have settled the node with the outcome of the call, and that
+    /// cuts nothing.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.is_over() && self.was_cut()
@@ -129,85 +133,89 @@ impl<P: Policy> Supervisor<P> {
 
     #[cold]
     fn was_cut(&self) -> bool {
-        let node = self.found.node();
+        let node = self.run.node();
         node.nearest_end().is_some_and(|end| {
             match end.reason.class() {
                 ReasonClass::Success | ReasonClass::Failure => end.origin != node.number(),
-                // The answer that hits a limit of its run is handed on as it was.
+                // The layer passes on the response that reaches a limit of its run.
                 ReasonClass::Limit => false,
                 ReasonClass::Timeout | ReasonClass::Cancelled => true,
             }
         })
     }
 
-    /// Everything below is pending: looks at the clocks, else sees to it that
-    /// the task is polled again in time. Answers whether the node is over.
-    pub(super) fn pending(&mut self, turn: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
+    /// Handles a `Pending` of the inner future or body.
+    ///
+    /// The method checks the deadlines. `Ready` says why the body stops; `Pending` means
+    /// that the task will be woken at the next deadline.
+    pub(super) fn pending(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
-        let now = self.found.at(turn.now());
+        let now = self.run.at(scope.now());
         self.note(now);
-        let tap = match &self.reading {
-            FailureRead::Tap(tap) => Some(tap),
+        let observer = match &self.reader {
+            ResponseReader::Body(observer) => Some(observer),
             _ => None,
         };
-        let mut deadline = self.policy.pending(&self.found, tap, now, turn.task());
-        let node = self.found.node();
+        let mut deadline = self.policy.pending(&self.run, observer, now, scope.task());
+        let node = self.run.node();
         if node.is_closing() {
-            // Whatever is measured here: what drains has a limit, which somebody
-            // has to keep.
+            // A node that drains has a deadline of its own. Every layer enforces it,
+            // even one whose policy measures nothing.
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
         let passed = deadline.is_some_and(|at| at <= nanos(now));
-        if passed && self.tap().is_some_and(Observer::is_complete) {
-            // The answer was handed on whole; the transport alone has not ended.
+        if passed && self.observer().is_some_and(Observer::is_complete) {
+            // The caller has the complete response; only the transport is still open.
             return Poll::Ready(StopCause::Ended);
         }
         if passed {
-            // What the policy measures may stand on an ancestor: check walks
-            // from the run down, so the outermost that has passed is latched.
-            drop(self.found.node().check(now, turn.task()));
+            // The policy's deadline may belong to an ancestor. `check` walks down from
+            // the run, so the outermost deadline that has passed sets the reason.
+            drop(self.run.node().check(now, scope.task()));
         }
         if self.is_over() {
             return Poll::Ready(StopCause::Over);
         }
-        self.drive.wait(turn, &self.found, deadline, cx);
+        self.timer.wait(scope, &self.run, deadline, cx);
         Poll::Pending
     }
 
     fn note(&mut self, now: Duration) {
-        if let FailureRead::Tap(tap) = &mut self.reading {
-            tap.note(&self.found, now);
+        if let ResponseReader::Body(observer) = &mut self.reader {
+            observer.note(&self.run, now);
         }
     }
 
-    /// A frame is about to be handed on, unless something forbids it.
+    /// Observes a ready frame of the body; an error means that the caller does not get
+    /// it.
     #[inline]
     pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), StopCause> {
         if self.owns && self.is_cut() {
-            // It may be the frame that completes the answer, and what was ended before
-            // it was there is not completed by it.
+            // This frame may complete the response, and a frame that arrives after the
+            // end must not turn the end into a completion.
             return Err(StopCause::Over);
         }
         if let Some(data) = frame.data_ref() {
-            self.policy.data(&self.found, data);
+            self.policy.data(&self.run, data);
         }
-        let seen = match &mut self.reading {
-            FailureRead::Tap(tap) => match frame.data_ref() {
-                Some(data) => Some(tap.frame(data)),
+        let seen = match &mut self.reader {
+            ResponseReader::Body(observer) => match frame.data_ref() {
+                Some(data) => Some(observer.frame(data)),
                 None => {
-                    // Nothing but the end comes after trailers.
-                    tap.finish().map_err(StopCause::Cut)?;
-                    tap.trailers();
+                    // Trailers are the last frame of a body, so the stream must be
+                    // complete.
+                    observer.finish().map_err(StopCause::Cut)?;
+                    observer.trailers();
                     Some(FrameKind::Life)
                 }
             },
             _ => None,
         };
-        let tap = match &self.reading {
-            FailureRead::Tap(tap) => Some(tap),
+        let observer = match &self.reader {
+            ResponseReader::Body(observer) => Some(observer),
             _ => None,
         };
-        self.policy.frame(&self.found, seen, tap);
+        self.policy.frame(&self.run, seen, observer);
         if P::TIMED {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
@@ -217,27 +225,29 @@ impl<P: Policy> Supervisor<P> {
         Ok(())
     }
 
-    /// Compares the clocks after a run of ready frames. Answers whether the
-    /// node is over.
+    /// Checks the deadlines after a series of ready frames.
+    ///
+    /// The result says whether the node has ended.
     #[cold]
     fn look(&mut self) -> bool {
         self.ready = 0;
-        let now = self.found.now();
+        let now = self.run.now();
         let passed = self
-            .found
+            .run
             .node()
             .next_deadline()
             .is_some_and(|at| at <= nanos(now));
         if passed {
-            drop(self.found.node().check(now, TaskId::NONE));
+            drop(self.run.node().check(now, TaskId::NONE));
         }
         self.is_over()
     }
 }
 
 impl<P: Policy> Supervisor<P> {
-    /// The error with which a body stops, if it is one; what is inside has been
-    /// dropped.
+    /// Settles the node for the cause `why`, and returns the error of the body, if any.
+    ///
+    /// The body calls this method after it has dropped the inner body.
     #[cold]
     pub(in crate::supervise) fn stopped<T>(
         &mut self,
@@ -257,26 +267,28 @@ impl<P: Policy> Supervisor<P> {
         }
     }
 
-    /// The error to hand on for one that came from below, and for the node.
+    /// Settles the node for an inner error, and returns the error for the caller.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         self.report();
-        if self.tap().is_none() && is_refusal(&error) {
-            self.found.node().payload.set_refused(true);
+        if self.observer().is_none() && is_refusal(&error) {
+            self.run.node().payload.set_refused(true);
         }
-        let now = self.found.now();
+        let now = self.run.now();
         if !self.is_over() {
-            // Clocks that passed at the same time come before the inner error.
-            // What stood ready since the last wait has stopped its windows.
-            self.policy.failed(&self.found, now, task);
-            drop(self.found.node().check(now, task));
+            // A deadline that passed at the same instant beats the inner error. But the
+            // frames that were ready since the last wait count first: they have reset the
+            // windows of this layer and of others.
+            self.note(now);
+            self.policy.failed(&self.run, now, task);
+            drop(self.run.node().check(now, task));
         }
-        let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.found), cut));
+        let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.run), cut));
         let error = match (self.is_over(), cut) {
-            // It says already why this node ended.
+            // The inner error already carries the reason for which this node ended.
             (true, Some((true, _))) => error,
-            (true, _) => self.found.to_terminated().because(error).into(),
-            (false, Some((_, cut))) if cut.is_kin_of(&self.found) => {
-                // The last attempt's own end is the call's.
+            (true, _) => self.run.to_terminated().because(error).into(),
+            (false, Some((_, cut))) if cut.is_kin_of(&self.run) => {
+                // The call ends with the reason for which its last attempt was cut.
                 let reason = cut.reason.clone();
                 self.settle(reason);
                 error
@@ -287,31 +299,31 @@ impl<P: Policy> Supervisor<P> {
             }
         };
         self.finish();
-        self.policy.error(&self.found, error)
+        self.policy.error(&self.run, error)
     }
 
-    /// The error to hand on when the node was ended.
+    /// Creates the error that the caller gets after the node has ended.
     pub(in crate::supervise) fn over(&mut self) -> BoxError {
-        let error = self.found.to_terminated().into();
+        let error = self.run.to_terminated().into();
         self.finish();
-        self.policy.error(&self.found, error)
+        self.policy.error(&self.run, error)
     }
 
-    /// The answer is a failure, though its body did not break.
+    /// Settles the node as failed after a body without a transport error.
     pub(in crate::supervise) fn fail(&mut self, class: FailureClass) {
         self.report();
         self.settle(TerminalReason::Failed(class));
         self.finish();
     }
 
-    /// The inner body ended, or was dropped complete.
+    /// Settles the node after the inner body ended, or was dropped when complete.
     #[inline]
     pub(in crate::supervise) fn completed(&mut self) {
         self.report();
         if self.owns {
             let reason = self.verdict();
             if reason == TerminalReason::Completed {
-                self.found.note(self.last_step());
+                self.run.note(self.last_step());
             }
             if P::DEFERS {
                 self.ended = true;
@@ -323,20 +335,23 @@ impl<P: Policy> Supervisor<P> {
     }
 
     fn verdict(&self) -> TerminalReason {
-        self.tap()
+        self.observer()
             .map_or(TerminalReason::Completed, Observer::verdict)
     }
 
     fn last_step(&self) -> Step {
         let step = Step::new(StepKind::LlmResponse);
-        let why = self.tap().and_then(Observer::stop_reason);
+        let why = self.observer().and_then(Observer::stop_reason);
         match why {
             Some(why) => step.detail(String::from(&*why)),
             None => step,
         }
     }
 
-    /// Gives back what is registered; call after the inner one was dropped.
+    /// Releases all registrations and settles the node, as aborted unless the body has
+    /// ended.
+    ///
+    /// The future or body drops the inner one before it calls this method.
     #[inline]
     pub(in crate::supervise) fn finish(&mut self) {
         self.report();
@@ -351,36 +366,39 @@ impl<P: Policy> Supervisor<P> {
         }
     }
 
-    /// Before the node is settled: whoever is told of its end is told of this
-    /// too.
+    /// Stores the response's usage and stop reason on the node.
+    ///
+    /// The node gets usage and stop reason before its settlement, so that observers of
+    /// the end see both.
     fn report(&mut self) {
-        if let FailureRead::Tap(tap) = &mut self.reading {
-            tap.report(&self.found);
+        if let ResponseReader::Body(observer) = &mut self.reader {
+            observer.report(&self.run);
         }
     }
 
     #[inline]
     fn release(&mut self) {
-        self.policy.release(&self.found);
-        self.drive.release(&self.found);
+        self.policy.release(&self.run);
+        self.timer.release(&self.run);
     }
 
     #[inline]
     fn settle(&mut self, reason: TerminalReason) {
         if std::mem::take(&mut self.owns) {
-            self.found.settle(reason);
+            self.run.settle(reason);
         }
     }
 }
 
-/// Whether the request could not be read, or could be sent to no upstream as it is.
+/// Whether `error` is a fault of the request itself, which no upstream could get.
 fn is_refusal(error: &BoxError) -> bool {
     chain(&**error).any(|cause| {
         cause.is::<InvalidRequest>() || cause.is::<LengthLimitError>() || cause.is::<RequestCut>()
     })
 }
 
-/// What an error that is no end amounts to.
+/// The terminal reason for a call that failed with an `error` that is not a
+/// [`Terminated`].
 pub(crate) fn reason_of(error: &BoxError) -> TerminalReason {
     if chain(&**error).any(|error| error.is::<RequestCut>()) {
         return TerminalReason::ClientDisconnect;

@@ -1,11 +1,11 @@
-//! One timer and one waiter per task, however many layers are stacked in it.
+//! One timer and one waiter per task, for all layers of a stack.
 //!
-//! The outermost wrapper that is being polled is the *driver*. Wrappers below
-//! it, polled with the same waker, only lower its next deadline; the driver
-//! arms one timer for all of them, and waits for the end of its node and of those
-//! below it; a wrapper whose node stands elsewhere waits for that itself.
-//! A different waker means a task boundary (or a combinator that polls its
-//! children by their own wakers): then the wrapper drives itself.
+//! The outermost wrapper in a poll is the *driver*. Wrappers inside of it, polled with
+//! the same waker, only lower the driver's next deadline. The driver arms one timer for
+//! all of them, and waits for the end of its node and of the nodes below it. A wrapper
+//! with a node outside of that tree registers its own waiter. A different waker means a
+//! task boundary, or a combinator that polls its children with wakers of its own: then
+//! the wrapper is its own driver.
 
 use std::{
     future::Future,
@@ -19,8 +19,10 @@ use tokio::time::Sleep;
 
 use crate::run::{IdleTimer, Nanos, PollScope, Run, TaskId, Terminated, TreeTime};
 
-/// What a wrapper needs to be the driver: made at its first `Pending`, and
-/// boxed, so that an answer that is ready moves a pointer.
+/// The timer and the waiter of a driver, the outermost wrapper in a poll.
+///
+/// The driver makes both at the first `Pending`, and boxes them, so that a ready response
+/// only moves a pointer.
 #[derive(Debug, Default)]
 pub(crate) struct TaskTimer(Option<Pin<Box<Engine>>>);
 
@@ -29,27 +31,28 @@ pin_project! {
     struct Engine {
         #[pin]
         timer: Option<Sleep>,
-        // What the timer is set to.
+        // The deadline to which the timer is set.
         armed: Option<TreeTime>,
-        // The task that timer and waiter were last registered for.
+        // The task that registered timer and waiter last.
         task: TaskId,
         waiter: Option<usize>,
     }
 }
 
 impl TaskTimer {
-    /// Sees to it that the task is polled again at `deadline`, and when `run`
-    /// or anything below it ends. Call on the way out of a pending poll.
+    /// Wakes the task at `deadline`, and when `run` or a node below it ends.
+    ///
+    /// A wrapper calls this method last in a poll that returns `Pending`.
     pub(crate) fn wait(
         &mut self,
-        turn: &PollScope,
+        scope: &PollScope,
         run: &Run,
         deadline: Option<Nanos>,
         cx: &mut Context<'_>,
     ) {
         let epoch = run.node().payload.epoch;
         let next = PollScope::lower(deadline, epoch);
-        let nested = turn.is_nested();
+        let nested = scope.is_nested();
         if nested && run.node().is_below(PollScope::driven()) {
             return;
         }
@@ -62,23 +65,23 @@ impl TaskTimer {
             })
         });
         let engine = engine.as_mut().project();
-        let moved = std::mem::replace(engine.task, turn.task()) != turn.task();
+        let moved = std::mem::replace(engine.task, scope.task()) != scope.task();
         if moved {
             run.node().wait(engine.waiter, cx.waker(), true);
-            // It, or a node below it, may have ended between the look at it and
-            // the registration.
-            if run.node().epoch() != turn.epoch() || run.node().is_over() {
+            // The node, or one below it, may have ended after the check and before the
+            // registration.
+            if run.node().epoch() != scope.epoch() || run.node().is_over() {
                 cx.waker().wake_by_ref();
             }
         }
         if nested {
-            // The driver's timer serves, but its node is none of ours.
+            // The driver's timer covers this deadline, but not the end of this node.
             return;
         }
         arm(engine.timer, engine.armed, next, moved, cx);
     }
 
-    /// Gives back timer and waiter.
+    /// Drops the timer, and removes the waiter from the node of `run`.
     #[inline]
     pub(crate) fn release(&mut self, run: &Run) {
         if let Some(mut engine) = self.0.take() {
@@ -96,8 +99,8 @@ fn arm(
     moved: bool,
     cx: &mut Context<'_>,
 ) {
-    // An armed timer is never postponed: it looks when it fires, which is
-    // cheaper than to move it with every frame.
+    // Never postpone an armed timer: a poll that is too early costs less than a reset
+    // with every frame.
     let stays = |due: TreeTime, armed: TreeTime| due.epoch == armed.epoch && due.at >= armed.at;
     let touched = match (timer.as_mut().as_pin_mut(), next) {
         (None, None) => false,
@@ -108,7 +111,8 @@ fn arm(
         }
         (Some(_), None) => moved,
         (set, Some(due)) => {
-            // Beyond what an instant can hold nothing ever comes.
+            // A deadline beyond the range of `Instant` never passes, so it needs no
+            // timer.
             let Some(at) = due.instant() else { return };
             *armed = Some(due);
             match set {
@@ -119,8 +123,8 @@ fn arm(
         }
     };
     if let (true, Some(timer)) = (touched, timer.as_pin_mut()) {
-        // Without the budget's leave: a timer that was not registered because
-        // the task had used up its turn would never fire.
+        // Outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of
+        // budget has not registered its waker.
         let mut timer = tokio::task::unconstrained(timer);
         if Pin::new(&mut timer).poll(cx).is_ready() {
             cx.waker().wake_by_ref();
@@ -128,39 +132,42 @@ fn arm(
     }
 }
 
-/// Polls `future` until it is ready or `run` is over, whichever is first; a
-/// ready future wins a tie with a clock. `silence` is a step window on `run`
-/// that the wait counts towards.
+/// Polls `future` until it is ready or `run` has ended.
+///
+/// A ready future wins a tie with a deadline. `silence` is a step window on `run`; the
+/// wait counts towards it.
 ///
 /// # Cancel safety
 ///
-/// The future is only borrowed; what was polled so far stays.
+/// `future` is only borrowed, and keeps its progress when the caller stops polling.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"
 )]
 pub(crate) fn poll_until_end<F: Future>(
-    drive: &mut TaskTimer,
+    timer: &mut TaskTimer,
     run: &Run,
     silence: Option<&mut IdleTimer>,
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, Terminated>> {
-    poll_until_end_and(drive, run, silence, |_| None, future, cx)
+    poll_until_end_and(timer, run, silence, |_| None, future, cx)
 }
 
-/// The same; `waits` is told the time at each pending poll in which `run` is not
-/// over, and answers when it wants to be told again.
+/// Polls `future` as [`poll_until_end`] does, with a further deadline from `waits`.
+///
+/// At each pending poll of a live `run`, `waits` gets the time, and returns its own
+/// next deadline.
 ///
 /// # Cancel safety
 ///
-/// As for [`poll_until_end`].
+/// `future` is only borrowed, and keeps its progress, as with [`poll_until_end`].
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"
 )]
 pub(crate) fn poll_until_end_and<F: Future>(
-    drive: &mut TaskTimer,
+    timer: &mut TaskTimer,
     run: &Run,
     silence: Option<&mut IdleTimer>,
     waits: impl FnOnce(Duration) -> Option<Nanos>,
@@ -170,13 +177,13 @@ pub(crate) fn poll_until_end_and<F: Future>(
     if run.node().is_over() {
         return Poll::Ready(Err(run.to_terminated()));
     }
-    let turn = PollScope::enter(cx.waker(), run);
+    let scope = PollScope::enter(cx.waker(), run);
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }
-    let now = run.at(turn.now());
-    let window = silence.and_then(|silence| silence.wait(run.node(), now, turn.task()));
-    if let Err(ended) = turn.check(run) {
+    let now = run.at(scope.now());
+    let window = silence.and_then(|silence| silence.wait(run.node(), now, scope.task()));
+    if let Err(ended) = scope.check(run) {
         return Poll::Ready(Err(ended));
     }
     let alarm = waits(now);
@@ -184,6 +191,6 @@ pub(crate) fn poll_until_end_and<F: Future>(
         .into_iter()
         .flatten()
         .min();
-    drive.wait(&turn, run, deadline, cx);
+    timer.wait(&scope, run, deadline, cx);
     Poll::Pending
 }

@@ -18,7 +18,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The execution of a tool that can fail: [`Tool::call`].
+    /// The future of a tool that can fail, as [`Tool::call`] makes it.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Call<F> {
@@ -40,7 +40,7 @@ where
 }
 
 impl<F> Call<F> {
-    /// `result` is the digest of an output, if it is known.
+    /// Polls the tool; `result` makes the digest of its output, if the program wants one.
     pub(crate) fn poll_with<T, E>(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -60,15 +60,15 @@ impl<F> Call<F> {
         };
         match ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
             Ok(Ok(output)) => {
-                self.project().watch.done(|| result(&output));
+                self.project().watch.record(|| result(&output));
                 Poll::Ready(Ok(output))
             }
             Ok(Err(error)) => {
-                // Counted once the tool is gone: it may be the run's last error.
+                // The error is recorded after the tool has settled: it may end the run.
                 let mut watch = self.project().watch;
-                watch.as_mut().done(|| Some(digest(error.to_string())));
+                watch.as_mut().record(|| Some(digest(error.to_string())));
                 let watch = watch.project();
-                let key = || ErrorKey::new(watch.name, &error.to_string());
+                let key = ErrorKey::new(watch.name, &error.to_string());
                 watch.node.run().fail(key);
                 Poll::Ready(Err(ToolError::Failed(error)))
             }
@@ -77,8 +77,7 @@ impl<F> Call<F> {
     }
 }
 
-/// The digest of a value, as it reads as JSON; of one that JSON cannot hold that
-/// of its error.
+/// The digest of a value as JSON; of its error, if JSON cannot hold it.
 pub(crate) fn arguments(value: &impl Serialize) -> u64 {
     match serde_json::to_vec(value) {
         Ok(json) => canonical(&json),
@@ -87,8 +86,7 @@ pub(crate) fn arguments(value: &impl Serialize) -> u64 {
 }
 
 pin_project! {
-    /// A tool whose result is compared with that of the time before:
-    /// [`Call::result_by`].
+    /// A tool whose result is compared with that of the last same call: [`Call::result_by`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct CallResult<F, G> {
@@ -99,13 +97,15 @@ pin_project! {
 }
 
 impl<F> Call<F> {
-    /// What of its output says whether the tool found the same as before; without
-    /// it only the arguments are compared, and, after a failure, the error's text.
-    /// Nothing unless the tool says its [arguments](crate::tool::Tool::arguments).
+    /// Selects the part of the output that is compared with that of the last same call.
+    ///
+    /// Without this selection only the arguments are compared, and after a failure the
+    /// error's text. The selection has no effect unless the tool has
+    /// [arguments](crate::tool::Tool::arguments).
     ///
     /// # Cancel safety
     ///
-    /// As for [`Tool::call`](crate::tool::Tool::call).
+    /// Dropping the future drops the tool's and settles its node as aborted.
     pub fn result_by<T, E, G, R>(self, read: G) -> CallResult<F, G>
     where
         F: Future<Output = Result<T, E>>,
@@ -139,8 +139,9 @@ where
 pub enum ToolError<E> {
     /// The tool's own error. The run goes on.
     Failed(E),
-    /// The tool was dropped: its own window passed (then `kind` is
-    /// [`NodeKind::Tool`](crate::NodeKind::Tool)), or something above it ended.
+    /// The tool was dropped, because its window passed or a node above it ended.
+    ///
+    /// If the tool's own window passed, `kind` is [`NodeKind::Tool`](crate::NodeKind::Tool).
     Terminated(Box<Terminated>),
 }
 

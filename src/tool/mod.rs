@@ -14,8 +14,8 @@ use crate::run::Run;
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
-/// Its execution is a node of the run's tree: it ends when the run ends, and a
-/// window of its own ends only the tool.
+/// The execution of a tool is a node of the run's tree: it ends when the run ends. A
+/// window of the tool ends the tool alone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -43,7 +43,7 @@ pub struct Tool {
 }
 
 impl Run {
-    /// A tool of this run, by name: see [`Tool`].
+    /// Makes a tool of this run, by name: see [`Tool`].
     pub fn tool(&self, name: impl Into<Cow<'static, str>>) -> Tool {
         Tool {
             run: self.clone(),
@@ -56,12 +56,13 @@ impl Run {
 }
 
 impl Tool {
-    /// Says what the tool is called with, so that a run that goes in circles is
-    /// found, as a [`LoopGuardLayer`](crate::LoopGuardLayer) finds it in the
-    /// requests of an agent. It ends by the limits of such a layer that one of its
-    /// calls has passed, or as [`Run::end_when_looping`] says; without either
-    /// observers are told when it would have ended by the usual limits.
-    /// See [`Call::result_by`] for what comes of it.
+    /// Sets the arguments of the call, for the detection of loops.
+    ///
+    /// A [`LoopGuardLayer`](crate::LoopGuardLayer) finds a run that repeats its calls in the
+    /// requests of an agent; with arguments, the run itself finds it. The run ends by the
+    /// limits of such a layer that one of its model calls has passed, or by
+    /// [`Run::end_when_looping`]; without either, observers get a notice when the run would
+    /// have ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         let arguments = call::arguments(arguments);
@@ -69,24 +70,26 @@ impl Tool {
         self
     }
 
-    /// The longest the tool may take, counted from its first wait and not
-    /// during a [pause](Run::pause); its end is
-    /// [`StepTimeout`](crate::TerminalReason::StepTimeout) of the tool alone. None
-    /// unless set.
+    /// The longest time that the tool may take; no limit unless set.
+    ///
+    /// The time counts from the tool's first `Pending`, and not during a
+    /// [pause](Run::pause). When the time passes, the tool alone ends, with
+    /// [`StepTimeout`](crate::TerminalReason::StepTimeout).
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
         self
     }
 
-    /// How long the tool may go on, to clean up, when something above it ends; 100 ms
-    /// is enough for most. It is polled until it is ready or the time is up, counted
-    /// from the end, and can wait for [`Run::ended`]; whatever it answers, the call
-    /// answers that it was stopped. None unless set: it is dropped at once, as a
-    /// model call always is.
+    /// How long the tool may clean up after a node above it has ended.
     ///
-    /// It holds only as long as the tool's future is polled: a layer around it that
-    /// ends drops it. [`Run::settled`] waits for it.
+    /// 100 ms is enough for most tools. The future is polled until it is ready or the time,
+    /// counted from the end, is up; it can wait for [`Run::ended`]. The output of the future
+    /// is discarded: the call returns that the tool was stopped. Unless set, the future is
+    /// dropped at once, as a model call always is.
+    ///
+    /// The grace holds only while the tool's future is polled: a layer around it that ends
+    /// drops it. [`Run::settled`] waits for it.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
@@ -112,13 +115,13 @@ impl Tool {
     ///
     /// # Cancel safety
     ///
-    /// As for [`call`](Self::call).
+    /// Dropping the future drops the tool's and settles its node as aborted.
     pub fn watch<F: Future>(self, future: F) -> Watch<F> {
         Watch::new(self, future)
     }
 }
 
-/// The arguments of a tool call, as a digest, for the detection of loops.
+/// The digest of a tool call's arguments, for the detection of loops.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolAction {
     arguments: u64,

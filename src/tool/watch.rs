@@ -21,7 +21,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The execution of a tool: [`Tool::watch`].
+    /// The future of a tool, as [`Tool::watch`] makes it.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct Watch<F> {
@@ -30,8 +30,8 @@ pin_project! {
         pub(crate) node: Run,
         pub(crate) name: Cow<'static, str>,
         action: Option<ToolAction>,
-        drive: TaskTimer,
-        // Boxed: most runs ask for no notices.
+        timer: TaskTimer,
+        // Boxed: most runs want no notices.
         working: Option<Box<WorkingNotices>>,
         grace: Option<Grace>,
         silence: Option<IdleTimer>,
@@ -40,7 +40,7 @@ pin_project! {
 
     impl<F> PinnedDrop for Watch<F> {
         fn drop(this: Pin<&mut Self>) {
-            // The tool first, so that its node's end says that it is gone.
+            // `finish` drops the tool first: when its node has ended, the tool is gone.
             this.finish(TerminalReason::Aborted);
         }
     }
@@ -48,7 +48,7 @@ pin_project! {
 
 impl<F> Watch<F> {
     pub(crate) fn new(tool: Tool, future: F) -> Self {
-        // A deadline that has come is stored here; the tool inherits it.
+        // Stores a deadline that has passed, so that the new tool inherits the end.
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();
@@ -63,7 +63,7 @@ impl<F> Watch<F> {
             node,
             name: tool.name,
             action: tool.action,
-            drive: TaskTimer::default(),
+            timer: TaskTimer::default(),
             working: tool
                 .run
                 .asked_notices()
@@ -80,7 +80,7 @@ impl<F> Watch<F> {
     fn finish(self: Pin<&mut Self>, reason: TerminalReason) {
         let mut this = self.project();
         this.future.set(None);
-        this.drive.release(this.node);
+        this.timer.release(this.node);
         if let Some(silence) = this.silence {
             silence.close(this.node.node());
         }
@@ -93,8 +93,8 @@ impl<F> Watch<F> {
         }
     }
 
-    /// It has done what it was to do; its node is settled.
-    pub(crate) fn done(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
+    /// Records the call for the detection of loops, once its node has settled.
+    pub(crate) fn record(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
         if let Some(action) = this.action.take() {
             action.record(this.node, this.name, result());
@@ -117,15 +117,15 @@ impl<F> Watch<F> {
             grace.begin(this.node);
         }
         let (node, name, working) = (&*this.node, this.name, this.working);
-        let tell = |now| {
+        let notify = |now| {
             let step = || Step::new(StepKind::ToolExecution).detail(name.clone());
             node.tell_working(working.as_mut()?, now, step)
         };
         match ready!(poll_until_end_and(
-            this.drive,
+            this.timer,
             node,
             this.silence.as_mut(),
-            tell,
+            notify,
             future.as_mut(),
             cx
         )) {
@@ -136,19 +136,19 @@ impl<F> Watch<F> {
             }
             Err(terminated) => {
                 if let Some(grace) = this.grace {
-                    ready!(grace.poll(this.drive, node, future, cx));
+                    ready!(grace.poll(this.timer, node, future, cx));
                 }
                 self.as_mut().finish(terminated.reason.clone());
-                // Its own window is an error of it, the end of the run none.
+                // A tool that its own window ended has failed; one that its run ended has not.
                 let watch = self.as_mut().project();
                 let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
-                // Nor is that its caller had left before it began.
+                // On a closing node the tool was refused before it began, which is no failure.
                 if own && !watch.node.node().is_closing() {
                     let reason = terminated.reason.as_str();
-                    // What it did was to take too long.
-                    self.as_mut().done(|| Some(digest(reason)));
+                    // The timeout counts as the tool's result.
+                    self.as_mut().record(|| Some(digest(reason)));
                     let watch = self.project();
-                    let key = || ErrorKey::new(watch.name, reason);
+                    let key = ErrorKey::new(watch.name, reason);
                     watch.node.run().fail(key);
                 }
                 Poll::Ready(Err(Box::new(terminated)))
@@ -161,56 +161,57 @@ impl<F: Future> Future for Watch<F> {
     type Output = Result<F::Output, Box<Terminated>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let output = std::task::ready!(self.as_mut().poll_with(cx, |_| TerminalReason::Completed));
+        let output = ready!(self.as_mut().poll_with(cx, |_| TerminalReason::Completed));
         if output.is_ok() {
-            self.done(|| None);
+            self.record(|| None);
         }
         Poll::Ready(output)
     }
 }
 
-/// How long a tool may go on once something above it has ended.
+/// The time in which a tool may clean up after a node above it has ended.
 #[derive(Debug)]
 pub(crate) struct Grace {
     length: Duration,
-    /// Whether the tool has begun: one that has not needs no time to clean up.
-    begun: bool,
+    /// Whether the tool was polled; a tool that was not has nothing to clean up.
+    has_begun: bool,
 }
 
 impl Grace {
     pub(crate) const fn new(length: Duration) -> Self {
         Self {
             length,
-            begun: false,
+            has_begun: false,
         }
     }
 
-    /// The tool is polled, unless it is over.
+    /// Records that the tool is polled, unless its node has ended.
     pub(crate) fn begin(&mut self, tool: &Run) {
-        self.begun |= !tool.node().is_over();
+        self.has_begun |= !tool.node().is_over();
     }
 
-    /// `tool` is over. Goes on with its future: ready once that is, or once the
-    /// time is up, counted from the end.
+    /// Polls the future of `tool`, which has ended, until it is ready or the time is up.
+    ///
+    /// The time counts from the end of the tool's node.
     pub(crate) fn poll<F: Future>(
         &self,
-        drive: &mut TaskTimer,
+        timer: &mut TaskTimer,
         tool: &Run,
         future: Pin<&mut F>,
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let node = tool.node();
-        // What ended the tool itself is its own time being up.
+        // There is no grace if the tool's own window has passed: its time was up.
         let end = node.nearest_end().filter(|end| end.origin != node.number());
-        let Some(end) = end.filter(|_| self.begun) else {
+        let Some(end) = end.filter(|_| self.has_begun) else {
             return Poll::Ready(());
         };
         let until = end.at.saturating_add(self.length);
-        let turn = PollScope::enter(cx.waker(), tool);
-        if future.poll(cx).is_ready() || tool.at(turn.now()) >= until {
+        let scope = PollScope::enter(cx.waker(), tool);
+        if future.poll(cx).is_ready() || tool.at(scope.now()) >= until {
             return Poll::Ready(());
         }
-        drive.wait(&turn, tool, Some(nanos(until)), cx);
+        timer.wait(&scope, tool, Some(nanos(until)), cx);
         Poll::Pending
     }
 }

@@ -5,7 +5,7 @@ use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::Poll,
     time::Duration,
 };
@@ -15,10 +15,11 @@ use tower_service::Service;
 
 use crate::{
     error::BoxError,
+    lock::Lock,
     run::{Answer, Run, RunNotice, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
 };
 
-/// What happens to a run that looks stuck.
+/// The stages of an inquiry, and the settings that all inquiries of a watchdog share.
 #[derive(Debug)]
 pub(super) struct Stages {
     pub(super) checker: Option<InquiryStage<RunSnapshot, Verdict>>,
@@ -27,24 +28,26 @@ pub(super) struct Stages {
     pub(super) answer_within: Option<Duration>,
     pub(super) ends: bool,
     pub(super) shadow: bool,
-    /// How many checks there may be at once.
+    /// The semaphore that limits the number of concurrent checks.
     pub(super) checks: Semaphore,
 }
 
-/// It has moved, and is stuck at something else that nobody was asked about.
-struct Anew;
+/// The outcome of a round after which the inquiry restarts: the run is stuck at another
+/// step by now.
+struct Restart;
 
-/// Asks one stage after the other, for as long as the run goes on and is stuck. The
-/// run is held for no longer than it takes to look at it.
+/// Asks one stage after the other about a run, while the run is live and stuck.
+///
+/// The inquiry holds a weak reference, and upgrades it only to inspect the run.
 pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<Stages>) {
-    while let Some(Anew) = stages.round(&run, repeats).await {
+    while let Some(Restart) = stages.round(&run, repeats).await {
         repeats = None;
     }
 }
 
 impl Stages {
-    /// None once there is nothing to ask any more.
-    async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Anew> {
+    /// Asks each stage of the inquiry once; `None` ends the inquiry.
+    async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
         let (row, verdict) = match &self.checker {
             Some(checker) => {
                 let (row, verdict) = self.check(run, checker).await?;
@@ -57,9 +60,9 @@ impl Stages {
             return None;
         }
         let live = run.live()?;
-        // What was found of a run that has moved on says nothing of it any more.
+        // The checker's verdict on a step that the run has left does not count.
         if live.stuck_in()? != row {
-            return Some(Anew);
+            return Some(Restart);
         }
         match &verdict {
             Some(verdict) if verdict.confirms() && self.ends => {
@@ -80,7 +83,7 @@ impl Stages {
         let live = run.live()?;
         live.notify(&RunNotice::Answered { answer });
         if live.stuck_in()? != row {
-            return Some(Anew);
+            return Some(Restart);
         }
         if answer == Some(Answer::Stop) {
             self.end(&live);
@@ -88,16 +91,18 @@ impl Stages {
         None
     }
 
-    /// What the checker says, and of which row; none if there is nothing to check any
-    /// more.
+    /// Asks the checker, and returns its verdict with the number of the row of repeats
+    /// that the verdict covers.
+    ///
+    /// The result is `None` if the run has ended or is no longer stuck.
     async fn check(
         &self,
         run: &WeakRun,
         checker: &InquiryStage<RunSnapshot, Verdict>,
     ) -> Option<(u64, Verdict)> {
-        // It is never closed.
+        // The semaphore is never closed, so a permit always comes.
         let _permit = self.checks.acquire().await.ok()?;
-        // It may have moved on while it waited for its turn.
+        // The run may have moved on during the wait for a permit.
         let live = run.live()?;
         let row = live.stuck_in()?;
         let asked = checker.ask(live.snapshot());
@@ -136,8 +141,8 @@ async fn within<A>(
 
 type StageFuture<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
 
-/// A service that is asked, whatever its type: each question goes to a clone of it.
-pub(super) struct InquiryStage<Q, A>(Mutex<Box<dyn FnMut(Q) -> StageFuture<A> + Send>>);
+/// The type-erased service of one stage; each question goes to a clone of the service.
+pub(super) struct InquiryStage<Q, A>(Lock<Box<dyn FnMut(Q) -> StageFuture<A> + Send>>);
 
 impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
     pub(super) fn new<S>(service: S) -> Self
@@ -146,7 +151,7 @@ impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
         S::Error: Into<BoxError>,
         S::Future: Send + 'static,
     {
-        Self(Mutex::new(Box::new(move |question| {
+        Self(Lock::new(Box::new(move |question| {
             let mut service = service.clone();
             Box::pin(async move {
                 poll_fn(|cx| service.poll_ready(cx))
@@ -157,10 +162,13 @@ impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
         })))
     }
 
-    /// A panic of the service is an error: other runs are watched too.
+    /// Asks the stage: calls a clone of its service with `question`.
+    ///
+    /// A panic of the service becomes an error, because the watchdog serves other runs
+    /// too.
     pub(super) async fn ask(&self, question: Q) -> Result<A, BoxError> {
         let asked = catch_unwind(AssertUnwindSafe(|| {
-            let mut ask = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut ask = self.0.lock();
             ask(question)
         }));
         let Ok(mut asked) = asked else {
@@ -185,13 +193,13 @@ impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
     }
 }
 
-/// What a person is asked about a run that looks stuck.
+/// The question, whether to go on, to a person about a run that looks stuck.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Question {
-    /// All that is known of the run.
+    /// The state of the run when the question was asked.
     pub snapshot: RunSnapshot,
-    /// The question, ready to be shown.
+    /// The question as text, ready to show.
     pub message: String,
 }
 

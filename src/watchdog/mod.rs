@@ -1,42 +1,45 @@
-//! Asks before it kills: looks after runs that are alive and get nowhere.
+//! Checks runs that make no progress, and asks a person before it ends them.
 //!
-//! An agent that polls a job five times in a row may be stuck, or it may wait for
-//! something slow, and no clock knows which. A [`Watchdog`] listens for runs that
-//! [look stuck](crate::RunNotice::LooksStuck) and has them looked at: by a checker, which
-//! may be a second model, and by a person. It stands beside the calls and not in their
-//! way: no call waits for it.
+//! An agent that polls a job five times in a row may be stuck, or may wait for something
+//! slow, and no deadline can tell which. A [`Watchdog`] subscribes to runs that [look
+//! stuck](crate::RunNotice::LooksStuck) and has them examined: by a checker, which may be
+//! a second model, and by a person. The watchdog runs beside the calls: no call waits for
+//! it.
 //!
-//! # What is asked
+//! # The stages
 //!
 //! 1. The [checker](Watchdog::checker) gets the run's
-//!    [snapshot](crate::RunSnapshot) and says [`Verdict`](crate::run::Verdict). A run that works is left
-//!    alone. It has 5 s, else it is [`Status::Unknown`](crate::run::Status::Unknown).
-//! 2. With [`ends`](Watchdog::ends) a run that was found stuck or looping ends as
+//!    [snapshot](crate::RunSnapshot) and returns a [`Verdict`](crate::run::Verdict). A run
+//!    that works is left alone. Without a verdict within 5 s the status is
+//!    [`Status::Unknown`](crate::run::Status::Unknown).
+//! 2. With [`ends`](Watchdog::ends) a run that is found stuck or looping ends as
 //!    [`Stuck`](crate::TerminalReason::Stuck).
-//! 3. Else the [question](Watchdog::question) goes to a person, who may take as long as
-//!    the run goes on, and may stop it.
+//! 3. Else the [question](Watchdog::question) goes to a person, who may answer as long as
+//!    the run is live, and may stop it.
 //!
-//! A verdict or an answer counts for what the run was stuck at when it was asked about.
-//! One that has moved on by then is left alone; if it is stuck at something else, and was
-//! not found to work, it is asked about anew. A stage that panics counts as one that failed.
+//! A verdict or an answer counts only for the step at which the run was stuck at the
+//! time of the question. A run that has moved on by then is left alone. If it is stuck
+//! at another step, and was not found to work, a new inquiry starts. A stage that
+//! panics counts as failed.
 //!
-//! Each stage may be left out. What nobody ends here meets the caps of loops and turns.
-//! A run that is left alone is asked about again when it has done the same thing as
-//! often again: after five repeats, after ten, and so on. There is one inquiry of a run
-//! at a time. An observer that was too slow for some events looks at all live runs
-//! again, so that one of those may be asked about earlier.
+//! Each stage is optional. A run that the watchdog does not end still meets the caps on
+//! loops and turns. A run that is left alone is examined again after as many further
+//! repeats: after five, after ten, and so on. There is one inquiry per run at a time. A
+//! watchdog that was too slow for some events examines all live runs again, so some
+//! runs may be examined earlier.
 //!
-//! Observers are told of each stage: [`Checked`](crate::RunNotice::Checked),
-//! [`StageFuture`](crate::RunNotice::Asked), [`Answered`](crate::RunNotice::Answered).
+//! The run's observers get a notice of each stage:
+//! [`Checked`](crate::RunNotice::Checked), [`Asked`](crate::RunNotice::Asked),
+//! [`Answered`](crate::RunNotice::Answered).
 //!
 //! # Same instant
 //!
-//! The end of a run comes first: nothing is asked about a run that is over, and what is
-//! being asked is dropped in the poll that learns of the end.
+//! The end of a run comes first: no question is asked about an ended run, and the
+//! inquiry in progress is dropped in the poll that receives the end.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future of [`Watchdog::run`] drops what is being asked. It keeps no run
+//! Dropping the future of [`Watchdog::run`] drops all inquiries. The future keeps no run
 //! and no registry alive.
 //!
 //! # Examples
@@ -67,8 +70,8 @@
 //! ```
 
 mod inquiry;
+mod watch_loop;
 #[allow(clippy::module_inception, reason = "the folder is named for its type")]
 mod watchdog;
-mod watching;
 
 pub use self::{inquiry::Question, watchdog::Watchdog};

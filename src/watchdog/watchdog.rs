@@ -5,7 +5,7 @@ use tower_service::Service;
 
 use super::{
     inquiry::{InquiryStage, Question, Stages},
-    watching::{WatchSource, Watching},
+    watch_loop::{WatchLoop, WatchSource},
 };
 use crate::{
     error::BoxError,
@@ -13,13 +13,13 @@ use crate::{
     run::{Answer, Run, RunEvents, RunSnapshot, Verdict},
 };
 
-/// How long a checker may take.
+/// The default time limit of one check of a run.
 const CHECK: Duration = Duration::from_secs(5);
 
-/// How many checks there are at once.
+/// The default number of checks that may run concurrently.
 const CHECKS: usize = 16;
 
-/// Looks after runs that look stuck: see the [module](super).
+/// The examiner of runs that look stuck: see the [module](super).
 #[derive(Debug)]
 #[must_use = "it watches nothing unless it runs"]
 pub struct Watchdog {
@@ -29,13 +29,13 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Watches over all runs of a registry, from now on.
+    /// Creates a watchdog of all runs of a registry, from now on.
     pub fn new(registry: &RunRegistry) -> Self {
         let source = WatchSource::Registry(registry.downgrade());
         Self::of(source, registry.subscribe())
     }
 
-    /// Watches over one run, or a sub-agent's, from now on.
+    /// Creates a watchdog of one run, also that of a sub-agent, from now on.
     pub fn of_run(run: &Run) -> Self {
         Self::of(WatchSource::Run(run.run().downgrade()), run.subscribe())
     }
@@ -56,9 +56,10 @@ impl Watchdog {
         }
     }
 
-    /// Who judges a run that looks stuck, from what is known of it; a model may. Each
-    /// check is made with a clone of the service. An error of it is
-    /// [`Unknown`](crate::run::Status::Unknown).
+    /// Sets the checker, a service that examines the snapshot of a run that looks stuck.
+    ///
+    /// The checker may call a model. Each check uses a clone of the service. An error of
+    /// the service counts as [`Unknown`](crate::run::Status::Unknown).
     pub fn checker<S>(mut self, checker: S) -> Self
     where
         S: Service<RunSnapshot, Response = Verdict> + Clone + Send + 'static,
@@ -69,28 +70,34 @@ impl Watchdog {
         self
     }
 
-    /// How long a check may take, its wait for the service's readiness included, until
-    /// it counts as [`Unknown`](crate::run::Status::Unknown); 5 s unless set.
+    /// Sets the time limit of a check, 5 s unless set.
+    ///
+    /// The time limit includes the wait for the checker to be ready. A check that takes
+    /// longer counts as [`Unknown`](crate::run::Status::Unknown).
     pub const fn check_within(mut self, limit: Duration) -> Self {
         self.stages.check_within = limit;
         self
     }
 
-    /// How many checks there may be at once, 16 unless set; others wait for their turn.
+    /// Sets the number of checks that may run concurrently, 16 unless set; further checks
+    /// wait.
     ///
     /// # Panics
     ///
-    /// If `checks` is zero.
+    /// The setter panics if `checks` is zero.
     pub fn checks(mut self, checks: usize) -> Self {
         assert!(checks > 0, "without a check there is no checker");
         self.stages.checks = Semaphore::new(checks.min(Semaphore::MAX_PERMITS));
         self
     }
 
-    /// Who asks a person whether the run shall go on, when no checker said that it
-    /// works. A [`Stop`](Answer::Stop) ends the run as
-    /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run
-    /// ends; an error is no answer, and ends nothing.
+    /// Sets the service that asks a person whether a run that looks stuck should
+    /// continue.
+    ///
+    /// The watchdog asks unless a checker found that the run works. The answer
+    /// [`Stop`](Answer::Stop) ends the run as [`Stuck`](crate::TerminalReason::Stuck).
+    /// The question is dropped when the run ends. An error of the service is no answer,
+    /// and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
     where
         S: Service<Question, Response = Answer> + Clone + Send + 'static,
@@ -101,40 +108,47 @@ impl Watchdog {
         self
     }
 
-    /// How long an answer is waited for; as long as the run goes on unless set.
+    /// Sets the time for which the watchdog waits for a person's answer.
+    ///
+    /// By default the watchdog waits for an answer as long as the run is live.
     pub const fn answer_within(mut self, limit: Duration) -> Self {
         self.stages.answer_within = Some(limit);
         self
     }
 
-    /// Whether a run that the checker finds stuck or looping ends at once, as
-    /// [`Stuck`](crate::TerminalReason::Stuck), and nobody is asked. Not by default.
+    /// Sets whether a run that the checker finds stuck or looping ends without a
+    /// question.
+    ///
+    /// The run ends as [`Stuck`](crate::TerminalReason::Stuck). By default the watchdog
+    /// ends no run without a question.
     pub const fn ends(mut self, ends: bool) -> Self {
         self.stages.ends = ends;
         self
     }
 
-    /// Shadow mode: checks, but asks nobody and ends nothing. What it would have done is
-    /// told to observers.
+    /// Sets shadow mode: the watchdog checks runs, but asks no person and ends no run.
+    ///
+    /// In shadow mode observers get notices of what the watchdog would have done.
     pub const fn shadow(mut self) -> Self {
         self.stages.shadow = true;
         self
     }
 
-    /// Watches until the registry is gone, or the one run over. Spawn it, or poll it
-    /// beside the rest.
+    /// Watches until the registry is dropped, or the single run has ended.
+    ///
+    /// Spawn the watchdog's future, or poll it beside others.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the checks and questions that are under way, and
-    /// leaves the runs alone.
+    /// Dropping the future drops the checks and questions in progress, and leaves the
+    /// runs alone.
     ///
     /// # Panics
     ///
-    /// Outside of a tokio runtime with its timer enabled, once something is asked that
-    /// has a limit.
+    /// The future panics outside of a tokio runtime with its timer enabled, as soon as a
+    /// stage with a time limit is asked.
     pub async fn run(self) {
-        let mut watching = Watching::new(self.source, self.events, self.stages);
-        poll_fn(|cx| watching.poll(cx)).await;
+        let mut watch_loop = WatchLoop::new(self.source, self.events, self.stages);
+        poll_fn(|cx| watch_loop.poll(cx)).await;
     }
 }

@@ -251,5 +251,5 @@ fn a_rule_of_the_program_goes_before_everything() {
     };
     assert_eq!(healthy(&judgement), Some(FailureClass::Conflict));
     assert_eq!(healthy(&Classifier::new()), None);
-    assert_eq!(format!("{judgement:?}"), "Judgement { rules: 5 }");
+    assert_eq!(format!("{judgement:?}"), "Classifier { rules: 5 }");
 }

@@ -204,6 +204,7 @@ async fn an_answer_without_a_body_is_complete_as_it_comes() {
     }
 }
 
+/// covers: T68
 #[tokio::test(start_paused = true)]
 async fn size_end_and_trailers_are_the_inner_bodys() {
     for guard in GUARDS {
@@ -226,6 +227,7 @@ async fn size_end_and_trailers_are_the_inner_bodys() {
     }
 }
 
+/// covers: T74
 #[tokio::test(start_paused = true)]
 async fn a_call_is_one_turn_on_both_sides_of_the_layer_that_opens_it() {
     let service = ServiceBuilder::new()
@@ -241,6 +243,7 @@ async fn a_call_is_one_turn_on_both_sides_of_the_layer_that_opens_it() {
     answer.into_body().read().await.end.unwrap();
 }
 
+/// covers: T75
 #[tokio::test(start_paused = true)]
 async fn the_smaller_limit_of_loops_holds_though_it_stands_further_in() {
     let action = r#",{"role":"assistant","tool_calls":[{"id":"c","type":"function",

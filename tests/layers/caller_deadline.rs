@@ -82,6 +82,7 @@ async fn it_is_off_unless_it_is_asked_for() {
     }
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn nonsense_ends_nothing_and_raises_nothing() {
     for (name, value) in [

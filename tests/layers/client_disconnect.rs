@@ -18,6 +18,7 @@ fn gone() -> Option<TerminalReason> {
     Some(TerminalReason::ClientDisconnect)
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_before_its_first_poll_is_a_disconnect() {
     let upstream = Upstream::script(Script::before_head().never());
@@ -28,6 +29,7 @@ async fn a_future_dropped_before_its_first_poll_is_a_disconnect() {
     assert_eq!(upstream.dropped().reason, gone(), "stored before the drop");
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_while_it_waits_is_a_disconnect() {
     let upstream = Upstream::script(Script::before_head().wait(5.0).never());
@@ -40,6 +42,7 @@ async fn a_future_dropped_while_it_waits_is_a_disconnect() {
     assert_eq!(upstream.dropped().reason, gone());
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_after_it_was_ready_is_none() {
     let upstream = Upstream::script(Script::sse().data(DONE));
@@ -56,6 +59,7 @@ async fn a_future_dropped_after_it_was_ready_is_none() {
     );
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect() {
     let script = Script::sse()
@@ -90,6 +94,7 @@ async fn a_body_dropped_after_any_number_of_polls_but_the_last_is_a_disconnect()
     }
 }
 
+/// covers: C3, T6
 #[tokio::test(start_paused = true)]
 async fn an_announced_length_that_was_handed_over_is_an_answer_delivered() {
     let announced = [
@@ -142,6 +147,7 @@ async fn a_half_read_length_is_a_disconnect() {
     assert_eq!(upstream.run().terminal_reason(), gone());
 }
 
+/// covers: C3
 #[tokio::test(start_paused = true)]
 async fn answers_without_a_body_need_not_be_polled() {
     let mut head = plain();
@@ -180,6 +186,7 @@ async fn a_failed_answer_that_was_delivered_is_a_failure_not_a_disconnect() {
     );
 }
 
+/// covers: C3
 #[tokio::test(start_paused = true)]
 async fn the_dialects_terminator_completes_an_answer() {
     let cases = [
@@ -221,6 +228,7 @@ async fn a_finish_reason_alone_does_not_complete_an_answer() {
     assert_eq!(upstream.run().terminal_reason(), gone(), "usage may follow");
 }
 
+/// covers: C3
 #[tokio::test(start_paused = true)]
 async fn a_body_that_says_it_has_ended_is_complete() {
     let upstream = Upstream::script(Script::json().knows_its_end().data("ab"));
@@ -310,6 +318,7 @@ async fn somebody_elses_reason_stays_and_the_drop_is_not_noted() {
     assert_eq!(upstream.dropped().reason, Some(TerminalReason::Shutdown));
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_disconnect_ends_the_call_and_not_its_run() {
     let run = Run::open();
@@ -325,6 +334,7 @@ async fn a_disconnect_ends_the_call_and_not_its_run() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
     let run = Run::open();
@@ -348,6 +358,7 @@ async fn with_scope_run_a_disconnect_ends_the_run_and_its_other_calls() {
     );
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn what_hangs_below_the_call_ends_too() {
     let run = Run::open();
@@ -414,6 +425,7 @@ async fn the_message_says_that_the_caller_went_away() {
     );
 }
 
+/// covers: T68
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));

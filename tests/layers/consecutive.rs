@@ -1,4 +1,6 @@
 //! Errors in a row, across different tools and calls.
+//!
+//! covers: D4
 
 use tower::{Layer, ServiceExt};
 use tower_agent::{
@@ -171,6 +173,30 @@ async fn errors_are_known_of_a_run_without_limits_too() {
 }
 
 /// Whoever has a handle on a run, a tool of the agent's for one, may say a limit.
+/// covers: D6
+#[tokio::test(start_paused = true)]
+async fn errors_made_before_a_limit_is_set_count_towards_it() {
+    for (limit, reason) in [
+        (budget(2), IN_A_ROW),
+        (budget(9).per_run(2), Some(TerminalReason::RunErrors)),
+        (
+            budget(9).per_error_key(2),
+            Some(TerminalReason::RetryBudget),
+        ),
+    ] {
+        let run = Run::open();
+        for _ in 0..2 {
+            fails(&run, "a").await;
+        }
+        limit.limit_errors(&run);
+        assert_eq!(run.terminal_reason(), None);
+
+        fails(&run, "a").await;
+
+        assert_eq!(run.terminal_reason(), reason);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_limit_of_errors_is_raised_or_lifted_by_a_later_one() {
     let none = || no_delay().per_error_key(None).per_run(None);

@@ -28,6 +28,7 @@ fn call_of_run(id: &str) -> Request<Full<Bytes>> {
     with_header(prompt("a"), "x-run-id", id)
 }
 
+/// covers: T49
 #[tokio::test(start_paused = true)]
 async fn a_fallback_that_serves_is_byte_for_byte_the_upstreams() {
     let prelude = PRELUDE.replace("assistant", "first");
@@ -136,6 +137,7 @@ async fn when_all_were_silent_the_caller_gets_a_504_with_the_reason() {
     assert_eq!(outcome.at, secs(240));
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn a_run_that_failed_the_same_way_four_times_is_answered_422_from_then_on() {
     let upstream = Upstream::script(failure(500));

@@ -16,6 +16,7 @@ fn layer() -> HardCeilingLayer {
     HardCeilingLayer::new(LIMIT)
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_ends_a_call_before_its_head() {
     let upstream = Upstream::script(Script::before_head().never());
@@ -31,6 +32,7 @@ async fn the_ceiling_ends_a_call_before_its_head() {
     assert_eq!(upstream.dropped().reason, Some(TerminalReason::HardCeiling));
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_ends_a_body_and_progress_does_not_extend_it() {
     let upstream = Upstream::script(Script::sse().repeat(100, 1.0, chat("a")));
@@ -46,25 +48,29 @@ async fn the_ceiling_ends_a_body_and_progress_does_not_extend_it() {
     assert!((29..=30).contains(&outcome.frames), "{}", outcome.frames);
 }
 
+/// covers: A3, T18
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_ends_within_sixteen_frames() {
-    let upstream = Upstream::script(Script::sse().flood(chat("a")));
-    let stack = Stack::default().ceiling(30).build(&upstream);
-    let mut body = stack.oneshot(request()).await.unwrap().into_body();
-    for _ in 0..100 {
-        body.token().await;
+    // Wherever the frames since the last look at the clock stand.
+    for before in 100..116 {
+        let upstream = Upstream::script(Script::sse().flood(chat("a")));
+        let stack = Stack::default().ceiling(30).build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
+        for _ in 0..before {
+            body.token().await;
+        }
+        advance(LIMIT).await;
+
+        let read = body.read().await;
+
+        assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+        assert!(
+            read.frames <= 15,
+            "{} frames after the ceiling",
+            read.frames
+        );
+        assert!(upstream.is_dropped());
     }
-    advance(LIMIT).await;
-
-    let read = body.read().await;
-
-    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
-    assert!(
-        read.frames <= 15,
-        "{} frames after the ceiling",
-        read.frames
-    );
-    assert!(upstream.is_dropped());
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,6 +87,7 @@ async fn a_ready_stream_of_an_answer_that_is_no_event_stream_ends_as_well() {
     assert!(read.frames <= 15);
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn pauses_do_not_stop_it() {
     let upstream = Upstream::script(Script::sse().never());
@@ -95,6 +102,7 @@ async fn pauses_do_not_stop_it() {
     assert_eq!(start.elapsed(), LIMIT);
 }
 
+/// covers: A4
 #[tokio::test(start_paused = true)]
 async fn a_timeout_has_a_reason_of_its_own() {
     let upstream = Upstream::script(Script::sse().never());
@@ -109,6 +117,7 @@ async fn a_timeout_has_a_reason_of_its_own() {
     assert_eq!(outcome.at, secs(20));
 }
 
+/// covers: A4
 #[tokio::test(start_paused = true)]
 async fn a_timeout_works_without_a_ceiling() {
     let upstream = Upstream::script(Script::sse().never());
@@ -123,6 +132,7 @@ async fn a_timeout_works_without_a_ceiling() {
     assert_eq!(outcome.at, secs(20));
 }
 
+/// covers: A6
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
     let upstream = Upstream::script(Script::sse().never());
@@ -136,6 +146,7 @@ async fn the_ceiling_comes_before_a_timeout_of_the_same_instant() {
     assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn the_scope_of_a_run_counts_over_several_calls() {
     let run = Run::open();
@@ -155,6 +166,27 @@ async fn the_scope_of_a_run_counts_over_several_calls() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
 }
 
+/// covers: A3
+#[tokio::test(start_paused = true)]
+async fn a_runs_ceiling_counts_from_its_opening_and_not_from_its_first_call() {
+    let run = Run::open();
+    sleep(secs(20)).await;
+    let upstream = Upstream::script(Script::sse().never());
+    let stack = Stack::default()
+        .layer(Place::Ceiling, layer().scope(Scope::Run))
+        .build(&upstream);
+
+    let outcome = stack.ask(run.attach(request())).await;
+
+    assert_eq!(outcome.at, secs(10));
+    let end = outcome.terminated();
+    assert_eq!(
+        (end.kind, end.elapsed, end.limit),
+        (NodeKind::Run, LIMIT, Some(LIMIT))
+    );
+}
+
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
     let run = Run::open();
@@ -172,6 +204,7 @@ async fn nothing_starts_under_a_run_whose_ceiling_passed_between_two_calls() {
     assert_eq!(upstream.calls(), 1);
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
     let run = Run::open();
@@ -191,6 +224,7 @@ async fn a_calls_ceiling_counts_from_its_own_opening_and_leaves_the_run() {
     assert_eq!(run.terminal_reason(), None);
 }
 
+/// covers: A3
 #[tokio::test(start_paused = true)]
 async fn of_two_layers_the_tighter_holds() {
     for limits in [[30, 50], [50, 30]] {
@@ -256,6 +290,7 @@ async fn the_end_of_the_body_in_the_very_instant_wins() {
     );
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn the_longest_durations_there_are_do_not_overflow() {
     let upstream = Upstream::script(Script::sse().wait(1e6).data(DONE));
@@ -268,6 +303,7 @@ async fn the_longest_durations_there_are_do_not_overflow() {
     assert_eq!(outcome.whole(), DONE);
 }
 
+/// covers: A4, A5
 #[tokio::test(start_paused = true)]
 async fn the_programs_limits_for_a_request_replace_both_clocks() {
     let limits = [
@@ -325,6 +361,7 @@ fn a_timeout_of_zero_panics() {
     let _ = layer().timeout(Some(Duration::ZERO));
 }
 
+/// covers: T79
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
     let script = Script::json().size(3).knows_its_end().wait(1e5).data("abc");
@@ -342,6 +379,7 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
     assert!(upstream.runs().is_empty());
 }
 
+/// covers: T68
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let upstream = Upstream::script(Script::json().size(2).knows_its_end().data("{}"));

@@ -1,4 +1,6 @@
 //! Slow models that live, and dead ones, under the profile of local models.
+//!
+//! covers: A7
 
 use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt};
@@ -77,6 +79,7 @@ fn slow() -> Vec<(&'static str, Script, u64)> {
     ]
 }
 
+/// covers: A10
 #[tokio::test(start_paused = true)]
 async fn a_slow_model_completes_unary_or_streaming_with_pings_or_without() {
     for (name, script, seconds) in slow() {
@@ -89,6 +92,7 @@ async fn a_slow_model_completes_unary_or_streaming_with_pings_or_without() {
     }
 }
 
+/// covers: A10
 #[tokio::test(start_paused = true)]
 async fn a_clock_of_thirty_seconds_would_have_killed_them() {
     let clock = StepTimeoutLayer::new(secs(30));
@@ -102,6 +106,7 @@ async fn a_clock_of_thirty_seconds_would_have_killed_them() {
     }
 }
 
+/// covers: A10
 #[tokio::test(start_paused = true)]
 async fn the_same_model_dead_is_found_twice_the_interval_after_its_last_heartbeat() {
     let living = || Script::sse().data(PRELUDE).repeat(5, 10.0, PING);
@@ -174,6 +179,7 @@ async fn bytes_restart_the_clock_that_a_heartbeat_started() {
     assert_eq!(outcome.at, secs(57 + 20));
 }
 
+/// covers: A10
 #[tokio::test(start_paused = true)]
 async fn the_ping_with_which_an_anthropic_stream_begins_promises_nothing() {
     let begun = || Script::sse().data(MESSAGE).data(PING_EVENT);
@@ -219,6 +225,7 @@ async fn neither_a_first_window_nor_what_resets_one_makes_a_local_layer_have_one
     assert_eq!(outcome.at, secs(60));
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn the_programs_window_for_a_request_replaces_the_profile() {
     let mut request = request();
@@ -233,6 +240,7 @@ async fn the_programs_window_for_a_request_replaces_the_profile() {
     assert_eq!(outcome.at, secs(30));
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_clock_of_a_local_model_and_a_heartbeat_of_the_program_restarts_it() {
     let run = Run::open();
@@ -289,6 +297,7 @@ async fn scope_run_finds_the_run_dead_when_none_of_its_calls_shows_life() {
     assert_eq!(start.elapsed(), secs(60 + 20));
 }
 
+/// covers: T22
 #[tokio::test(start_paused = true)]
 async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
     let script = Script::sse().data(PRELUDE).data(PING).never();

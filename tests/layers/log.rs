@@ -1,4 +1,6 @@
 //! What the log says of calls and runs that are over.
+//!
+//! covers: H10
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,6 @@
 //! Agents that go in circles.
+//!
+//! covers: D7
 
 mod agent;
 mod answers;

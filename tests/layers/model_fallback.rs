@@ -105,6 +105,7 @@ async fn the_second_model_serves_when_the_first_fails() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: G6, H6, T72
 #[tokio::test(start_paused = true)]
 async fn only_the_model_of_the_request_changes() {
     let upstream = Upstream::scripts([failure(500), healthy()]);
@@ -129,6 +130,7 @@ async fn only_the_model_of_the_request_changes() {
     );
 }
 
+/// covers: F9
 #[tokio::test(start_paused = true)]
 async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
     let last = failure(503)
@@ -174,6 +176,7 @@ async fn when_all_broke_the_last_error_is_handed_up_itself() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: F10
 #[tokio::test(start_paused = true)]
 async fn nothing_is_tried_after_the_commit() {
     let broken = Script::sse().data(chat("a")).fail("reset");
@@ -192,6 +195,7 @@ async fn nothing_is_tried_after_the_commit() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: F10
 #[tokio::test(start_paused = true)]
 async fn an_upstreams_own_error_after_the_commit_passes_unchanged() {
     let event = "data: {\"error\":{\"message\":\"no\",\"type\":\"overloaded_error\"}}\n\n";

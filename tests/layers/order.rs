@@ -13,14 +13,15 @@ use http_body_util::Full;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ProgressLayer, PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry,
-    StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
+    ModelFallbackLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, PumpLayer, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
+    TerminalResponseLayer, TurnCapLayer,
 };
 
 use crate::support::{Outcome, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "TerminalResponseLayer",
     "RunLayer",
     "PumpLayer",
@@ -28,6 +29,7 @@ const ORDER: [&str; 15] = [
     "HardCeilingLayer",
     "StepTimeoutLayer",
     "StopPhraseLayer",
+    "OwnerCapLayer",
     "TurnCapLayer",
     "LoopGuardLayer",
     "ProgressLayer",
@@ -112,7 +114,7 @@ fn the_tables_of_layers_show_the_one_order() {
 #[test]
 fn every_stack_that_the_documents_and_examples_build_is_in_the_one_order() {
     let mut paths = vec![root().join("README.md")];
-    for folder in ["src", "examples", "docs"] {
+    for folder in ["src", "examples", "docs", "crates"] {
         sources(&root().join(folder), &mut paths);
     }
     let mut seen = 0;
@@ -150,6 +152,7 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
         .layer(HardCeilingLayer::new(secs(1800)))
         .layer(StepTimeoutLayer::new(secs(300)))
         .layer(StopPhraseLayer::new(registry.clone(), ["/stop"]))
+        .layer(OwnerCapLayer::new(registry.clone(), OwnerCaps::new()))
         .layer(TurnCapLayer::new(1))
         .layer(LoopGuardLayer::new())
         .layer(ProgressLayer::new())

@@ -1,20 +1,38 @@
 //! What the runs of one caller may come to together.
+//!
+//! covers: D6
 
-use http::Request;
-use tokio::time::advance;
-use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    NodeKind, OwnerCaps, Run, RunLayer, RunRegistry, TerminalReason, TerminalResponseLayer,
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
 };
 
-use crate::support::{Outcome, Script, Stack, StackService, Upstream, request, secs, with_header};
+use bytes::Bytes;
+use http::Request;
+use http_body::{Body, Frame};
+use http_body_util::BodyExt;
+use tokio::time::advance;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    BoxError, NodeKind, OwnerCapLayer, OwnerCaps, Run, RunEvent, RunLayer, RunNotice, RunRegistry,
+    StopPhraseLayer, TerminalReason, TerminalResponseLayer,
+};
+
+use crate::support::{
+    Outcome, Place, Script, Stack, StackService, Upstream, request, secs, with_header,
+};
 
 fn capped(caps: OwnerCaps) -> (StackService, Upstream, RunRegistry) {
     let upstream = Upstream::script(Script::json().data("{}"));
     let registry = RunRegistry::new();
-    let layer = RunLayer::new(registry.clone()).owner_caps(caps);
-    let service = StackService::new(layer.layer(upstream.clone()));
+    let service = capped_in(&registry, caps, &upstream);
     (service, upstream, registry)
+}
+
+fn capped_in(registry: &RunRegistry, caps: OwnerCaps, upstream: &Upstream) -> StackService {
+    let caps = OwnerCapLayer::new(registry.clone(), caps);
+    let layer = RunLayer::new(registry.clone());
+    StackService::new(layer.layer(caps.layer(upstream.clone())))
 }
 
 /// A request with this key, of the run with this id.
@@ -193,10 +211,11 @@ async fn a_run_that_a_layer_further_out_opened_is_one_of_the_callers() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_is_told_422_and_not_to_try_again() {
     let upstream = Upstream::script(Script::json().data("{}"));
-    let caps = OwnerCaps::new().max_open_runs(1);
+    let (registry, caps) = (RunRegistry::new(), OwnerCaps::new().max_open_runs(1));
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
-        .layer(RunLayer::new(RunRegistry::new()).owner_caps(caps))
+        .layer(RunLayer::new(registry.clone()))
+        .layer(OwnerCapLayer::new(registry, caps))
         .service(upstream);
     let _open = service.clone().oneshot(of("x", Some("a"))).await.unwrap();
 
@@ -259,6 +278,112 @@ fn requests_of_one_new_run_count_once_though_they_come_at_the_same_time() {
     }
 }
 
+/// Each id is new, and so is each request's claim to the one run that there may be.
+#[test]
+fn of_eight_threads_one_opens_the_run_that_there_may_be() {
+    const THREADS: usize = 8;
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .build()
+            .unwrap()
+    };
+    for _ in 0..500 {
+        let (service, upstream, registry) = capped(OwnerCaps::new().max_open_runs(1));
+        let barrier = std::sync::Barrier::new(THREADS);
+        let admitted = std::thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let (service, barrier) = (service.clone(), &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        let id = format!("run-{thread}");
+                        let outcome = runtime().block_on(service.ask(of("x", Some(&id))));
+                        outcome.error.is_none()
+                    })
+                })
+                .collect();
+            let admitted = threads.into_iter().map(|thread| thread.join().unwrap());
+            admitted.filter(|admitted| *admitted).count()
+        });
+        assert_eq!((admitted, upstream.calls()), (1, 1));
+        assert_eq!(registry.list().len(), 1);
+    }
+}
+
+/// An upload that no layer may read.
+struct Unread;
+
+impl Body for Unread {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        panic!("the body of a refused request was read");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_body_of_a_refused_request_is_not_read() {
+    let (service, upstream, _) = capped(OwnerCaps::new().max_open_runs(1));
+    service.ask(of("x", Some("a"))).await.whole();
+    let refused = of("x", Some("b")).map(|()| Unread.boxed_unsync());
+    assert_refused(
+        &Outcome::of(service.clone().call(refused)).await,
+        "1 open runs",
+    );
+    assert_eq!(upstream.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_forty_thousand_refused_ids_no_entry_is_left() {
+    let (service, _, registry) = capped(OwnerCaps::new().max_open_runs(1));
+    service.ask(of("x", Some("a"))).await.whole();
+    let capped = registry.open(tower_agent::Owner::default(), "capped".parse().unwrap());
+    capped.end(TerminalReason::TurnCap);
+    drop(capped);
+    let mut events = registry.subscribe();
+    for number in 0..40_000 {
+        let request = of("x", Some(&format!("new-{number}")));
+        let request = with_header(request, "x-session-id", "s");
+        assert_refused(&service.ask(request).await, "1 open runs");
+    }
+
+    assert_eq!(registry.list().len(), 2, "no tombstone had to go");
+    assert!(registry.find_session("s").is_empty());
+    service.ask(of("y", Some("b"))).await.whole();
+    let first = events.next().await.unwrap();
+    assert!(
+        matches!(&first, RunEvent::Notice { run, notice: RunNotice::Opened, .. } if run.to_string() == "b"),
+        "no event tells of a refused run: {first:?}"
+    );
+}
+
+/// Observers hear of a run before they hear more of it, also where no cap is asked.
+#[tokio::test(start_paused = true)]
+async fn observers_are_told_of_a_run_that_no_cap_has_admitted() {
+    let (capped, upstream, registry) = capped(OwnerCaps::new().max_open_runs(1));
+    let uncapped = StackService::new(RunLayer::new(registry.clone()).layer(upstream));
+    let mut events = registry.subscribe();
+    uncapped.ask(of("x", Some("a"))).await.whole();
+    registry.find(&"a".parse().unwrap())[0].end(TerminalReason::Aborted);
+
+    let opened = events.next().await.unwrap();
+    assert!(matches!(
+        opened,
+        RunEvent::Notice {
+            notice: RunNotice::Opened,
+            sequence: 1,
+            ..
+        }
+    ));
+    let ended = events.next().await.unwrap();
+    assert!(matches!(ended, RunEvent::Ended { sequence: 2, .. }));
+    capped.ask(of("x", Some("b"))).await.whole();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_capped_run_is_not_washed_out_by_deadlines_that_callers_announce() {
     let registry = RunRegistry::new();
@@ -295,15 +420,21 @@ async fn a_run_in_the_place_of_another_counts_as_that_did() {
 }
 
 /// Who is told that it is shut down tries elsewhere, where there may be room.
+/// covers: C10
 #[tokio::test(start_paused = true)]
 async fn of_a_registry_that_is_shut_down_a_caller_at_his_cap_is_told_that() {
     let caps = OwnerCaps::new().max_open_runs(1).turns_per_hour(1);
-    for hears in [false, true] {
+    for phrases in [&[][..], &["/stop"]] {
         let upstream = Upstream::script(Script::json().data("{}"));
         let registry = RunRegistry::new();
-        let layer = RunLayer::new(registry.clone()).owner_caps(caps);
-        let layer = if hears { layer.hears_stop() } else { layer };
-        let service = StackService::new(layer.layer(upstream.clone()));
+        let stack = Stack::default()
+            .layer(Place::Run, RunLayer::new(registry.clone()))
+            .layer(
+                Place::StopPhrase,
+                StopPhraseLayer::new(registry.clone(), phrases),
+            )
+            .layer(Place::OwnerCap, OwnerCapLayer::new(registry.clone(), caps));
+        let service = stack.build(&upstream);
         service.ask(of("x", Some("a"))).await.whole();
         let a = &registry.find(&"a".parse().unwrap())[0];
         // One that is under way, so that the cap is still reached.

@@ -1,5 +1,7 @@
 //! What the end of a run says: all that observers are told, and the text that the
 //! caller has of an answer which was cut.
+//!
+//! covers: B2, B6
 
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! What is not the upstream's silence: a person's approval, a queue, a backend that
 //! restarts. Step windows stop for it, ceilings do not.
+//!
+//! covers: A11
 
 use std::time::Duration;
 
@@ -137,6 +139,7 @@ async fn pauses_that_overlap_last_until_the_last_of_them_is_over() {
     }
 }
 
+/// covers: A13
 #[tokio::test(start_paused = true)]
 async fn a_long_tool_is_not_killed_by_the_models_window() {
     let run = Run::open();

@@ -1,5 +1,7 @@
 //! The agent that a field report tells of: it asked for the same status 103 times,
 //! whatever its prompt said, and each answer was a success.
+//!
+//! covers: D6, D9
 
 use std::{
     io::{self, Write},
@@ -92,6 +94,7 @@ async fn poll(run: &Run, upstream: &Upstream, tools: &AtomicUsize) -> Terminated
     end.unwrap()
 }
 
+/// covers: D1
 #[tokio::test(start_paused = true)]
 async fn it_ends_at_the_cap_whatever_it_sends_and_a_batch_of_tools_is_one_turn() {
     let lines = Lines::default();

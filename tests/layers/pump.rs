@@ -9,7 +9,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::{
     task::yield_now,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -43,6 +43,7 @@ async fn dropped_soon(upstream: &Upstream) -> Instant {
     upstream.dropped().at
 }
 
+/// covers: T17
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
     let upstream = Upstream::script(Script::sse().flood(chat("a")));
@@ -61,6 +62,21 @@ async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
         "queued frames are dropped"
     );
     assert!(body.next().await.is_none());
+}
+
+/// covers: T17
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_holds_for_a_reader_that_has_yet_to_take_the_error() {
+    let upstream = Upstream::script(Script::sse().wait(10.0).fail("reset"));
+    let stack = Stack::default().pump().ceiling(30).build(&upstream);
+    let (request, node) = call_of(&Run::open());
+    let start = Instant::now();
+    let _unread = stack.oneshot(request).await.unwrap();
+
+    let ended = timeout(LIMIT * 2, node.ended()).await;
+
+    assert_eq!(ended, Ok(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT);
 }
 
 #[tokio::test(start_paused = true)]
@@ -136,6 +152,7 @@ async fn upstream_is_not_read_further_ahead_than_the_channel_holds() {
     }
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_dropped_future_is_a_disconnect_and_drops_upstream_in_one_turn() {
     let upstream = Upstream::script(Script::before_head().never());
@@ -170,6 +187,7 @@ async fn a_future_that_is_never_polled_is_a_disconnect_too() {
     assert_eq!(upstream.run().in_flight(), 0);
 }
 
+/// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_dropped_body_is_a_disconnect_at_every_point() {
     for frames in 0..3 {
@@ -215,6 +233,7 @@ async fn a_reader_that_leaves_ends_its_call_and_not_the_run() {
     stays.unwrap().into_body().token().await;
 }
 
+/// covers: C3
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_was_handed_over_is_complete_though_not_polled_to_its_end() {
     for script in [

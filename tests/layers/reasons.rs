@@ -102,6 +102,7 @@ fn end() -> Terminated {
     run.terminated().unwrap()
 }
 
+/// covers: T80
 #[test]
 fn a_reason_is_found_through_wrapping_errors() {
     let cases: Vec<(&str, BoxError)> = vec![
@@ -131,6 +132,7 @@ fn a_reason_is_found_through_wrapping_errors() {
     assert_eq!(reason_of(&other), None);
 }
 
+/// covers: B1
 #[tokio::test(start_paused = true)]
 async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try() {
     let silent = Upstream::script(Script::before_head().never());
@@ -236,6 +238,7 @@ const SAID: [(&str, &str, &str); 15] = [
     ),
 ];
 
+/// covers: B1
 #[tokio::test(start_paused = true)]
 async fn the_message_of_every_reason_says_what_how_long_the_last_step_and_what_to_try() {
     let rest = [
@@ -276,6 +279,7 @@ async fn the_message_of_every_reason_says_what_how_long_the_last_step_and_what_t
     }
 }
 
+/// covers: B3
 #[tokio::test(start_paused = true)]
 async fn the_last_step_is_known_without_a_step_window() {
     let run = Run::open();
@@ -297,6 +301,7 @@ async fn the_last_step_is_known_without_a_step_window() {
     assert_eq!(step.unwrap().to_string(), "llm_call");
 }
 
+/// covers: B1
 #[tokio::test(start_paused = true)]
 async fn a_last_step_that_nobody_told_reads_unknown() {
     let run = Run::open();
@@ -309,6 +314,7 @@ async fn a_last_step_that_nobody_told_reads_unknown() {
     );
 }
 
+/// covers: B3
 #[tokio::test(start_paused = true)]
 async fn a_step_without_a_description_keeps_the_one_before() {
     let run = Run::open();

@@ -57,6 +57,7 @@ async fn an_id_is_one_run_for_its_owner_and_another_for_another() {
     assert_eq!(registry.find(&id("r")).len(), 2);
 }
 
+/// covers: C4
 #[tokio::test(start_paused = true)]
 async fn abort_answers_true_once_and_false_for_what_it_does_not_know() {
     let registry = RunRegistry::new();
@@ -175,6 +176,7 @@ async fn a_call_ended_by_its_own_window_also_counts_as_work_until_then() {
     assert_eq!(run.terminal_reason(), None, "idle for two minutes only");
 }
 
+/// covers: B6
 #[tokio::test(start_paused = true)]
 async fn every_run_has_one_event_at_its_beginning_and_one_at_its_end_and_numbers_go_up_by_one() {
     let registry = RunRegistry::new();
@@ -229,6 +231,7 @@ async fn every_run_has_one_event_at_its_beginning_and_one_at_its_end_and_numbers
     );
 }
 
+/// covers: C8
 #[tokio::test(start_paused = true)]
 async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     let registry = RunRegistry::new();
@@ -243,6 +246,7 @@ async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     assert!(matches!(lost, RunEvent::Lost { events: 10 }), "{lost:?}");
 }
 
+/// covers: C10
 #[tokio::test(start_paused = true)]
 async fn shutdown_ends_live_runs_once() {
     let registry = RunRegistry::new();

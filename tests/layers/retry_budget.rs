@@ -22,6 +22,7 @@ use crate::support::{
     prompt, run_on,
 };
 
+/// covers: T37
 #[tokio::test(start_paused = true)]
 async fn a_failure_is_repeated_and_the_second_answer_served() {
     let upstream = Upstream::scripts([failure(500), healthy()]);

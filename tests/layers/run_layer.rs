@@ -135,6 +135,7 @@ async fn the_same_id_of_another_credential_is_another_run() {
     }
 }
 
+/// covers: D6
 #[tokio::test(start_paused = true)]
 async fn an_aborted_run_answers_every_later_request_without_a_call() {
     let (registry, service, upstream) = stack(whole());

@@ -1,4 +1,6 @@
 //! Limits in shadow mode: what they would have ended, and whether they were wrong.
+//!
+//! covers: A12
 
 use std::time::Duration;
 
@@ -199,6 +201,7 @@ async fn a_run_is_suspected_once_whichever_of_its_calls_is_silent() {
     assert_eq!(told(&run, events).await, expected);
 }
 
+/// covers: E5
 #[tokio::test(start_paused = true)]
 async fn a_safety_limit_may_go_on_ending_things_beside_it() {
     for inside in [true, false] {

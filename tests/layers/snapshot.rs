@@ -1,4 +1,6 @@
 //! What a run's diagnostics say.
+//!
+//! covers: E3
 
 use std::time::Duration;
 
@@ -16,6 +18,7 @@ fn last_change(run: &Run) -> Option<String> {
     progress.last_change.map(|step| step.to_string())
 }
 
+/// covers: A8
 #[tokio::test(start_paused = true)]
 async fn a_run_is_alive_until_twice_the_interval_after_its_last_heartbeat() {
     let run = Run::open();
@@ -34,6 +37,7 @@ async fn a_run_is_alive_until_twice_the_interval_after_its_last_heartbeat() {
     assert!(!run.snapshot().alive, "it is over");
 }
 
+/// covers: A8
 #[tokio::test(start_paused = true)]
 async fn an_open_connection_is_life_until_it_has_shown_a_heartbeat() {
     let run = Run::open();
@@ -68,6 +72,7 @@ async fn an_open_connection_is_life_until_it_has_shown_a_heartbeat() {
     tokio::join!(stream, look);
 }
 
+/// covers: A8
 #[tokio::test(start_paused = true)]
 async fn the_interval_of_a_local_model_is_that_of_its_run() {
     let run = Run::open();

@@ -19,6 +19,7 @@ fn layer() -> StepTimeoutLayer {
     StepTimeoutLayer::new(WINDOW)
 }
 
+/// covers: A1, A14
 #[tokio::test(start_paused = true)]
 async fn silence_before_the_head_ends_the_call_one_window_after_it_began() {
     let upstream = Upstream::script(Script::before_head().never());
@@ -35,6 +36,7 @@ async fn silence_before_the_head_ends_the_call_one_window_after_it_began() {
     assert_eq!(dropped.reason, Some(TerminalReason::StepTimeout));
 }
 
+/// covers: T20
 #[tokio::test(start_paused = true)]
 async fn the_window_starts_at_the_first_pending_not_at_the_call() {
     let upstream = Upstream::script(Script::before_head().never());
@@ -48,6 +50,7 @@ async fn the_window_starts_at_the_first_pending_not_at_the_call() {
     assert_eq!(start.elapsed(), WINDOW);
 }
 
+/// covers: A1, A14
 #[tokio::test(start_paused = true)]
 async fn silence_in_the_body_ends_the_call_and_drops_upstream_in_the_same_poll() {
     let upstream = Upstream::script(Script::sse().wait(3.0).data(chat("a")).never());
@@ -69,6 +72,7 @@ async fn silence_in_the_body_ends_the_call_and_drops_upstream_in_the_same_poll()
     assert!(body.is_end_stream());
 }
 
+/// covers: A1
 #[tokio::test(start_paused = true)]
 async fn a_slow_but_living_stream_of_ten_windows_completes() {
     let script = Script::sse()
@@ -87,6 +91,7 @@ async fn a_slow_but_living_stream_of_ten_windows_completes() {
     );
 }
 
+/// covers: A7
 #[tokio::test(start_paused = true)]
 async fn a_first_window_of_its_own_bounds_the_wait_for_the_first_token() {
     let slow = Stack::default().layer(Place::Step, layer().first(secs(40)));
@@ -109,6 +114,7 @@ async fn a_first_window_of_its_own_bounds_the_wait_for_the_first_token() {
     assert_eq!(never.reason, Some(TerminalReason::StepTimeout));
 }
 
+/// covers: A2
 #[tokio::test(start_paused = true)]
 async fn after_the_first_token_the_step_window_counts() {
     let script = Script::sse()
@@ -129,6 +135,7 @@ async fn after_the_first_token_the_step_window_counts() {
     assert_eq!(start.elapsed(), secs(35) + WINDOW);
 }
 
+/// covers: A2
 #[tokio::test(start_paused = true)]
 async fn the_first_window_is_the_whole_wait_of_an_answer_that_does_not_stream() {
     let script = Script::before_head()
@@ -149,6 +156,7 @@ async fn the_first_window_is_the_whole_wait_of_an_answer_that_does_not_stream() 
     );
 }
 
+/// covers: A8
 #[tokio::test(start_paused = true)]
 async fn a_stream_of_comments_and_pings_alone_is_ended_after_one_window() {
     let ping = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -177,6 +185,7 @@ async fn the_prelude_is_no_progress() {
     assert_eq!(outcome.text, PRELUDE);
 }
 
+/// covers: A8
 #[tokio::test(start_paused = true)]
 async fn pings_around_a_token_move_nothing() {
     let script = Script::sse()
@@ -199,6 +208,7 @@ async fn pings_around_a_token_move_nothing() {
     assert_eq!(outcome.at, secs(8) + WINDOW);
 }
 
+/// covers: A7
 #[tokio::test(start_paused = true)]
 async fn what_resets_the_window_is_a_setting() {
     let cases = [
@@ -238,6 +248,7 @@ async fn bytes_of_an_answer_that_is_no_event_stream_are_progress() {
     assert_eq!(outcome.at, secs(40) + WINDOW);
 }
 
+/// covers: T19
 #[tokio::test(start_paused = true)]
 async fn a_reader_that_is_away_for_ten_windows_is_not_punished() {
     for frame in [chat("a"), PING.to_owned()] {
@@ -312,6 +323,7 @@ async fn a_head_that_is_ready_beats_a_window_that_passed_unpolled() {
     assert!(call.await.is_ok());
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
     for level in [NodeKind::Run, NodeKind::Call] {
@@ -339,6 +351,7 @@ async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {
     }
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
     let run = Run::open();
@@ -375,6 +388,7 @@ async fn a_pause_below_the_run_stops_the_runs_window_too_and_does_not_spin() {
     assert!(upstream.is_dropped());
 }
 
+/// covers: A1
 #[tokio::test(start_paused = true)]
 async fn steps_and_state_changes_restart_the_window_and_heartbeats_do_not() {
     type Sign = fn(&Run);
@@ -494,6 +508,7 @@ async fn a_calls_window_leaves_its_run_alive() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: A1
 #[tokio::test(start_paused = true)]
 async fn progress_of_one_call_restarts_the_runs_window_of_another() {
     let run = Run::open();
@@ -534,6 +549,7 @@ async fn of_two_step_layers_the_shorter_window_fires() {
     }
 }
 
+/// covers: A2, T79
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
     let inert = StepTimeoutLayer::optional(None)
@@ -571,6 +587,7 @@ async fn an_inert_layer_passes_everything_on_unchanged() {
     assert_eq!(outcome.error.unwrap().to_string(), "reset");
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn the_programs_limits_for_a_request_replace_the_windows() {
     let cases = [
@@ -638,6 +655,7 @@ async fn a_body_is_fused_after_its_error_and_upstream_is_gone() {
     );
 }
 
+/// covers: T68
 #[tokio::test(start_paused = true)]
 async fn size_hint_end_and_trailers_are_forwarded() {
     let script = Script::json().size(2).knows_its_end().data("{").data("}");
@@ -766,6 +784,7 @@ fn a_first_window_of_zero_panics() {
     let _ = layer().first(Duration::ZERO);
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn a_huge_window_never_fires_and_does_not_overflow() {
     let upstream = Upstream::script(Script::sse().wait(1e6).data(chat("a")).data(DONE));
@@ -779,6 +798,7 @@ async fn a_huge_window_never_fires_and_does_not_overflow() {
     assert_eq!(answer.into_body().read().await.whole(), chat("a") + DONE);
 }
 
+/// covers: T23
 #[tokio::test(start_paused = true)]
 async fn thousands_of_ready_frames_use_up_the_budget_and_the_window_still_fires() {
     let script = (0..5000)

@@ -1,4 +1,6 @@
 //! Users who say stop.
+//!
+//! covers: C5
 
 mod capped;
 

@@ -1,4 +1,6 @@
 //! Runs that are alive and get nowhere.
+//!
+//! covers: A8
 
 use std::{convert::Infallible, num::NonZeroU32};
 
@@ -10,6 +12,7 @@ async fn act(run: &Run, tool: &'static str, argument: u32) {
     call.call(async { Ok::<_, Infallible>(()) }).await.unwrap();
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn five_equal_actions_look_stuck_and_another_begins_another_row() {
     let run = Run::open();
@@ -30,6 +33,7 @@ async fn five_equal_actions_look_stuck_and_another_begins_another_row() {
     assert!(run.snapshot().stuck);
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn rounds_do_not_count_beside_actions_that_are_seen() {
     let run = Run::open();
@@ -40,6 +44,7 @@ async fn rounds_do_not_count_beside_actions_that_are_seen() {
     assert!(!run.snapshot().stuck);
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn five_heartbeats_without_a_change_look_stuck_and_are_told_once() {
     let run = Run::open();
@@ -75,6 +80,7 @@ async fn five_heartbeats_without_a_change_look_stuck_and_are_told_once() {
     assert!(matches!(end, RunEvent::Ended { .. }), "{end:?}");
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_told_to_ends_when_it_is_stuck() {
     let run = Run::open();

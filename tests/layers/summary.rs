@@ -1,4 +1,6 @@
 //! What a call came to: told once, when nothing of it is left.
+//!
+//! covers: H5
 
 mod not_counted;
 
@@ -69,6 +71,27 @@ async fn a_stream_that_was_read_is_told_once_with_all_that_is_known() {
             "usage": {"input_tokens": 7, "output_tokens": 2},
         })
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_is_that_of_the_call_and_not_of_its_run() {
+    let told = Summaries::default();
+    let service = told.layer().layer(Upstream::script(counted()));
+
+    for _ in 0..2 {
+        let mut request = request();
+        let id = HeaderValue::from_static("r-1");
+        request.headers_mut().insert("x-run-id", id);
+        Outcome::of(service.clone().oneshot(request)).await.whole();
+        sleep(secs(10)).await;
+    }
+
+    let told = told.all();
+    let each = told
+        .iter()
+        .map(|summary| (summary.run.to_string(), summary.elapsed));
+    let expected = ("r-1".to_owned(), secs(3));
+    assert_eq!(each.collect::<Vec<_>>(), [expected.clone(), expected]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,6 +184,7 @@ async fn what_no_answer_said_is_not_known() {
     }
 }
 
+/// covers: C2, T12
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_cut_costs_what_it_had_said_by_then() {
     for pump in [false, true] {
@@ -190,6 +214,7 @@ async fn a_stream_that_is_cut_costs_what_it_had_said_by_then() {
     }
 }
 
+/// covers: C2
 #[tokio::test(start_paused = true)]
 async fn every_way_to_end_is_told_once() {
     let failed = |class| TerminalReason::Failed(class);
@@ -297,6 +322,7 @@ async fn a_request_that_is_refused_for_its_id_is_no_call() {
     assert!(told.is_empty());
 }
 
+/// covers: T12
 #[tokio::test(start_paused = true)]
 async fn an_abort_from_outside_is_told_when_the_call_is_gone_and_not_before() {
     let told = Summaries::default();
@@ -359,6 +385,7 @@ async fn a_hook_may_look_at_everything_and_whoever_waits_hears_of_it_after_it() 
     assert_eq!(waited.await.unwrap(), 1);
 }
 
+/// covers: T13
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_panics_disturbs_nobody() {
     std::panic::set_hook(Box::new(|_| {}));

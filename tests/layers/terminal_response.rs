@@ -1,3 +1,5 @@
+//! covers: B2
+
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt, Limited};
@@ -35,6 +37,7 @@ where
 }
 
 /// Further bytes would be an answer to the caller's next request.
+/// covers: T70
 #[tokio::test(start_paused = true)]
 async fn a_length_that_is_not_the_bodys_is_removed() {
     let answered = async |script: Script, head: bool| {
@@ -233,6 +236,7 @@ async fn a_cut_stream_ends_with_the_frame_of_the_wire_in_each_dialect() {
     }
 }
 
+/// covers: T67
 #[tokio::test(start_paused = true)]
 async fn half_an_event_is_held_back_and_dropped_at_the_end_wherever_it_was_cut() {
     let half = chat("h\u{e9}");
@@ -307,6 +311,7 @@ async fn a_long_event_that_ends_is_whole_again() {
 }
 
 /// As what holds events back does until it knows whether to hand them on.
+/// covers: T88
 #[tokio::test(start_paused = true)]
 async fn a_response_that_was_held_back_does_not_fail() {
     let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
@@ -328,6 +333,7 @@ async fn a_response_that_was_held_back_does_not_fail() {
 }
 
 /// The accumulating streams of OpenAI's SDKs raise over an id that changes, and not the reason.
+/// covers: T88
 #[tokio::test(start_paused = true)]
 async fn a_response_fails_by_the_name_that_the_caller_knows_or_not_at_all() {
     let created = "data: {\"type\":\"response.created\",\"sequence_number\":3,\"response\":{\"id\":\"resp_1\"}}\n\n";
@@ -585,6 +591,7 @@ async fn a_body_that_is_no_event_stream_and_is_cut_ends_with_an_error() {
     assert_eq!(outcome.terminated().reason, TerminalReason::HardCeiling);
 }
 
+/// covers: T81
 #[tokio::test(start_paused = true)]
 async fn a_service_that_is_not_ready_is_an_answer_at_the_next_call_and_only_there() {
     let upstream = Upstream::script(Script::json().data("{}"));
@@ -814,6 +821,7 @@ async fn a_stream_that_is_announced_as_empty_ends_with_the_frame() {
 
 /// What an upstream says in words of another dialect its caller's SDK does not
 /// hear, and so takes half an answer for the whole.
+/// covers: T89
 #[tokio::test(start_paused = true)]
 async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
     let nested = "data: {\"type\":\"error\",\"error\":{\"type\":\"x\",\"message\":\"no\"}}\n\n";

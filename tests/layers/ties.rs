@@ -89,6 +89,7 @@ async fn the_runs_caller_deadline_beats_the_calls_ceiling_of_the_same_instant() 
     );
 }
 
+/// covers: A6
 #[tokio::test(start_paused = true)]
 async fn on_one_node_ceiling_step_and_deadline_come_in_that_order() {
     for reversed in [false, true] {
@@ -268,6 +269,7 @@ async fn clocks_hold_on_both_sides_of_a_combinator_with_wakers_of_its_own() {
     }
 }
 
+/// covers: T25
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_reaches_through_a_combinator_with_wakers_of_its_own() {
     let upstream = Upstream::script(Script::before_head().never());

@@ -36,6 +36,7 @@ async fn a_tools_result_is_handed_on_and_its_error_leaves_the_run_alive() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: A1
 #[tokio::test(start_paused = true)]
 async fn a_tools_window_ends_the_tool_alone() {
     let run = Run::open();
@@ -58,6 +59,7 @@ async fn a_tools_window_ends_the_tool_alone() {
     );
 }
 
+/// covers: A13
 #[tokio::test(start_paused = true)]
 async fn each_concurrent_tool_has_a_window_of_its_own() {
     let run = Run::open();
@@ -175,6 +177,7 @@ async fn a_dropped_tool_settles_as_aborted_and_leaves_the_run() {
     assert_eq!(run.terminal_reason(), None);
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_a_tools_window() {
     let run = Run::open();
@@ -205,6 +208,7 @@ async fn a_result_in_the_very_instant_of_the_window_is_a_result() {
     assert_eq!(result.await.unwrap(), 5);
 }
 
+/// covers: A1
 #[tokio::test(start_paused = true)]
 async fn a_finished_tool_is_a_step_of_its_run() {
     let run = Run::open();

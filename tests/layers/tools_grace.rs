@@ -1,4 +1,6 @@
 //! What a tool may still do when its run has ended.
+//!
+//! covers: C11
 
 use std::{
     convert::Infallible,

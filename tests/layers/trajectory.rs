@@ -1,4 +1,6 @@
 //! What the harness did to runs, written down.
+//!
+//! covers: D5
 
 mod owners;
 mod writer;
@@ -236,6 +238,7 @@ async fn a_writer_that_fails_or_panics_is_logged_and_disturbs_nothing() {
     }
 }
 
+/// covers: F14
 #[tokio::test(start_paused = true)]
 async fn a_run_whose_time_is_up_starts_no_compaction_and_says_so() {
     let paper = Paper::default();
@@ -310,6 +313,7 @@ async fn what_is_refused_for_another_reason_is_no_record() {
     assert_eq!(paper.lines(), Vec::<Value>::new());
 }
 
+/// covers: F14
 #[tokio::test(start_paused = true)]
 async fn timeouts_of_tools_move_to_no_other_model() {
     // Beside a call: the tool's alone.

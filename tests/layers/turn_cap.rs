@@ -1,4 +1,6 @@
 //! Runs that may have so many turns and no more.
+//!
+//! covers: D1
 
 mod finaliser;
 mod what_counts;
@@ -37,6 +39,7 @@ fn end_of(error: &BoxError) -> &Terminated {
     Terminated::find(&**error).unwrap()
 }
 
+/// covers: D5
 #[tokio::test(start_paused = true)]
 async fn so_many_turns_are_admitted_and_the_next_ends_the_run_unseen() {
     let upstream = upstream();
@@ -73,6 +76,7 @@ async fn so_many_turns_are_admitted_and_the_next_ends_the_run_unseen() {
     assert_eq!((upstream.calls(), run.turns()), (3, 3));
 }
 
+/// covers: D6
 #[tokio::test(start_paused = true)]
 async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
     let upstream = upstream();
@@ -252,6 +256,7 @@ fn no_turn_at_all_is_refused() {
     let _ = TurnCapLayer::new(0);
 }
 
+/// covers: T79
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
     let upstream = upstream();

@@ -172,6 +172,7 @@ fn checked(status: Status) -> RunNotice {
 
 const LOOKS_STUCK: RunNotice = RunNotice::LooksStuck { repeats: 5 };
 
+/// covers: E1
 #[tokio::test(start_paused = true)]
 async fn a_run_that_works_is_left_alone_and_nobody_waits_for_the_check() {
     let run = Run::open();
@@ -201,6 +202,7 @@ async fn a_run_that_works_is_left_alone_and_nobody_waits_for_the_check() {
     watching.await.unwrap();
 }
 
+/// covers: E1
 #[tokio::test(start_paused = true)]
 async fn it_is_asked_about_again_after_as_many_repeats_and_one_check_at_a_time() {
     let run = Run::open();
@@ -226,6 +228,7 @@ async fn it_is_asked_about_again_after_as_many_repeats_and_one_check_at_a_time()
     assert_eq!(checker.most.load(Ordering::SeqCst), 1);
 }
 
+/// covers: E1
 #[tokio::test(start_paused = true)]
 async fn a_checker_that_takes_too_long_or_fails_knows_nothing() {
     let cases = [
@@ -260,6 +263,7 @@ async fn a_checker_that_takes_too_long_or_fails_knows_nothing() {
     }
 }
 
+/// covers: E1
 #[tokio::test(start_paused = true)]
 async fn the_time_for_a_check_is_a_setting_and_counts_waiting_for_readiness() {
     #[derive(Clone)]
@@ -302,6 +306,7 @@ async fn the_time_for_a_check_is_a_setting_and_counts_waiting_for_readiness() {
     );
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn a_verdict_ends_the_run_if_it_may() {
     for status in [Status::Stuck, Status::Looping] {
@@ -320,6 +325,7 @@ async fn a_verdict_ends_the_run_if_it_may() {
     }
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn a_person_may_stop_the_run_or_let_it_go_on_after_any_time() {
     for answer in [Answer::Continue, Answer::Stop] {
@@ -369,6 +375,7 @@ impl NoteTool for Run {
     }
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn a_question_that_nobody_answers_in_time_ends_nothing() {
     for reply in [Never, Error("nobody is there")] {
@@ -390,6 +397,7 @@ async fn a_question_that_nobody_answers_in_time_ends_nothing() {
     }
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn each_stage_leads_to_the_next_and_what_none_ends_meets_its_limit() {
     let run = Run::open();
@@ -437,6 +445,7 @@ async fn each_stage_leads_to_the_next_and_what_none_ends_meets_its_limit() {
     );
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn what_is_asked_is_dropped_with_its_run_and_nothing_follows() {
     for question in [false, true] {
@@ -464,6 +473,7 @@ async fn what_is_asked_is_dropped_with_its_run_and_nothing_follows() {
     }
 }
 
+/// covers: E2
 #[tokio::test(start_paused = true)]
 async fn the_end_of_one_run_of_a_registry_drops_what_is_asked_about_it_and_nothing_else() {
     let registry = RunRegistry::new();
@@ -520,6 +530,7 @@ async fn a_registrys_runs_are_watched_until_it_is_gone_and_kept_by_nobody() {
     assert!(watching.is_finished(), "the runs do not keep it");
 }
 
+/// covers: E1
 #[tokio::test(start_paused = true)]
 async fn checks_wait_for_their_turn_and_who_moved_on_is_not_checked() {
     let registry = RunRegistry::new();
@@ -567,6 +578,7 @@ async fn who_was_too_slow_for_the_events_looks_at_all_runs() {
     assert_eq!(seen, [stuck.id()]);
 }
 
+/// covers: A12
 #[tokio::test(start_paused = true)]
 async fn in_shadow_mode_it_says_what_it_would_have_done() {
     for (ends, expected) in [
@@ -595,6 +607,7 @@ async fn in_shadow_mode_it_says_what_it_would_have_done() {
     }
 }
 
+/// covers: A12
 #[tokio::test(start_paused = true)]
 async fn a_false_alarm_in_shadow_mode_is_told_when_the_run_completes() {
     let run = Run::open();

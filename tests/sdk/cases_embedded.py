@@ -40,6 +40,7 @@ def healthy_helper(context, dialect):
     expect.one_request(context.embedded)
 
 
+# covers: H1
 @case("models.list()", over=EACH_OPENAI)
 def models(context, _dialect):
     models = context.embedded.models()
@@ -49,6 +50,7 @@ def models(context, _dialect):
     expect.one_request(context.embedded)
 
 
+# covers: H1
 @case("embeddings.create()", over=EACH_OPENAI)
 def embeddings(context, _dialect):
     vectors, tokens = context.embedded.embeddings("sim-healthy", ["one", "two"])
@@ -58,6 +60,7 @@ def embeddings(context, _dialect):
     expect.one_request(context.embedded)
 
 
+# covers: H1
 @case("messages.count_tokens()", over=EACH_ANTHROPIC)
 def count_tokens(context, _dialect):
     expect.equal(context.embedded.count_tokens("sim-healthy", context.prompt), 9)

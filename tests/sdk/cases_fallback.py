@@ -1,4 +1,7 @@
-"""Cases in which the first candidate fails before its first content, and what an SDK notices of it."""
+"""Cases in which the first candidate fails before its first content, and what an SDK notices of it.
+
+covers: T90
+"""
 
 import expect
 from cases_embedded import TEXT, USAGE

@@ -2,7 +2,10 @@
 from the scripted upstream, and the same through the gateway. If a new SDK changes its mind, we want to
 know.
 
-One good delta comes first; it is always shown."""
+One good delta comes first; it is always shown.
+
+covers: T89, T91
+"""
 
 import json
 import re

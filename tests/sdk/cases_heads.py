@@ -1,6 +1,9 @@
 """Which answers the SDKs try again before a stream began, straight from the scripted upstream: why a
 reason's answer has the status and the headers that it has. An SDK tries twice more if it tries again at
-all; a cell says which of the statuses it tried again."""
+all; a cell says which of the statuses it tried again.
+
+covers: T92
+"""
 
 import json
 

@@ -1,5 +1,8 @@
 """The reasons that the gateway gives by its configuration or its end, apart from the step window of
-`cases_scripted.py`."""
+`cases_scripted.py`.
+
+covers: H2
+"""
 
 import json
 import select

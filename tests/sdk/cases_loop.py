@@ -3,6 +3,8 @@ go on, at a cap of 12; with new ids, or none, it meets the caps of its owner.
 
 It asks again when it was refused, so every call beyond the cap is told the same. The second cap is a low one only
 because the SDKs need long for long histories.
+
+covers: D1, D5, D6
 """
 
 import re
@@ -120,11 +122,13 @@ def refused(agent, word=""):
         assert word in raised.message, raised.message
 
 
+# covers: D9
 @case("103 calls of one run, unary", over=CALLERS)
 def unary(context, dialect):
     polls_on(context, dialect)
 
 
+# covers: D9
 @case("103 calls of one run, streaming", over=CALLERS)
 def streaming(context, dialect):
     polls_on(context, dialect, stream=True)

@@ -1,7 +1,10 @@
 """The gateway in front of an upstream that this project did not write: the mock server aimock, healthy and
 with its own fault injection. Where another candidate may stand in, the SDK gets its answer; where none
 does, it is told why, but for JSON that is broken under 200: a last answer is the upstream's own, handed on
-byte for byte, and an SDK that asked for a stream finds no event in it and raises nothing."""
+byte for byte, and an SDK that asked for a stream finds no event in it and raises nothing.
+
+covers: T95
+"""
 
 import json
 

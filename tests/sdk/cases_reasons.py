@@ -1,5 +1,8 @@
 """Every terminal reason as each SDK raises it, from `server/`, whose runs end for the reason that it is
-asked for: before the head of an answer, and after the first delta of a stream."""
+asked for: before the head of an answer, and after the first delta of a stream.
+
+covers: B2, H2, T92
+"""
 
 import pathlib
 import re
@@ -57,6 +60,7 @@ def declared():
     return re.findall(r"^    (\w+)", found.group(1), re.MULTILINE)
 
 
+# covers: T93
 @case("the reasons that are played are all that there are")
 def all_reasons(context):
     listed = context.reasons.raw.get(f"{context.reasons.url}/reasons").json()

@@ -1,4 +1,7 @@
-"""Cases against a gateway with a configuration file, in front of a scripted upstream: 2 s and 5 s."""
+"""Cases against a gateway with a configuration file, in front of a scripted upstream: 2 s and 5 s.
+
+covers: H2
+"""
 
 import json
 import threading
@@ -58,6 +61,7 @@ def healthy_unary(context, dialect):
     expect.equal(json.loads(exchanges[0].body)["model"], "scripted-model")
 
 
+# covers: T94
 @case("scripted, healthy, streaming in scraps that split events and characters", over=CALLERS)
 def healthy_stream(context, dialect):
     def script(exchange):
@@ -96,6 +100,7 @@ def stream_in_scraps(context, dialect, data, size):
 SIZES = [1, 2, 3, 11, 97, 1 << 20]
 
 
+# covers: T94
 @case("a stream that succeeds is upstream's, byte for byte", over=dialects.DIALECTS)
 def identical_stream(context, dialect):
     data = (
@@ -113,6 +118,7 @@ def identical_stream(context, dialect):
         expect.equal(stream_in_scraps(context, dialect, data, size), data)
 
 
+# covers: T94
 @case("a chat stream that finished but for [DONE] is upstream's and a [DONE], byte for byte")
 def supplied_done(context):
     chat = dialects.DIALECTS[0]

@@ -1,4 +1,4 @@
-"""The official SDKs against the gateway example: starts everything, runs the cases, counts."""
+"""The official SDKs against the gateway: starts everything, runs the cases, counts."""
 
 import argparse
 import difflib

@@ -1,4 +1,6 @@
 //! The layers on an axum router, behind `axum::serve`.
+//!
+//! covers: H1
 
 use std::{net::SocketAddr, time::Duration};
 

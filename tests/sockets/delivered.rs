@@ -1,5 +1,7 @@
 //! An answer that was delivered is never called a disconnect, however the
 //! server drops its body and however soon the client leaves.
+//!
+//! covers: C3, T6
 
 use std::collections::HashSet;
 

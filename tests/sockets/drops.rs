@@ -1,4 +1,6 @@
 //! Drops that are not the client's, and what is seen inside of one.
+//!
+//! covers: C1
 
 use std::{
     pin::Pin,
@@ -45,6 +47,7 @@ fn a_server_that_is_dropped_looks_like_a_client_that_left() {
     assert_eq!(reason, TerminalReason::ClientDisconnect);
 }
 
+/// covers: T7
 #[test]
 fn a_server_that_stores_its_reason_before_it_drops_is_believed() {
     let reason = reason_of_a_server_that_is_dropped(|gateway| {
@@ -81,6 +84,7 @@ impl Drop for Witness {
     }
 }
 
+/// covers: T8
 #[test]
 fn what_is_dropped_with_the_client_can_read_why() {
     run(async {

@@ -73,6 +73,7 @@ fn a_stream_that_falls_silent_ends_with_the_frame() {
 }
 
 /// Whoever forwards the size hint loses the frame: the client counts bytes.
+/// covers: T66
 #[test]
 fn a_silent_stream_with_a_content_length_ends_with_the_frame() {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length";
@@ -141,6 +142,7 @@ fn a_stream_that_is_short_of_its_content_length_becomes_the_frame() {
 }
 
 /// A body error before anything is flushed would lose the head too.
+/// covers: T15
 #[test]
 fn a_stream_that_is_cut_with_its_head_becomes_head_and_frame() {
     cut_becomes_the_frame(&Play::close([SSE_HEAD.into()]), "");
@@ -154,6 +156,7 @@ fn the_half_of_an_event_is_dropped_before_the_frame() {
     cut_becomes_the_frame(&play, TOKEN);
 }
 
+/// covers: T71
 #[test]
 fn events_that_come_byte_for_byte_arrive_unchanged() {
     let text = TOKEN

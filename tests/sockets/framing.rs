@@ -1,5 +1,7 @@
 //! Where an answer ends: no word of an upstream that has two opinions on it is
 //! handed on.
+//!
+//! covers: T70
 
 use axum::body::Body;
 use http::{Request, Response};

@@ -9,6 +9,7 @@ use crate::net::{Back, Front, Play, Raw, Setup, Upstream, post, run};
 const JSON: &str = "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}";
 
 /// hyper takes the FIN for the end of the client, and answers nothing.
+/// covers: T2
 #[test]
 fn a_half_closed_client_counts_as_gone_by_hypers_default() {
     run(async {

@@ -1,4 +1,6 @@
 //! The profile of slow local models, on sockets and at a tenth of its times.
+//!
+//! covers: A10
 
 use std::time::Duration;
 

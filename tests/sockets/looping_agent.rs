@@ -1,5 +1,7 @@
 //! An agent that goes in circles, on sockets: found at its fifth action, which the gateway
 //! knows of from the requests of the run alone.
+//!
+//! covers: A9
 
 use axum::{Router, routing::any_service};
 use bytes::Bytes;

@@ -28,6 +28,7 @@ async fn held(upstream: &Upstream, tag: &str) -> Duration {
     upstream.released(tag).await - accepted
 }
 
+/// covers: T9
 #[test]
 fn a_client_that_never_reads_holds_the_upstream_no_longer_than_the_ceiling() {
     run(async {
@@ -77,6 +78,7 @@ fn a_client_that_reads_after_the_ceiling_reads_whole_events_and_then_why() {
 }
 
 /// The byte hides the close: no deadline but the ceiling ends the call.
+/// covers: T3
 #[test]
 fn a_pipelined_byte_before_a_close_hides_it_until_the_ceiling() {
     run(async {
@@ -157,6 +159,7 @@ fn a_client_that_leaves_in_the_middle_of_its_request_starts_nothing() {
 }
 
 /// It was never called.
+/// covers: T4
 #[test]
 fn a_client_that_leaves_in_the_middle_of_its_request_is_no_failure_of_the_upstream() {
     run(async {

@@ -1,4 +1,6 @@
 //! `ReqwestService` in front of upstreams that fail.
+//!
+//! covers: H1
 
 use std::{error::Error, net::SocketAddr};
 
@@ -49,6 +51,7 @@ fn text_of(error: &BoxError) -> String {
     text
 }
 
+/// covers: T76
 #[test]
 fn a_redirect_is_an_answer() {
     run(async {
@@ -67,6 +70,7 @@ fn a_redirect_is_an_answer() {
 }
 
 /// As the docs warn: nobody can see its policies from here.
+/// covers: T77
 #[test]
 fn a_client_that_was_built_elsewhere_keeps_its_redirects() {
     run(async {
@@ -84,6 +88,7 @@ fn a_client_that_was_built_elsewhere_keeps_its_redirects() {
     });
 }
 
+/// covers: T78
 #[test]
 fn the_run_of_the_request_is_on_the_answer() {
     run(async {
@@ -178,6 +183,7 @@ async fn answer_the_first(mut stream: TcpStream, connection: usize, upstream: Up
 
 /// What a server refuses so may be repeated, says HTTP/2; but by a layer that
 /// counts.
+/// covers: T76
 #[test]
 fn a_refused_http2_stream_is_one_failed_try() {
     run(async {

@@ -68,6 +68,7 @@ fn prompt(port: u16) -> Request<Full<Bytes>> {
     Request::post(uri).body(body).unwrap()
 }
 
+/// covers: E4
 #[test]
 fn calls_wait_while_the_process_restarts_and_each_is_served_once() {
     run(async {
@@ -104,6 +105,7 @@ fn calls_wait_while_the_process_restarts_and_each_is_served_once() {
 }
 
 /// The kernel goes on accepting for a process that does nothing any more.
+/// covers: A10
 #[cfg(unix)]
 #[test]
 fn a_process_that_is_frozen_is_found_dead() {

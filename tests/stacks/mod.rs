@@ -100,6 +100,21 @@ fn random_stacks_keep_every_promise() {
     }
 }
 
+/// One of many thousand stacks each: an attempt that is ended while its answer is held, an
+/// error that waits for its reader, a frame before an error in one poll, and a window that
+/// the first content makes shorter than the silence before it.
+#[test]
+fn stacks_that_broke_a_promise_keep_it() {
+    for seed in [711_493, 776_361, 819_934, 825_063, 899_215] {
+        let plan = cases::plans()
+            .new_tree(&mut runner(seed))
+            .unwrap()
+            .current();
+        let broken = judge(&plan, &play(&plan));
+        assert!(broken.is_empty(), "{seed}: {broken:?}");
+    }
+}
+
 /// The smallest plan that breaks the same promise, and what happens in it.
 fn smallest(mut tree: impl ValueTree<Value = Plan>, oracle: &str) -> String {
     let broken = |plan: &Plan| {

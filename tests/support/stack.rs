@@ -30,6 +30,7 @@ pub(crate) enum Place {
     Ceiling,
     Step,
     StopPhrase,
+    OwnerCap,
     TurnCap,
     LoopGuard,
     Progress,

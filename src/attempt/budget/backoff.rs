@@ -2,19 +2,20 @@ use std::time::Duration;
 
 use crate::run::{Nanos, nanos};
 
-/// How the wait before a repeat is spread, so that clients which failed
-/// together do not come back together.
+/// How the waits before repeats are spread at random.
+///
+/// Spread waits keep clients that failed together from repeating together.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Jitter {
-    /// From nothing to the base doubled with each repeat.
+    /// A wait lies between zero and the base, which doubles with each repeat.
     #[default]
     Full,
-    /// From the base to three times the wait before.
+    /// A wait lies between the base and three times the previous wait.
     Decorrelated,
 }
 
-/// The settings of a [`Backoff`].
+/// The settings of a [`Backoff`]: the base and the longest wait, and the jitter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Delays {
     pub(crate) base: Duration,
@@ -22,10 +23,10 @@ pub(crate) struct Delays {
     pub(crate) jitter: Jitter,
 }
 
-/// How much longer an upstream that is overloaded is left alone.
+/// The factor by which waits for an overloaded upstream are longer.
 const SLOWLY: Nanos = 4;
 
-/// The waits of one call, one after the other.
+/// Generates the waits of one call, one before each repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     base: Nanos,
@@ -33,12 +34,12 @@ pub(crate) struct Backoff {
     jitter: Jitter,
     rng: fastrand::Rng,
     repeats: u32,
-    /// The wait before; at first the base.
+    /// The previous wait of the call; at first the base.
     last: Nanos,
 }
 
 impl Backoff {
-    /// The same seed always waits the same.
+    /// Makes the waits of one call; the same seed gives the same waits.
     pub(crate) fn new(delays: Delays, seed: u64) -> Self {
         let base = nanos(delays.base);
         Self {
@@ -51,7 +52,7 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next repeat; `slowly` if the upstream is overloaded.
+    /// The wait before the next repeat; longer if `slowly`, for an overloaded upstream.
     pub(crate) fn next(&mut self, slowly: bool) -> Duration {
         let base = self.base.saturating_mul(if slowly { SLOWLY } else { 1 });
         let wait = match self.jitter {

@@ -12,17 +12,17 @@ use tokio::time::Instant;
 
 use crate::run::{Nanos, nanos};
 
-/// A repeat, in the thousandths in which deposits are kept.
+/// The value of one repeat in the unit of deposits, a thousandth of a repeat.
 pub(super) const TOKEN: u64 = 1_000;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How a bucket fills.
+/// The rates at which a bucket fills.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rates {
-    /// What one first attempt deposits, in thousandths of a repeat.
+    /// The deposit of one first attempt, in thousandths of a repeat.
     pub(super) deposit: u64,
-    /// Repeats per second that are granted whatever was deposited.
+    /// The repeats per second that are granted without a deposit.
     pub(super) floor: u32,
 }
 
@@ -42,13 +42,12 @@ impl Rates {
     }
 }
 
-/// The one integer that each half of a bucket is. A parameter so that loom can
-/// put its own in the place of the standard library's.
+/// The integer of one half of a bucket; a trait, so that loom can replace it in tests.
 pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]
     fn load(&self) -> u64;
-    /// Replaces the value by `next` of it in one step, if that is `Some`.
+    /// Replaces the value by `next(value)` in one atomic step; `false` if that is `None`.
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool;
 }
 
@@ -64,39 +63,41 @@ impl Cell for AtomicU64 {
 
     #[inline]
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool {
-        // Relaxed: the integer is all there is, nothing is published by it.
+        // The order is relaxed, because no other memory depends on the integer.
         self.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
             .is_ok()
     }
 }
 
-/// Which half of a bucket granted a repeat. Not `Clone`: it is spent, or given
-/// back by value.
+/// The half of a bucket that granted a repeat: its deposits or its floor.
+///
+/// The type is not `Clone`: a repeat is spent once, or refunded once.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PermitSource {
     Deposits,
     Floor,
 }
 
-/// Pays for the repeats to one candidate.
+/// A token bucket that pays for the repeats to one candidate.
 ///
-/// Grants that were not given back never exceed what was deposited, plus the
-/// floor times the time since the bucket was made, plus one second of the
-/// floor. Each is one successful exchange of one integer, so this holds under
-/// any interleaving, and nothing depends on how long the bucket was idle.
-// Away from the reference counts of the `Arc` around it; processors fetch
+/// Grants that were not refunded never exceed the deposits, plus the floor times the age of
+/// the bucket, plus one second of the floor. Each grant is one successful exchange of one
+/// integer, so this holds under any interleaving, and after any idle time.
+// Aligned away from the reference counts of the `Arc` around it; processors fetch cache
 // lines of 64 bytes in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Bucket<C = AtomicU64> {
-    /// In thousandths, at most `cap`.
+    /// The deposits in the bucket, in thousandths of a repeat; at most `cap`.
     deposits: C,
-    /// Up to when the floor is spent, in nanoseconds: each repeat moves it on
-    /// by `interval`, time that passed unused moves it to `burst` ago.
+    /// The time up to which the floor is spent, in nanoseconds.
+    ///
+    /// Each repeat from the floor advances this time by `interval`. The time never lies
+    /// more than `burst` in the past, which limits how much unused time counts.
     spent_until: C,
     deposit: u64,
     cap: u64,
-    /// Nanoseconds; 0 if there is no floor.
+    /// The nanoseconds in which the floor grants one repeat; 0 if there is no floor.
     interval: u64,
     burst: u64,
 }
@@ -104,7 +105,7 @@ pub(crate) struct Bucket<C = AtomicU64> {
 impl<C: Cell> Bucket<C> {
     pub(super) fn new(rates: Rates) -> Self {
         let floor = u64::from(rates.floor);
-        // Rounded up, so that a second never has more than the floor.
+        // The interval is rounded up, so that no second grants more than the floor.
         let interval = SECOND
             .checked_div(floor)
             .map_or(0, |_| SECOND.div_ceil(floor));
@@ -118,14 +119,15 @@ impl<C: Cell> Bucket<C> {
         }
     }
 
-    /// A first attempt was made: it pays for a part of a repeat.
+    /// Deposits the part of a repeat that one first attempt pays for.
     #[inline]
     pub(crate) fn deposit(&self) {
         self.add(self.deposit);
     }
 
-    /// One repeat, if there is one; from the deposits first. `now` is in
-    /// nanoseconds since the bucket was made, and only read for the floor.
+    /// Grants one repeat, from the deposits first; `None` if the bucket has none left.
+    ///
+    /// `now` is in nanoseconds since the bucket was made, and is read for the floor only.
     #[inline]
     pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<PermitSource> {
         if self.deposits.update(|have| have.checked_sub(TOKEN)) {
@@ -138,7 +140,7 @@ impl<C: Cell> Bucket<C> {
         if self.interval == 0 {
             return None;
         }
-        // A burst ahead of the clock, so that a new bucket has a full one.
+        // One burst ahead of the clock: a new bucket has a full burst.
         let due = now().saturating_add(self.burst);
         let drawn = self.spent_until.update(|until| {
             let next = until.max(due - self.burst).checked_add(self.interval)?;
@@ -147,7 +149,7 @@ impl<C: Cell> Bucket<C> {
         drawn.then_some(PermitSource::Floor)
     }
 
-    /// Gives back what [`withdraw`](Self::withdraw) granted.
+    /// Takes back a repeat that [`withdraw`](Self::withdraw) granted.
     pub(crate) fn refund(&self, source: PermitSource) {
         match source {
             PermitSource::Deposits => self.add(TOKEN),
@@ -158,7 +160,7 @@ impl<C: Cell> Bucket<C> {
         }
     }
 
-    /// What lies in the deposits, in thousandths.
+    /// The deposits in the bucket, in thousandths of a repeat.
     #[cfg(test)]
     pub(crate) fn deposited(&self) -> u64 {
         self.deposits.load()
@@ -166,7 +168,7 @@ impl<C: Cell> Bucket<C> {
 
     #[inline]
     fn add(&self, amount: u64) {
-        // A full bucket is the healthy case, and is only read.
+        // A healthy service has full buckets, which are not written.
         self.deposits
             .update(|have| (have < self.cap).then(|| (have + amount).min(self.cap)));
     }
@@ -189,25 +191,26 @@ impl Cell for loom::sync::atomic::AtomicU64 {
     }
 }
 
-/// How many candidates have a bucket of their own.
+/// The number of candidates that may have a bucket of their own.
 pub(super) const NAMES: usize = 256;
 
-/// How long the name of one may be, in bytes: it may be what a caller sent.
+/// The longest candidate name with a bucket of its own, in bytes; callers may choose names.
 pub(super) const NAME: usize = 256;
 
-/// A bucket per candidate, so that an outage of one does not starve another.
+/// One bucket per candidate, so that an outage of one does not starve another.
 #[derive(Debug)]
 pub(super) struct Buckets {
     rates: Rates,
     opened: Instant,
-    /// For requests that name no candidate; found without a look-up.
+    /// The bucket for requests without a candidate, which needs no look-up.
     unnamed: Arc<Bucket>,
-    /// A hash table whose places are taken once and for all: a reader writes
-    /// nothing, where a lock's counter would cost more than the bucket. And if
-    /// names could be removed, a flood of them would refill buckets.
+    /// The buckets by candidate name: a hash table of which each place is taken once, for good.
+    ///
+    /// Readers write nothing; the counter of a lock would cost more than the bucket. No name
+    /// is removed, or a flood of names would refill buckets.
     named: Box<[OnceLock<NamedBucket>]>,
     hasher: RandomState,
-    /// For all names that have no bucket of their own.
+    /// The bucket for all names without a bucket of their own.
     overflow: Arc<Bucket>,
 }
 
@@ -229,7 +232,7 @@ impl Buckets {
         }
     }
 
-    /// Since the buckets were made.
+    /// The time since the buckets were made, in nanoseconds.
     pub(super) fn now(&self) -> Nanos {
         nanos(self.opened.elapsed())
     }
@@ -248,8 +251,8 @@ impl Buckets {
         }
         let start = self.hasher.hash_one(name) as usize % NAMES;
         let (before, from) = self.named.split_at(start);
-        // The first place that is free or ours. Of two threads that come to a
-        // free one the later finds what the earlier put there.
+        // The first place that is free or has this name. Of two threads at a free place the
+        // later one finds the name of the earlier.
         let place = from.iter().chain(before).find_map(|place| {
             let named = place.get_or_init(|| NamedBucket {
                 name: name.into(),

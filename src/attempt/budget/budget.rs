@@ -11,11 +11,10 @@ use crate::{
     run::{ErrorCounts, Run},
 };
 
-/// How often what failed may be tried again: see the
-/// [module](crate::layers::retry_budget).
+/// A budget for repeats of failed attempts: see the [module](crate::layers::retry_budget).
 ///
-/// Cheap to clone. Clones share what was spent; each has its own settings, so
-/// a setter changes nothing for the others.
+/// A budget is cheap to clone. Clones share the spent repeats; each has its own settings,
+/// so a setter does not change other clones.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,16 +29,19 @@ use crate::{
 pub struct RetryBudget(Arc<Settings>);
 
 impl RetryBudget {
-    /// Two attempts per candidate and call; three repeats of one failure and
-    /// ten failures per run; a fifth of the first attempts repeated, and ten
-    /// repeats per second in any case.
+    /// Makes a budget with the default limits.
+    ///
+    /// The defaults are two attempts per candidate and call; three repeats of one failure
+    /// and ten failures per run; for all runs, repeats of a fifth of the first attempts,
+    /// and ten repeats per second in any case.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Settings::new()))
     }
 
-    /// How often one candidate is tried within a call, the first attempt
-    /// included. By default 2; with 1 nothing is repeated.
+    /// How many attempts a call may make at one candidate, the first included; 2 by default.
+    ///
+    /// With a limit of 1 no attempt is repeated.
     ///
     /// # Panics
     ///
@@ -50,37 +52,42 @@ impl RetryBudget {
         self.set(|settings| settings.max_attempts_per_candidate = attempts)
     }
 
-    /// How often a run may repeat the same failure: with the default of 3 its
-    /// fourth occurrence ends the run. Successes do not reset it. `None`: as
-    /// often as it likes.
+    /// How often a run may repeat the same failure; 3 by default.
+    ///
+    /// With a limit of 3, the fourth occurrence of the failure ends the run. Successes do
+    /// not reset the count. `None` means any number.
     #[must_use]
     pub fn per_error_key(self, repeats: impl Into<Option<u32>>) -> Self {
         self.set(|settings| settings.per_error_key = repeats.into())
     }
 
-    /// How many failures of any kind a run may have: with the default of 10
-    /// the eleventh ends it. Successes do not reset it. `None`: any number.
+    /// How many failures of any kind a run may have; 10 by default.
+    ///
+    /// With a limit of 10, the eleventh failure ends the run. Successes do not reset the
+    /// count. `None` means any number.
     #[must_use]
     pub fn per_run(self, failures: impl Into<Option<u32>>) -> Self {
         self.set(|settings| settings.per_run = failures.into())
     }
 
-    /// How many failures in a row a run may have, whatever failed: with 5 the sixth
-    /// ends it, unless a call or a tool succeeded between them. Only what reaches the
-    /// harness counts, also under [`Count::Every`]. Off by default.
+    /// How many failures of any kind in a row a run may have; off by default.
+    ///
+    /// With a limit of 5, the sixth failure in a row ends the run, unless a call or a tool
+    /// succeeded between them. Only failures that reach the harness count, also under
+    /// [`Count::Every`].
     #[must_use]
     pub fn consecutive_errors(self, failures: impl Into<Option<u32>>) -> Self {
         self.set(|settings| settings.consecutive_errors = failures.into())
     }
 
-    /// What all runs together may repeat, per candidate: `ratio` repeats per
-    /// first attempt (by default 0.2, kept to the thousandth), and `floor`
-    /// repeats per second (by default 10) in any case.
+    /// How often all runs together may repeat attempts at one candidate.
     ///
-    /// Deposits are used up first. They do not expire, and pile up to ten
-    /// seconds of the floor, at least to 10 repeats; the floor piles up to one
-    /// second of it. What was spent starts anew, and is no longer shared with
-    /// earlier clones.
+    /// All runs together may make `ratio` repeats per first attempt (by default 0.2, kept
+    /// to the thousandth), and `floor` repeats per second (by default 10) in any case.
+    ///
+    /// Deposits are used first. They do not expire, and accumulate up to ten seconds of the
+    /// floor, at least to 10 repeats; the floor accumulates up to one second. The budget
+    /// starts with new buckets, which earlier clones do not share.
     ///
     /// # Panics
     ///
@@ -91,54 +98,57 @@ impl RetryBudget {
         self.set(|settings| settings.buckets = Some(buckets))
     }
 
-    /// Runs do not share a budget: in an outage each repeats as if it were
-    /// alone.
+    /// Removes the limit for all runs together: in an outage each run repeats on its own.
     #[must_use]
     pub fn unshared(self) -> Self {
         self.set(|settings| settings.buckets = None)
     }
 
-    /// How long to wait before a repeat, unless the upstream says so: jittered
-    /// from `base` (by default 500 ms), which grows with each repeat up to
-    /// `max` (8 s). A `base` above `max` counts as `max`. An upstream that is
-    /// overloaded is given four times the `base`.
+    /// The wait before a repeat, unless the upstream names one.
+    ///
+    /// Waits are jittered from `base` (by default 500 ms), which grows with each repeat up
+    /// to `max` (8 s). A `base` above `max` counts as `max`. For an overloaded upstream the
+    /// `base` is four times as long.
     #[must_use]
     pub fn delays(self, base: Duration, max: Duration) -> Self {
         self.set(|settings| (settings.delays.base, settings.delays.max) = (base, max))
     }
 
-    /// How waits are spread, by default [`Jitter::Full`].
+    /// How the waits before repeats are spread; by default [`Jitter::Full`].
     #[must_use]
     pub fn jitter(self, jitter: Jitter) -> Self {
         self.set(|settings| settings.delays.jitter = jitter)
     }
 
-    /// The longest wait that an upstream may ask for, by default 60 s. If it
-    /// asks for more the same candidate is not asked again.
+    /// The longest wait that an upstream may ask for; by default 60 s.
+    ///
+    /// If an upstream asks for a longer wait, its candidate is not tried again.
     #[must_use]
     pub fn max_retry_after(self, max: Duration) -> Self {
         self.set(|settings| settings.max_retry_after = max)
     }
 
-    /// What must be left of the time after the wait for another attempt to be
-    /// worth it, by default 100 ms.
+    /// The least time that must be left for an attempt after the wait; by default 100 ms.
     #[must_use]
     pub fn min_attempt(self, min: Duration) -> Self {
         self.set(|settings| settings.min_attempt = min)
     }
 
-    /// Which failures count towards [`per_error_key`](Self::per_error_key) and
-    /// [`per_run`](Self::per_run), by default [`Count::Harness`].
+    /// The failures that count for a run; by default [`Count::Harness`].
+    ///
+    /// The setting holds for [`per_error_key`](Self::per_error_key) and
+    /// [`per_run`](Self::per_run).
     #[must_use]
     pub fn count(self, count: Count) -> Self {
         self.set(|settings| settings.count = count)
     }
 
-    /// How many attempts of a run may be silent for their step window, one after
-    /// another, and what is done about it: five are recommended. Anything that
-    /// is not silent, an error of the upstream too, starts the count anew. Off
-    /// by default. Calls that failed in silence are also failures of one kind, of
-    /// which [`per_error_key`](Self::per_error_key) may end the run before.
+    /// How many attempts in a row may be silent for their step window; off by default.
+    ///
+    /// `then` says what happens after `silent` such attempts; five are recommended. An
+    /// attempt that is not silent restarts the count, also one with an error of the
+    /// upstream. Calls that fail in silence are failures of one kind too, so
+    /// [`per_error_key`](Self::per_error_key) may end the run earlier.
     ///
     /// # Panics
     ///
@@ -149,9 +159,10 @@ impl RetryBudget {
         self.set(|settings| settings.idle_breaker = Some((silent, then)))
     }
 
-    /// Asked before every repeat and every fallback, after everything but the
-    /// budgets has agreed; `false` refuses it. It runs on the request path and
-    /// must not block. A later one replaces it.
+    /// A hook before every repeat and every fallback; `false` refuses the attempt.
+    ///
+    /// The hook is called last but for the budgets. It runs on the request path and must
+    /// not block. A later hook replaces an earlier one.
     #[must_use]
     pub fn before_attempt(
         self,
@@ -160,10 +171,10 @@ impl RetryBudget {
         self.set(|settings| settings.before_attempt = Some(Arc::new(hook)))
     }
 
-    /// A first attempt goes to `candidate`: it pays for a part of a repeat.
+    /// Deposits what a first attempt at `candidate` earns: the `ratio` of a repeat.
     ///
-    /// For retry loops of your own, as [`withdraw`](Self::withdraw) and
-    /// [`counts`](Self::counts) are: layers do it themselves.
+    /// This method is for your own retry loops, like [`withdraw`](Self::withdraw) and
+    /// [`counts`](Self::counts): the layers call these methods themselves.
     #[inline]
     pub fn deposit(&self, candidate: Option<&str>) {
         if let Some(bucket) = self.bucket(candidate) {
@@ -171,8 +182,9 @@ impl RetryBudget {
         }
     }
 
-    /// Leave for one repeat to `candidate`, or `None` if the candidate has
-    /// none left. Given back unless it is [spent](Permit::spend).
+    /// A permit for one repeat to `candidate`; `None` if the candidate has none left.
+    ///
+    /// A permit that is dropped before it is [spent](Permit::spend) gives the repeat back.
     ///
     /// ```
     /// use tower_agent::RetryBudget;
@@ -195,7 +207,7 @@ impl RetryBudget {
         Permit::withdraw(buckets.of(candidate), || buckets.now())
     }
 
-    /// Counts for one run, with this budget's limits; nothing is counted yet.
+    /// Makes new error counts for one run, with this budget's limits.
     #[must_use]
     pub fn counts(&self) -> ErrorCounts {
         let counts = ErrorCounts::new(self.0.per_error_key, self.0.per_run);
@@ -203,9 +215,11 @@ impl RetryBudget {
         counts
     }
 
-    /// Limits how many errors the nearest run of `run` may make, in all, in a row and of
-    /// one kind: what this budget says, and never more than a budget said before. The
-    /// layers do it for a run of calls; this is for one of tools alone.
+    /// Limits the errors of the nearest run of `run`: in all, in a row and of one kind.
+    ///
+    /// The limits are this budget's, unless an earlier budget set lower ones; errors that the
+    /// run made before count. The layers do this for a run of calls; call this method for a
+    /// run of tools alone.
     pub fn limit_errors(&self, run: &Run) {
         let settings = self.settings();
         run.tighten_errors(
@@ -215,9 +229,9 @@ impl RetryBudget {
         );
     }
 
-    /// The same for a call of the run.
+    /// Limits the errors of the run that `call` belongs to.
     pub(crate) fn limit_errors_of_call(&self, call: &Run) {
-        // A run that is one call is over with the first failure that reaches it.
+        // A run of one call ends with the first failure that reaches the harness.
         let counts = self.settings().count == Count::Every;
         if counts || !call.is_single() {
             self.limit_errors(call);
@@ -228,25 +242,26 @@ impl RetryBudget {
         &self.0
     }
 
-    /// Whether a run ends whose attempts were silent.
+    /// Whether the budget's idle breaker ends the run, and does not only fail over.
     pub(crate) fn ends_idle_runs(&self) -> bool {
         let breaker = self.0.idle_breaker;
         breaker.is_some_and(|(_, then)| then == IdleBreaker::End)
     }
 
-    /// The shared bucket of a candidate.
+    /// The bucket that all runs share for repeats to a candidate; `None` in an unshared budget.
     pub(crate) fn bucket(&self, candidate: Option<&str>) -> Option<&Arc<Bucket>> {
         let buckets = self.0.buckets.as_ref()?;
         Some(buckets.of(candidate))
     }
 
-    /// The waits of one call. Seeded from the run, so that runs which failed
-    /// together do not come back together.
+    /// Makes the waits of one call.
+    ///
+    /// Each call has its own seed, so that calls that failed together do not repeat together.
     pub(crate) fn backoff(&self, seed: u64) -> Backoff {
         Backoff::new(self.0.delays, seed)
     }
 
-    /// Whether the program's hook has nothing against it.
+    /// Whether the program's hook, if there is one, allows the attempt.
     pub(crate) fn allows(&self, next: &NextAttempt<'_>) -> bool {
         self.0.before_attempt.as_ref().is_none_or(|hook| hook(next))
     }
@@ -267,43 +282,42 @@ impl Default for RetryBudget {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Count {
-    /// Those that reach the harness: a call that failed after all its
-    /// attempts, an error of a tool.
+    /// Failures that reach the harness: calls after all their attempts, errors of tools.
     #[default]
     Harness,
-    /// Attempts inside a call as well.
+    /// Failures that reach the harness, and failed attempts inside of a call.
     Every,
 }
 
-/// What a run comes to whose attempts were silent, one after another.
+/// What happens after too many silent attempts in a row.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdleBreaker {
-    /// It ends, as [`IdleCircuitOpen`](crate::TerminalReason::IdleCircuitOpen).
+    /// The run ends, as [`IdleCircuitOpen`](crate::TerminalReason::IdleCircuitOpen).
     #[default]
     End,
-    /// A silent candidate is not asked again; another one is.
+    /// The silent candidate is not tried again in the call; another one is.
     FailOver,
 }
 
-/// What is about to be started, for the hook
-/// [`before_attempt`](crate::attempt::RetryBudget::before_attempt).
+/// The attempt that is about to start, as the hook of
+/// [`before_attempt`](crate::attempt::RetryBudget::before_attempt) sees it.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct NextAttempt<'a> {
-    /// The call whose attempt it will be.
+    /// The call that makes the attempt.
     pub run: &'a Run,
-    /// Its number within the call; the first attempt, which no hook sees, is 1.
+    /// The number of the attempt in the call; no hook sees the first, which is 1.
     pub attempt: u32,
-    /// Whom it goes to, if the request names a candidate.
+    /// The label of the attempt's candidate, if the request names one.
     pub candidate: Option<&'a str>,
-    /// How the attempt before it failed.
+    /// The class of the previous attempt's failure.
     pub after: FailureClass,
 }
 
 pub(super) type AttemptHook = dyn Fn(&NextAttempt<'_>) -> bool + Send + Sync;
 
-/// What a budget is set to, and the buckets that its clones share.
+/// The settings of a budget, and the buckets that its clones share.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) max_attempts_per_candidate: u32,
@@ -362,19 +376,20 @@ impl fmt::Debug for Settings {
     }
 }
 
-/// Leave for one repeat, from [`RetryBudget::withdraw`](crate::attempt::RetryBudget::withdraw).
+/// A permit for one repeat, from [`RetryBudget::withdraw`](crate::attempt::RetryBudget::withdraw).
 ///
-/// Dropped without [`spend`](Self::spend) it gives the repeat back: the wait
-/// before a repeat is often cut by the end of the run.
+/// A permit that is dropped before [`spend`](Self::spend) gives the repeat back: the end of
+/// the run often cuts the wait before a repeat.
 #[derive(Debug)]
 #[must_use = "dropped, it gives the repeat back"]
 pub struct Permit<'a> {
-    /// What goes back on a drop; nothing from a budget that is not shared.
+    /// The bucket that a drop refunds; `None` for a budget that is not shared.
     from: Option<(Lender<'a>, PermitSource)>,
 }
 
-/// Borrowed where it can be: threads that count references to one bucket
-/// hinder each other as much as those that withdraw from it.
+/// The bucket of a permit, borrowed where possible.
+///
+/// Threads that count references to one bucket contend as much as those that withdraw.
 #[derive(Debug)]
 enum Lender<'a> {
     Borrowed(&'a Arc<Bucket>),
@@ -394,13 +409,13 @@ impl<'a> Permit<'a> {
         })
     }
 
-    /// The repeat starts now: nothing goes back any more.
+    /// Spends the permit: the repeat starts now, and no drop gives it back.
     #[inline]
     pub fn spend(mut self) {
         self.from = None;
     }
 
-    /// The same, to be kept beside or beyond the budget.
+    /// Turns the permit into one without the borrow, to be stored beside the budget.
     pub fn into_owned(mut self) -> Permit<'static> {
         let from = self.from.take().map(|(lender, source)| match lender {
             Lender::Borrowed(bucket) => (Lender::Owned(Arc::clone(bucket)), source),

@@ -1,4 +1,4 @@
-//! How often what failed may be tried again, by all who share the budget.
+//! How often failed attempts may be repeated: within a call, a run, and all runs together.
 
 mod backoff;
 mod bucket;

@@ -8,8 +8,9 @@ use http::{
 use super::operation::Operation;
 use crate::error::InvalidRequest;
 
-/// Why a base URL cannot be used. The text never repeats the URL, which may
-/// hold a password.
+/// Why a base URL is not usable.
+///
+/// The error's text never repeats the URL, which may hold a password.
 ///
 /// ```
 /// use http::Uri;
@@ -21,13 +22,13 @@ use crate::error::InvalidRequest;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidBaseUrl {
-    /// It is not absolute, or neither `http` nor `https`.
+    /// The URL is not absolute, or neither `http` nor `https`.
     Scheme,
-    /// It names no host, or a port that is none.
+    /// The URL names no host, or an invalid port.
     Host,
-    /// It holds a user or a password.
+    /// The URL holds a user or a password.
     UserInfo,
-    /// It has a query.
+    /// The URL has a query.
     Query,
 }
 
@@ -44,13 +45,14 @@ impl fmt::Display for InvalidBaseUrl {
 
 impl Error for InvalidBaseUrl {}
 
-/// Where an upstream's operations are found.
+/// The URL of an upstream, up to the operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
     scheme: Scheme,
-    // Without a port that is the scheme's own, so that equal ones are equal.
+    // The host and the port, without the scheme's default, so that equal authorities compare
+    // equal.
     authority: Authority,
-    // Without a slash at its end.
+    // The path of the URL, without a trailing slash.
     path: String,
 }
 
@@ -84,7 +86,7 @@ impl BaseUrl {
         })
     }
 
-    /// Where `operation` is found, with the caller's query.
+    /// The URL of `operation` below this base URL, with the caller's query.
     pub(crate) fn join(
         &self,
         operation: Operation,

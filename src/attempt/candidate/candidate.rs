@@ -5,22 +5,23 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header::InvalidHead
 
 use super::{
     base_url::{BaseUrl, InvalidBaseUrl},
-    credential::{ACCOUNT, ApiKey},
+    credential::ApiKey,
     operation::{CandidateDialect, Operation},
 };
 use crate::{
     body::ReplayBody,
     error::InvalidRequest,
+    headers::CREDENTIALS,
     llm::Prompt,
     run::{AttemptTarget, Limits, Run},
 };
 
-/// One model at one upstream, which a request may be sent to.
+/// One model at one upstream, to which a request may be sent.
 ///
-/// Without a [`base_url`](Self::base_url) it is the upstream that the request
-/// goes to anyway, and only `model` in the body changes. With one it is a place
-/// of its own, which sees nothing of the caller's credentials unless
-/// [`forward_credentials`](Self::forward_credentials) allows it.
+/// Without a [`base_url`](Self::base_url) the request goes to its original upstream, and
+/// only `model` in the body changes. With one the candidate has its own upstream, which gets
+/// the caller's credentials only if [`forward_credentials`](Self::forward_credentials) is
+/// set.
 ///
 /// ```
 /// use http::{HeaderName, HeaderValue, Uri};
@@ -67,7 +68,7 @@ impl AttemptTarget for Candidate {
 }
 
 impl Candidate {
-    /// The model as its upstream calls it.
+    /// Makes a candidate of a model, by the name that its upstream uses.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
@@ -84,21 +85,22 @@ impl Candidate {
         }
     }
 
-    /// What callers, logs and hooks call it. By default the model.
+    /// The candidate's name for callers, logs and hooks; by default the model.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Its own upstream, up to the operation: `https://host/v1`. The operation
-    /// is the known end of the request's path (`chat/completions`, `responses`,
-    /// `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
-    /// query is kept. By default the request's URL stays.
+    /// The URL of the candidate's own upstream, up to the operation: `https://host/v1`.
     ///
-    /// No layer follows a redirect or an upgrade of this upstream: it is a
-    /// failure, [`Redirect`](crate::llm::failure::FailureClass::Redirect), after which the
-    /// next candidate is asked, and the caller never sees it.
+    /// The operation is the known end of the request's path (`chat/completions`,
+    /// `responses`, `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
+    /// query stays. By default the request's URL stays.
+    ///
+    /// No layer follows a redirect or an upgrade of this upstream. Such an answer is a
+    /// failure, [`Redirect`](crate::llm::failure::FailureClass::Redirect): the next
+    /// candidate is tried, and the caller never gets it.
     ///
     /// # Errors
     ///
@@ -109,16 +111,17 @@ impl Candidate {
         Ok(self)
     }
 
-    /// The requests that it understands. By default all.
+    /// The dialect of the requests that the candidate accepts; by default all.
     #[must_use]
     pub const fn dialect(mut self, dialect: CandidateDialect) -> Self {
         self.dialect = dialect;
         self
     }
 
-    /// Sent instead of what the caller or this layer says; replaces an earlier
-    /// one of that name. The value counts as a secret. The lengths of bodies
-    /// are not to be set: `content-length` and `transfer-encoding` do nothing.
+    /// A header of the candidate's requests, in place of the caller's or the layer's.
+    ///
+    /// The header replaces an earlier one of that name. The value counts as a secret.
+    /// `content-length` and `transfer-encoding` have no effect.
     #[must_use]
     pub fn header(mut self, name: HeaderName, mut value: HeaderValue) -> Self {
         value.set_sensitive(true);
@@ -126,72 +129,78 @@ impl Candidate {
         self
     }
 
-    /// Its own key: `authorization: Bearer KEY`, and to Anthropic's operations
-    /// `x-api-key: KEY`. The caller's own credential is then not sent.
+    /// The candidate's own key, which replaces the caller's credential.
+    ///
+    /// The key is sent as `authorization: Bearer KEY`, to Anthropic's operations as
+    /// `x-api-key: KEY`.
     ///
     /// # Errors
     ///
-    /// If the key holds bytes that no header can.
+    /// If the key holds bytes that no header can hold.
     pub fn api_key(mut self, key: &str) -> Result<Self, InvalidHeaderValue> {
         self.api_key = Some(ApiKey::new(key)?);
         Ok(self)
     }
 
-    /// Names the account that it calls on. Candidates of one id share what
-    /// befalls the account: a refused key, an exhausted quota. The id is
-    /// printed; it is not the key. By default accounts are told apart by
-    /// upstream and key.
+    /// The id of the account that the candidate uses.
+    ///
+    /// Candidates of one id share the failures of the account: a refused key, an exhausted
+    /// quota. The id is printed; it is not the key. By default the upstream and the key
+    /// identify the account.
     #[must_use]
     pub fn credential(mut self, id: impl Into<String>) -> Self {
         self.credential = Some(id.into());
         self
     }
 
-    /// How many tokens it takes.
+    /// The context window of the candidate's model, in tokens.
     #[must_use]
     pub const fn context_window(mut self, tokens: u64) -> Self {
         self.context_window = Some(tokens);
         self
     }
 
-    /// The clocks of its attempts, instead of those of the layers.
+    /// The limits of the candidate's attempts, in place of those of the layers.
     #[must_use]
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
         self
     }
 
-    /// Whether the upstream is another supervisor of ours: it is told the run's
-    /// id, its terminal reasons are believed, and its answers keep what they say for
-    /// their server, such as `set-cookie`. By default it is not.
+    /// Whether the candidate's upstream is another tower-agent of the program; false by default.
+    ///
+    /// A trusted upstream gets the run's id, its terminal reasons end the call, and its
+    /// answers keep the headers that speak for its server, such as `set-cookie`.
     #[must_use]
     pub const fn trusted(mut self, trusted: bool) -> Self {
         self.trusted = trusted;
         self
     }
 
-    /// Whether the caller's `authorization`, `x-api-key`, `api-key`,
-    /// `x-goog-api-key` and `cookie` go to an upstream or an account of its
-    /// own. By default they do not.
+    /// Whether the candidate gets the caller's credentials in spite of its own upstream or
+    /// account.
+    ///
+    /// The credentials are `authorization`, `x-api-key`, `api-key`, `x-goog-api-key` and
+    /// `cookie`. By default the candidate does not get them.
     #[must_use]
     pub const fn forward_credentials(mut self, forward: bool) -> Self {
         self.forward_credentials = forward;
         self
     }
 
-    /// The model as its upstream calls it.
+    /// The candidate's model, by the name that its upstream uses.
     #[must_use]
     pub fn model(&self) -> &str {
         &self.model
     }
 
-    /// Its name, or the model.
+    /// The candidate's name, or its model if it has no name.
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.model)
     }
 
-    /// Whom a request was made out to, for the services inside of a
+    /// The candidate that a request is for, inside of a
     /// [`ModelFallbackLayer`](crate::ModelFallbackLayer).
     ///
     /// ```
@@ -209,14 +218,13 @@ impl Candidate {
         request.extensions().get::<Run>()?.served_by()
     }
 
-    /// What it is sent for the JSON request `body`: the same bytes but for the
-    /// value of the top-level `model`. None is copied. A body without a `model`
-    /// stays as it is.
+    /// Replaces the value of the top-level `model` in the JSON request `body`.
+    ///
+    /// All other bytes stay, and none is copied. A body without a `model` stays unchanged.
     ///
     /// # Errors
     ///
-    /// If the body is not a JSON object, or its `model` is not a string or
-    /// there twice.
+    /// If the body is not a JSON object, or its `model` is not a string or occurs twice.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -232,12 +240,11 @@ impl Candidate {
         ))
     }
 
-    /// Whether it understands a request. One that is not known is nobody's
-    /// dialect, and so everybody's.
+    /// Whether the candidate accepts requests of this operation; `None` is an unknown path.
     pub(crate) fn speaks(&self, operation: Option<Operation>) -> bool {
         match operation {
             Some(operation) => self.dialect.speaks(operation),
-            // Where it would be found elsewhere nobody knows.
+            // An own upstream has no URL for an unknown operation.
             None => self.base_url.is_none(),
         }
     }
@@ -246,7 +253,7 @@ impl Candidate {
         self.dialect
     }
 
-    /// How many tokens it takes, if that is known.
+    /// The context window of the candidate's model in tokens, if it is known.
     pub(crate) const fn window(&self) -> Option<u64> {
         self.context_window
     }
@@ -255,7 +262,7 @@ impl Candidate {
         self.limits
     }
 
-    /// Whether its requests go to a URL of its own.
+    /// Whether the candidate's requests go to an upstream of its own.
     pub(crate) const fn is_elsewhere(&self) -> bool {
         self.base_url.is_some()
     }
@@ -265,7 +272,7 @@ impl Candidate {
     }
 }
 
-/// Values of headers are secrets: only their names are printed.
+/// Prints only the names of headers: their values are secrets.
 impl fmt::Debug for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let base_url = self.base_url.as_ref().map(ToString::to_string);
@@ -287,24 +294,27 @@ impl fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// Whether it calls on an account of its own.
+    /// Whether the candidate uses an account of its own.
     pub(crate) fn has_own_account(&self) -> bool {
-        self.api_key.is_some() || ACCOUNT.iter().any(|name| self.headers.contains_key(name))
+        self.api_key.is_some()
+            || CREDENTIALS
+                .iter()
+                .any(|name| self.headers.contains_key(name))
     }
 
-    /// Whether callers' accounts are kept from it.
+    /// Whether the candidate gets none of the caller's credentials, as it has its own upstream.
     pub(crate) const fn is_sent_no_account(&self) -> bool {
         self.base_url.is_some() && !self.forward_credentials
     }
 
-    /// Whether a refused or exhausted credential of one is that of the other.
+    /// Whether both candidates use the same account, so that a refused key affects both.
     pub(crate) fn same_credential(&self, other: &Self) -> bool {
         match (&self.credential, &other.credential) {
             (Some(this), Some(other)) => return this == other,
             (None, None) => {}
             _ => return false,
         }
-        // Two that call on the caller's account at the same place are equal here.
+        // Two candidates on the caller's account at one upstream compare equal here.
         let same_origin = match (&self.base_url, &other.base_url) {
             (Some(this), Some(other)) => this.same_origin(other),
             (None, None) => true,
@@ -312,12 +322,12 @@ impl Candidate {
         };
         same_origin
             && self.api_key == other.api_key
-            && ACCOUNT
+            && CREDENTIALS
                 .iter()
                 .all(|name| self.headers.get(name) == other.headers.get(name))
     }
 
-    /// Whether they are one candidate, listed twice.
+    /// Whether both candidates are the same one, listed twice.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.label() == other.label()
             && self.model == other.model
@@ -327,7 +337,7 @@ impl Candidate {
             && self.same_credential(other)
     }
 
-    /// Whether an outage of one is likely that of the other.
+    /// Whether an outage of one candidate probably affects the other: they share a host.
     pub(crate) fn same_provider(&self, other: &Self) -> bool {
         match (&self.base_url, &other.base_url) {
             (Some(this), Some(other)) => this.same_authority(other),

@@ -7,31 +7,23 @@ use http::{
 
 use super::operation::Operation;
 
-/// Headers that say on whose account a call is.
-pub(crate) static ACCOUNT: [HeaderName; 4] = [
-    header::AUTHORIZATION,
-    X_API_KEY,
-    HeaderName::from_static("api-key"),
-    HeaderName::from_static("x-goog-api-key"),
-];
+use crate::headers::X_API_KEY;
 
-/// Headers that choose between what an account may use: another's would be
-/// refused.
+/// Headers that select a part of an account; with another account's key they are refused.
 pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
 ];
 
-/// A session at a cloud, beside what is signed.
+/// The header with the session of a signed request at a cloud provider.
 pub(crate) const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
 
-/// Names of what says the same in a query, whatever their case.
+/// The query parameters that hold a credential, in any letter case.
 const PARAMETERS: [&str; 5] = ["key", "api_key", "api-key", "apikey", "access_token"];
 
-const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
-
-/// A key in both ways that it is sent. Without `Debug`, so that nobody derives
-/// one around it.
+/// An API key as both header values in which it is sent.
+///
+/// The type has no `Debug`, so that no type around it can derive one that prints it.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct ApiKey {
     bearer: HeaderValue,
@@ -55,7 +47,7 @@ impl ApiKey {
         self.plain.as_bytes()
     }
 
-    /// As `operation` expects it.
+    /// The name and value of the header in which `operation` expects this key.
     pub(crate) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
         if operation.is_some_and(Operation::is_anthropic) {
             (X_API_KEY, self.plain.clone())
@@ -65,7 +57,7 @@ impl ApiKey {
     }
 }
 
-/// A query without the caller's credentials.
+/// Removes the parameters that hold the caller's credentials from a query.
 pub(crate) fn without_credentials(query: &str) -> Cow<'_, str> {
     let is_credential = |part: &&str| {
         let name = part.split('=').next().unwrap_or_default();

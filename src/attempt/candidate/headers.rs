@@ -2,29 +2,31 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 
 use super::{
     candidate::Candidate,
-    credential::{ACCOUNT, SESSION_TOKEN, WITHIN_ACCOUNT},
+    credential::{SESSION_TOKEN, WITHIN_ACCOUNT},
     operation::Operation,
 };
-use crate::body::unframe;
+use crate::{
+    body::unframe,
+    headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},
+};
 
-const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
-const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
-
-/// Makes the caller's headers those that any candidate may start from.
+/// Removes from the caller's headers what no candidate gets, and asks for uncompressed answers.
 pub(crate) fn undress(headers: &mut HeaderMap) {
-    // A caller may call any header one of its connection, so this is first.
+    // This step is first: a caller may name any header in `connection`, also one that is set
+    // below.
     strip_hop(headers);
-    // The body is here already: nothing is left to wait for.
+    // The whole body is there: no upstream needs to ask for it.
     headers.remove(header::EXPECT);
-    // A compressed answer could not be judged.
+    // A compressed answer cannot be classified.
     let identity = HeaderValue::from_static("identity");
     headers.insert(header::ACCEPT_ENCODING, identity);
 }
 
-/// Removes what belongs to one connection, and what `connection` names; with the
-/// framing of a chunked message, a length beside it.
+/// Removes the headers that hold for one connection only, and those that `connection` names.
+///
+/// Of a chunked message this function removes a `content-length` as well.
 pub(crate) fn strip_hop(headers: &mut HeaderMap) {
-    // Mostly there is none, and to look once is cheaper than to remove nine.
+    // Mostly there is no such header, and one scan is cheaper than nine removals.
     if !headers.keys().any(is_hop) {
         return;
     }
@@ -46,7 +48,7 @@ pub(crate) fn strip_hop(headers: &mut HeaderMap) {
     }
 }
 
-/// Headers of one connection, which are never handed on.
+/// Whether a header belongs to one connection, and is never forwarded.
 fn is_hop(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -62,15 +64,16 @@ fn is_hop(name: &HeaderName) -> bool {
     )
 }
 
-/// Whether a length is told already, in digits and nothing else.
+/// Whether the value `said` of a `content-length` is `length`, in plain digits.
 fn says(said: &HeaderValue, length: usize) -> bool {
     let digits = said.to_str().unwrap_or_default();
     let plain = digits.len() == 1 || !digits.starts_with(['0', '+']);
     plain && digits.parse() == Ok(length)
 }
 
-/// What an answer says for the server that it comes from, to browsers or to
-/// another tower-agent: an upstream does not speak for the program.
+/// Whether a header of an answer speaks for its server, to browsers or another tower-agent.
+///
+/// An upstream must not speak for the program's own server.
 fn speaks_for_its_server(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -89,7 +92,7 @@ fn speaks_for_its_server(name: &HeaderName) -> bool {
 }
 
 impl Candidate {
-    /// Makes the headers of its answer those that a caller may see.
+    /// Removes from the candidate's answer the headers that no caller may see.
     pub(crate) fn strip_answer(&self, headers: &mut HeaderMap) {
         strip_hop(headers);
         if self.trusted || !headers.keys().any(speaks_for_its_server) {
@@ -101,7 +104,7 @@ impl Candidate {
         }
     }
 
-    /// Makes the caller's headers those of an attempt with a body of `length`.
+    /// Turns the caller's headers into those of an attempt with a body of `length`.
     pub(crate) fn dress(
         &self,
         headers: &mut HeaderMap,
@@ -120,7 +123,8 @@ impl Candidate {
         for (name, value) in &self.headers {
             headers.insert(name, value.clone());
         }
-        // Last: two opinions on where the body ends are a hole.
+        // This step is last: two headers that disagree on the end of the body allow request
+        // smuggling.
         if self.headers.contains_key(header::TRANSFER_ENCODING) {
             headers.remove(header::TRANSFER_ENCODING);
         }
@@ -130,9 +134,9 @@ impl Candidate {
         }
     }
 
-    /// Removes what is not for this upstream.
+    /// Removes from the caller's headers those that this candidate's upstream must not get.
     fn hide(&self, headers: &mut HeaderMap) {
-        // Ours, which is for those alone who are trusted.
+        // `dress` sets the run's id again for a trusted candidate.
         headers.remove(X_RUN_ID);
         let elsewhere = self.base_url.is_some();
         if elsewhere {
@@ -146,9 +150,10 @@ impl Candidate {
             headers.remove(header::COOKIE);
             headers.remove(SESSION_TOKEN);
         }
-        // With a key of its own, the caller's beside it would be a second opinion.
+        // A caller's credential goes neither to another upstream nor beside the candidate's own
+        // key, which it would contradict.
         if elsewhere || self.has_own_account() {
-            for name in ACCOUNT.iter().chain(&WITHIN_ACCOUNT) {
+            for name in CREDENTIALS.iter().chain(&WITHIN_ACCOUNT) {
                 headers.remove(name);
             }
         }

@@ -1,5 +1,4 @@
-//! One model at one upstream: where it is, on whose account it is asked, and what
-//! it is sent.
+//! One model at one upstream: its URL, its account, and the requests that it gets.
 
 mod base_url;
 #[allow(clippy::module_inception, reason = "the folder is about this type")]
@@ -13,7 +12,7 @@ mod tests;
 pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, operation::CandidateDialect};
 
 pub(crate) use self::{
-    credential::{ACCOUNT, ApiKey, WITHIN_ACCOUNT, without_credentials},
+    credential::{ApiKey, WITHIN_ACCOUNT, without_credentials},
     headers::{strip_hop, undress},
     operation::{Operation, generates},
 };

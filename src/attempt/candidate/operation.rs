@@ -2,7 +2,7 @@
 
 use http::{Method, Request};
 
-/// What is asked of an upstream, by the last segments of the request's path.
+/// An operation of a model API, by the last segments of the request's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     ChatCompletions,
@@ -27,7 +27,7 @@ impl Operation {
         Self::ImageVariations,
     ];
 
-    /// None of them is the end of another, so at most one fits.
+    /// Finds the operation at the end of a path; no path ends with two of them.
     pub(crate) fn from_path(path: &str) -> Option<Self> {
         let path = path.strip_suffix('/').unwrap_or(path);
         Self::ALL.into_iter().find(|operation| {
@@ -36,7 +36,7 @@ impl Operation {
         })
     }
 
-    /// Its path below the base URL, without a leading slash.
+    /// The operation's path below the base URL, without a leading slash.
     pub(crate) const fn path(self) -> &'static str {
         match self {
             Self::ChatCompletions => "chat/completions",
@@ -55,16 +55,17 @@ impl Operation {
     }
 }
 
-/// Whether a request has a model write something, so that it is a turn of its run.
-/// Embeddings, counts of tokens and lists of models do not; what is not known does,
-/// and what may be two things.
+/// Whether a model generates for this request, which makes it a turn of its run.
+///
+/// Embeddings, counts of tokens and lists of models are no turns. A path that is unknown
+/// or ambiguous counts as one that generates.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     match Operation::from_path(path) {
         None => !(reads && is_of_models(path)),
         Some(operation @ (Operation::Embeddings | Operation::CountTokens)) => {
-            // Who routes by the beginning of a path may see another operation in it.
+            // A server that routes by the beginning of the path may find another operation.
             let path = path.strip_suffix('/').unwrap_or(path);
             let base = path.strip_suffix(operation.path());
             base.and_then(Operation::from_path).is_some()
@@ -73,15 +74,16 @@ pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     }
 }
 
-/// A list of models, or one of them.
+/// Whether `path` is that of the list of models, or of one model.
 fn is_of_models(path: &str) -> bool {
     let path = path.strip_suffix('/').unwrap_or(path);
     let mut segments = path.rsplit('/');
     segments.next() == Some("models") || segments.next() == Some("models")
 }
 
-/// Which API's requests a [`Candidate`](crate::attempt::Candidate) understands. A
-/// request in another dialect is not sent to it; nothing is translated.
+/// The API of the requests that a [`Candidate`](crate::attempt::Candidate) accepts.
+///
+/// A request in another dialect is not sent to the candidate; no layer translates requests.
 ///
 /// ```
 /// use tower_agent::{Candidate, CandidateDialect};
@@ -91,18 +93,18 @@ fn is_of_models(path: &str) -> bool {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CandidateDialect {
-    /// Whatever comes.
+    /// The candidate accepts all requests.
     #[default]
     Any,
-    /// OpenAI's `chat/completions`, `responses`, `embeddings` and `images`, and
-    /// what imitates them.
+    /// Requests to OpenAI's `chat/completions`, `responses`, `embeddings` and `images`, and to
+    /// compatible APIs.
     OpenAi,
-    /// Anthropic's `messages` and `messages/count_tokens`.
+    /// Requests to Anthropic's `messages` and `messages/count_tokens`.
     Anthropic,
 }
 
 impl CandidateDialect {
-    /// A short name for messages.
+    /// The dialect's short name, for messages to people.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -112,7 +114,7 @@ impl CandidateDialect {
         }
     }
 
-    /// The dialect of a request.
+    /// The dialect of the requests for `operation`.
     pub(crate) const fn of(operation: Operation) -> Self {
         if operation.is_anthropic() {
             Self::Anthropic

@@ -20,7 +20,7 @@ use crate::error::{BoxError, RequestCut, chain};
 const LIMIT: usize = 8;
 
 pin_project_lite::pin_project! {
-    /// Says how long it is, and counts its frames.
+    /// A test body that announces its length, and counts the frames that were polled.
     struct AnnouncedLength<B> {
         #[pin]
         body: B,
@@ -101,7 +101,7 @@ async fn one_frame_is_not_copied() {
 
 #[tokio::test]
 async fn a_body_that_can_be_replayed_is_taken_as_it_is() {
-    // Longer than the limit: it is in memory already.
+    // A `ReplayBody` may be longer than the limit: the body is in memory already.
     let spliced = ReplayBody::spliced(["abcdef", "ghi", "j"].map(Bytes::from));
     let body = buffered(spliced).await.unwrap();
     assert!(body.contiguous().is_none());

@@ -4,32 +4,31 @@ use http::HeaderMap;
 
 use super::caller_headers::CallerLimits;
 use crate::{
+    llm::names_events,
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
-    supervise::names_events,
 };
 
-/// Holds one call to what its caller announced.
+/// Holds one call to the limits that its caller announced.
 #[derive(Debug)]
 pub(super) struct CallerDeadline {
     call: Run,
     announced: CallerLimits,
-    /// What of it stands on the call.
-    standing: Option<Announcement>,
-    /// From the head on.
-    silence: Option<Unheard>,
+    /// The absolute deadline that is set on the call's clocks.
+    deadline: Option<Announcement>,
+    /// The limit on the silence of the body, from the head on.
+    silence: Option<SilenceLimit>,
 }
 
-/// How long nothing was handed to the caller.
+/// Limits the time in which the caller gets no byte.
 #[derive(Debug)]
-struct Unheard {
+struct SilenceLimit {
     longest: Nanos,
-    /// Since when the upstream is waited for: what passes between a frame and
-    /// the next `Pending` is the caller's own time.
+    /// The time of the first `Pending` after a frame; until then the time is the caller's own.
     since: Option<Nanos>,
     window: Option<Arc<IdleWindow>>,
 }
 
-/// The call that `found` is, or is a try of.
+/// The call of a node: the node itself, or the call that it is an attempt of.
 fn call_of(found: &Run) -> Run {
     let mut node = found.clone();
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
@@ -46,44 +45,44 @@ impl CallerDeadline {
         let mut caller = Self {
             call: call_of(found),
             announced,
-            standing: None,
+            deadline: None,
             silence: None,
         };
-        caller.stand(announced.until_the_head());
+        caller.set_deadline(announced.until_the_head());
         caller
     }
 
-    /// Replaces what stands on the call.
-    fn stand(&mut self, limit: Option<Duration>) {
+    /// Replaces the deadline on the call's clocks by `limit`, counted from the call's opening.
+    fn set_deadline(&mut self, limit: Option<Duration>) {
         let clocks = &self.call.node().clocks;
-        if let Some(standing) = self.standing.take() {
-            clocks.withdraw(standing);
+        if let Some(deadline) = self.deadline.take() {
+            clocks.withdraw(deadline);
         }
         let at = limit.map(|limit| self.call.node().opened().saturating_add(limit));
-        self.standing = at.map(|at| clocks.announce(at));
-        if self.standing.is_some() {
+        self.deadline = at.map(|at| clocks.announce(at));
+        if self.deadline.is_some() {
             self.call.node().tightened();
         }
     }
 
-    /// The head is handed on.
+    /// Replaces the limits of the head by those of the body, as the head is handed on.
     pub(super) fn answered(&mut self, headers: &HeaderMap) {
         if self.call.is_of_many() {
             self.release();
             return;
         }
-        self.stand(self.announced.after_the_head(names_events(headers)));
-        self.silence = self.announced.silence.map(|longest| Unheard {
+        self.set_deadline(self.announced.after_the_head(names_events(headers)));
+        self.silence = self.announced.silence.map(|longest| SilenceLimit {
             longest: nanos(longest),
             since: None,
             window: None,
         });
     }
 
-    /// When to look again.
+    /// The time of the call's next deadline, at a pending poll.
     pub(super) fn pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
         if self.call.is_of_many() {
-            // A layer further in has made the run of this call one of many.
+            // A layer further in has turned the run of this one call into a run of many.
             self.release();
             return None;
         }
@@ -102,7 +101,7 @@ impl CallerDeadline {
         }
     }
 
-    /// What is waited for has failed, and the clocks are looked at by `task`.
+    /// Notes that the inner service or body failed, and that `task` compares the clocks next.
     pub(super) fn failed(&self, task: TaskId) {
         let window = self
             .silence
@@ -114,7 +113,7 @@ impl CallerDeadline {
     }
 
     pub(super) fn release(&mut self) {
-        self.stand(None);
+        self.set_deadline(None);
         let window = self.silence.take().and_then(|silence| silence.window);
         if let Some(window) = window {
             self.call.node().remove_window(&window);
@@ -122,7 +121,7 @@ impl CallerDeadline {
     }
 }
 
-impl Unheard {
+impl SilenceLimit {
     fn wait(&mut self, call: &Run, now: Duration, task: TaskId) -> Nanos {
         let since = *self.since.get_or_insert(nanos(now));
         let window = self.window.get_or_insert_with(|| {

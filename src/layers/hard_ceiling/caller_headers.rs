@@ -2,41 +2,41 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// Until the head, or for a whole answer.
+/// The header that limits the head, or a whole answer that is no event stream.
 const ANSWER: HeaderName = HeaderName::from_static("x-stainless-timeout");
 
-/// Until the head, then between two bytes.
+/// The header that limits the head, then the time between two bytes of the body.
 const SILENCE: HeaderName = HeaderName::from_static("x-stainless-read-timeout");
 
-/// For everything.
+/// The header that limits the whole answer, as a gRPC timeout.
 const TOTAL: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// What a timer can measure: less would end a call in the poll that begins it.
+/// The shortest limit, a timer's resolution: less would end a call in its first poll.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// No call lasts longer.
+/// The longest limit that is kept; a longer one counts as this one.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long a caller waits, as it announced; each from the call's opening.
+/// The limits that a caller announces, from the opening of the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerLimits {
-    /// For the last byte.
+    /// The longest time until the last byte of the answer.
     pub(super) total: Option<Duration>,
-    /// For the head; for the last byte of an answer that is no event stream.
+    /// The longest time until the head, or the last byte of an answer that is no event stream.
     pub(super) answer: Option<Duration>,
-    /// For the head, and then for each further byte.
+    /// The longest time until the head, and then until each further byte.
     pub(super) silence: Option<Duration>,
 }
 
 impl CallerLimits {
-    /// What the headers say; none if that is nothing.
+    /// The limits in a caller's headers; `None` if there are none.
     ///
-    /// A hint that cannot be read is as good as none: what no SDK means must
-    /// neither end a call nor refuse it. Of several of one name the shortest
-    /// that can be read counts, since what comes over the wire only tightens.
-    pub(super) fn by(headers: &HeaderMap) -> Option<Self> {
+    /// An unreadable value counts as absent: a value that no SDK sends must neither end a
+    /// call nor refuse it. Of several values of one header the shortest counts, since
+    /// a caller may only tighten.
+    pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let silence = shortest(headers, &SILENCE, seconds);
-        // Anthropic's SDK for Python puts its one read timeout into both.
+        // Anthropic's SDK for Python sends its read timeout under both names.
         let answer = shortest(headers, &ANSWER, seconds).filter(|answer| Some(*answer) != silence);
         let total = shortest(headers, &TOTAL, grpc);
         let announced = Self {
@@ -47,13 +47,13 @@ impl CallerLimits {
         announced.until_the_head().map(|_| announced)
     }
 
-    /// The earliest of all, since each is also a limit to the head.
+    /// The time limit for the head: the earliest of all limits, as each holds until then.
     pub(super) fn until_the_head(&self) -> Option<Duration> {
         let all = [self.total, self.answer, self.silence];
         all.into_iter().flatten().min()
     }
 
-    /// What of it is left from the head on, but for the silence.
+    /// The time limit for the body, from the opening of the call, without the silence.
     pub(super) fn after_the_head(&self, streams: bool) -> Option<Duration> {
         let answer = self.answer.filter(|_| !streams);
         [self.total, answer].into_iter().flatten().min()
@@ -77,19 +77,19 @@ fn shortest(
     Some(limit.clamp(SHORTEST, LONGEST))
 }
 
-/// Seconds as the SDKs write a number: `600`, `0.5`, `1e-05`.
+/// Parses seconds as the SDKs write them: `600`, `0.5`, `1e-05`.
 fn seconds(text: &str) -> Option<Duration> {
     let number = |byte: u8| byte.is_ascii_digit() || b".eE+-".contains(&byte);
-    // Words that would be read as numbers too: "inf", "NaN".
+    // Excludes words that parse as a number: "inf", "NaN".
     if !text.bytes().all(number) {
         return None;
     }
     let seconds: f64 = text.parse().ok().filter(|seconds| *seconds > 0.0)?;
-    // Out of range is what it says: very long.
+    // A number out of range means a very long time.
     Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
 }
 
-/// At most eight digits and a unit, as gRPC puts it.
+/// Parses a timeout of gRPC: at most eight digits and a unit.
 fn grpc(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,4 +1,4 @@
-//! The builder and the service.
+//! The builder and the service of the hard ceiling.
 
 use std::{
     task::{Context, Poll},
@@ -24,14 +24,14 @@ use crate::{
 /// Ends a node at an absolute limit: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct HardCeilingLayer {
-    totals: CeilingLimits,
+    limits: CeilingLimits,
     scope: Scope,
     caller_deadline: bool,
     observes: bool,
 }
 
 impl HardCeilingLayer {
-    /// At most `limit` from the node's opening.
+    /// Makes a layer that allows a node at most `limit` from its opening.
     ///
     /// # Panics
     ///
@@ -41,7 +41,7 @@ impl HardCeilingLayer {
         Self::optional(Some(limit))
     }
 
-    /// The same, or a layer that does nothing for `None`.
+    /// Makes a layer that allows a node at most `limit` from its opening; for `None` no ceiling.
     ///
     /// # Panics
     ///
@@ -52,7 +52,7 @@ impl HardCeilingLayer {
             assert!(!limit.is_zero(), "a ceiling must be longer than zero");
         }
         Self {
-            totals: CeilingLimits {
+            limits: CeilingLimits {
                 ceiling: limit,
                 timeout: None,
             },
@@ -62,9 +62,11 @@ impl HardCeilingLayer {
         }
     }
 
-    /// A second absolute clock, whose end is
-    /// [`CallerDeadline`](crate::TerminalReason::CallerDeadline); none by
-    /// default. It also works in a layer without a ceiling.
+    /// A second absolute limit on the node, from its opening; none by default.
+    ///
+    /// This limit ends the node as
+    /// [`CallerDeadline`](crate::TerminalReason::CallerDeadline), and also works in a
+    /// layer without a ceiling.
     ///
     /// # Panics
     ///
@@ -74,35 +76,36 @@ impl HardCeilingLayer {
         if let Some(total) = total {
             assert!(!total.is_zero(), "a timeout must be longer than zero");
         }
-        self.totals.timeout = total;
+        self.limits.timeout = total;
         self
     }
 
-    /// Whether what the caller announced in its headers ends the call too: see
-    /// the [module](super#what-a-caller-announces). Not by default. It also
-    /// works in a layer without a ceiling.
+    /// Whether the limits in the caller's headers end the call too; false by default.
     ///
-    /// It only tightens, and ends the call, never its run, in any
-    /// [`scope`](Self::scope).
+    /// See the [module](super#what-a-caller-announces). The announced limits only
+    /// tighten, and end the call, never its run, in any [`scope`](Self::scope). The
+    /// setting also works in a layer without a ceiling.
     #[must_use]
     pub const fn caller_deadline(mut self, honoured: bool) -> Self {
         self.caller_deadline = honoured;
         self
     }
 
-    /// Shadow mode: measures and ends nothing. When a limit passes, observers are told
-    /// what [would have ended](crate::RunNotice::WouldHaveEnded), and if it completes all
-    /// the same, that this was a [false positive](crate::RunNotice::FalsePositive).
-    /// Another layer, of a limit that is known to be safe, may stand beside it.
+    /// Shadow mode: the layer measures, and ends nothing.
     ///
-    /// What a caller announces is not looked at then.
+    /// When a limit passes, observers get a
+    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if the node completes all
+    /// the same, a [`FalsePositive`](crate::RunNotice::FalsePositive). A layer with a limit
+    /// that is known to be safe may stand beside it.
+    ///
+    /// In this mode the layer does not read the caller's headers.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.observes = true;
         self
     }
 
-    /// Which node is measured, and ended. By default the one found.
+    /// The node that the layer measures and ends; by default the one found in the request.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
@@ -114,8 +117,9 @@ impl<S> Layer<S> for HardCeilingLayer {
     type Service = HardCeiling<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let announces = self.caller_deadline && !self.observes;
-        HardCeiling::new(inner, self.totals, self.scope, announces, self.observes)
+        let mut layer = *self;
+        layer.caller_deadline &= !layer.observes;
+        HardCeiling { inner, layer }
     }
 }
 
@@ -123,28 +127,7 @@ impl<S> Layer<S> for HardCeilingLayer {
 #[derive(Clone, Copy, Debug)]
 pub struct HardCeiling<S> {
     inner: S,
-    totals: CeilingLimits,
-    scope: Scope,
-    caller_deadline: bool,
-    observes: bool,
-}
-
-impl<S> HardCeiling<S> {
-    pub(super) const fn new(
-        inner: S,
-        totals: CeilingLimits,
-        scope: Scope,
-        caller_deadline: bool,
-        observes: bool,
-    ) -> Self {
-        Self {
-            inner,
-            totals,
-            scope,
-            caller_deadline,
-            observes,
-        }
-    }
+    layer: HardCeilingLayer,
 }
 
 /// The response future of [`HardCeiling`].
@@ -170,26 +153,30 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        if self.totals.is_empty() && !self.caller_deadline {
+        let HardCeilingLayer {
+            limits,
+            mut scope,
+            caller_deadline,
+            observes,
+        } = self.layer;
+        if limits.is_empty() && !caller_deadline {
             return SupervisedFuture::inert(self.inner.call(request));
         }
         let mut entry = Claim::of(&mut request);
-        let totals = self.totals.replaced_by(&request);
-        let announces = self.caller_deadline;
-        let announced = announces.then(|| CallerLimits::by(request.headers()));
+        let limits = limits.for_request(&request);
+        let announced = caller_deadline.then(|| CallerLimits::of(request.headers()));
         let announced = announced.flatten();
-        let mut scope = self.scope;
         if announced.is_some() && entry.run.is_of_many() {
-            // What this caller announced ends this call; the rest is measured on
-            // the run, as it was found.
+            // The announced limits are for this call; the layer's own stay on the run that
+            // it found.
             request = entry.run.attach(request);
             entry = Claim::of(&mut request);
             scope = Scope::Run;
         }
-        let policy = if self.observes {
-            CeilingPolicy::observing(totals, &entry.run, scope)
+        let policy = if observes {
+            CeilingPolicy::observing(limits, &entry.run, scope)
         } else {
-            CeilingPolicy::new(totals, announced, &entry.run, scope)
+            CeilingPolicy::new(limits, announced, &entry.run, scope)
         };
         SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
     }

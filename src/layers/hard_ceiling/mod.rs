@@ -1,16 +1,14 @@
-//! Ends a call, an attempt or a run at an absolute limit, whatever it is doing.
+//! Ends a call, an attempt or a run at an absolute limit.
 //!
-//! A stream that trickles for ever, a turn that goes from tool to tool without
-//! an end: each looks alive, and each holds a connection and pays for tokens.
-//! The ceiling is the limit that nothing resets.
+//! A stream that trickles for ever and a turn that goes from tool to tool without an end
+//! both look alive, hold a connection and pay for tokens. No event resets the ceiling.
 //!
 //! # When the clock runs
 //!
-//! From the node's opening on, over waiting, backoff, body and pauses. It is
-//! compared at every `Pending`, and at least with every 16th frame of a stream
-//! that is always ready. A [`timeout`](HardCeilingLayer::timeout) is a second
-//! absolute clock, with a reason of its own: the total that the program
-//! configured for its callers.
+//! The clock runs from the opening of the node, through waits, backoff, body and pauses.
+//! The layer compares it at every `Pending`, and at least with every 16th frame of a stream
+//! that is always ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute
+//! clock with a reason of its own: the total that the program configured for its callers.
 //!
 //! Deadlines only tighten: of two layers on one node the earlier limit holds.
 //! The program's [`Limits`](crate::Limits) in a request's extensions replace
@@ -18,93 +16,86 @@
 //!
 //! # What a caller announces
 //!
-//! Clients give up after a time of their own, and say so in a header. An answer
-//! that comes later is paid for and read by nobody, and a fallback that begins
-//! a second before is wasted. With
-//! [`caller_deadline(true)`](HardCeilingLayer::caller_deadline) the call ends
-//! with [`CallerDeadline`](crate::TerminalReason::CallerDeadline) when its
-//! caller would go away, and layers further in that try again know how much
-//! time there is.
+//! Clients give up after a timeout of their own, and send it in a header. A later answer is
+//! paid for and not read, and a fallback that begins a second before is wasted. With
+//! [`caller_deadline(true)`](HardCeilingLayer::caller_deadline) the call ends with
+//! [`CallerDeadline`](crate::TerminalReason::CallerDeadline) when its caller would give up,
+//! and retry and fallback layers further in know how much time is left.
 //!
 //! | header | limits |
 //! |---|---|
 //! | `x-stainless-timeout`, seconds | the head; for an answer that is no event stream the whole of it |
-//! | `x-stainless-read-timeout`, seconds | the head; then the longest silence, whatever bytes end it |
+//! | `x-stainless-read-timeout`, seconds | the head; then the longest silence between any two bytes |
 //! | `grpc-timeout`, up to eight digits and one of `H`, `M`, `S`, `m`, `u`, `n` | the whole answer, stream or not |
 //!
-//! All but the silence count from the opening of the call, and the earliest
-//! wins. The silence counts only while the upstream is waited for, from the
-//! first `Pending` after the head or after a frame, so a slow reader loses
-//! nothing by it; every frame ends it, a ping too. A
-//! [`pause`](crate::Run::pause) does not stop it, since the caller knows of
-//! none.
+//! All limits but the silence count from the opening of the call, and the earliest wins.
+//! The silence counts only while the layer waits for the upstream, from the first `Pending`
+//! after the head or after a frame, so a slow reader loses nothing by it. Every frame ends
+//! it, also a ping. A [`pause`](crate::Run::pause) does not stop it, because the caller does
+//! not know of the pause.
 //!
-//! What is announced only tightens, and ends the call, never its run, in any
-//! scope: a run that stands in the request itself gets a call for it. Inside of
-//! a retry layer it is the call's deadline too, not the attempt's.
+//! An announced limit only tightens. It ends the call, never its run, in any scope: for a
+//! run that is in the request itself, the layer opens a call. Inside of a retry layer it is
+//! the deadline of the call too, not of the attempt.
 //!
-//! A value that cannot be read, is not above zero or is no number is ignored,
-//! with an event at debug level: it neither refuses nor ends the call. Of
-//! several values of one header the shortest counts. More than 30 days are 30
-//! days, and less than a millisecond is one.
+//! A value that is unreadable, not a number or not above zero is ignored, with an event at
+//! debug level: it neither refuses nor ends the call. Of several values of one header the
+//! shortest counts. A value above 30 days counts as 30 days, and one below a millisecond as
+//! a millisecond.
 //!
-//! Who sends what (openai-node 6.49, anthropic-ts 1.12, openai-python 3.54 and
+//! What the SDKs send (openai-node 6.49, anthropic-ts 1.12, openai-python 3.54 and
 //! anthropic-python 2.12):
 //!
-//! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every
-//!   request, OpenAI's only if the request has a timeout of its own. They drop
-//!   the fraction, so a timeout below a second is sent as `0`, which is ignored
-//!   here. Their timer runs from `fetch` until it has the head. It is stopped
-//!   there also for a JSON answer, whose head mostly comes with its body; one
-//!   that trickles after an early head is cut here though the SDK would wait.
-//! - The time until the head counts from the call's opening: a client that is
-//!   long in sending a prompt has waited less than that.
-//! - The SDKs for Python send `x-stainless-read-timeout` with every request,
-//!   600 by default: the time in which their HTTP client wants to read
-//!   something, before the head and between any two pieces of the body. One
-//!   that waits for ever sends none.
-//!   Anthropic's repeats it as `x-stainless-timeout`, or sends `None` or
-//!   `NOT_GIVEN` there; the same number under both names is taken for the read
-//!   timeout that it is.
+//! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's
+//!   only if the request has a timeout of its own. They drop the fraction: a timeout below
+//!   a second is sent as `0`, which is ignored here. Their timer runs from `fetch` to the
+//!   head, also for a JSON answer, whose head mostly comes with its body. A JSON answer that
+//!   trickles after an early head is cut here, though the SDK would wait.
+//! - The time until the head counts from the opening of the call: a client that takes long
+//!   to send its prompt has waited less than that.
+//! - The SDKs for Python send `x-stainless-read-timeout` with every request, 600 by
+//!   default: the longest time between two reads of their HTTP client, before the head and
+//!   in the body. A client that waits for ever does not send it. Anthropic's SDK repeats
+//!   the number as `x-stainless-timeout`, or sends `None` or `NOT_GIVEN` there; the same
+//!   number under both names counts as the read timeout.
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short kills what works, and one is wiser after the fact.
-//! `observe` lets a layer measure and end nothing: each time that the limit passes,
-//! observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if what it
-//! would have ended completes all the same a
-//! [`FalsePositive`](crate::RunNotice::FalsePositive), which is logged as a warning too.
-//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. An old limit may
-//! go on ending things beside it.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With
+//! `observe` a layer measures and ends nothing. Each time that the limit passes, observers
+//! get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded); if the node completes all
+//! the same, they get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also
+//! logged as a warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A
+//! layer with an older limit may stand beside it and still end nodes.
 //!
 //! # Same instant
 //!
-//! A reason that is stored already wins, then the end of the body; then the
-//! outermost node whose clock has passed, and on one node ceiling, step,
-//! caller's deadline; then an error from below.
+//! A stored reason wins, then the end of the body. Then the outermost node with a passed
+//! clock wins, and on one node the ceiling, the step window, the caller's deadline, in this
+//! order. An error of the inner service comes last.
 //!
 //! # Order
 //!
-//! Outside a retry or fallback layer it bounds the call with all its attempts,
-//! inside of it one attempt. Inside of a [`PumpLayer`](crate::PumpLayer), on
-//! servers: a reader that stops reading stops every clock in a body.
+//! Outside of a retry or fallback layer this layer bounds the call with all its attempts;
+//! inside of one it bounds an attempt. On servers, this layer belongs inside of a
+//! [`PumpLayer`](crate::PumpLayer): a reader that stops reading stops every clock in a
+//! body.
 //!
-//! With [`caller_deadline`](HardCeilingLayer::caller_deadline): inside of
-//! [`RunLayer`](crate::RunLayer) and of the pump, outside of what tries again,
-//! so that no try begins for which the caller does not wait. This layer does
-//! not see comments that a layer further out inserts to keep the connection
-//! alive: a layer that inserts them belongs inside of this one.
+//! With [`caller_deadline`](HardCeilingLayer::caller_deadline), this layer belongs inside
+//! of [`RunLayer`](crate::RunLayer) and of the pump, outside of retry and fallback layers,
+//! so that no attempt begins for which the caller does not wait. This layer does not see
+//! comments that a layer further out inserts to keep the connection alive: a layer that
+//! inserts them belongs inside of this one.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside, and if this layer
-//! opened the run, ends it as aborted. When the limit passes, the inner future
-//! or body is dropped in the same poll.
+//! Dropping the future or the body drops the inner one, and if this layer opened the run,
+//! ends it as aborted. When the limit passes, the layer drops the inner future or body in
+//! the same poll.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! A pending poll panics outside of a tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -116,7 +107,7 @@
 //! let stack = ServiceBuilder::new().layer(HardCeilingLayer::new(Duration::from_secs(600)));
 //! ```
 //!
-//! The run at most an hour, each of its calls at most ten minutes:
+//! Allows the run at most an hour, and each of its calls at most ten minutes:
 //!
 //! ```
 //! use std::time::Duration;
@@ -128,7 +119,7 @@
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(600)));
 //! ```
 //!
-//! As long as the caller waits, and at most ten minutes:
+//! Allows a call the time that its caller waits, and at most ten minutes:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {

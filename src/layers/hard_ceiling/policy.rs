@@ -1,4 +1,4 @@
-//! Watches the deadlines; in shadow mode it notes what they would have ended.
+//! Watches the deadlines; in shadow mode reports which of them would have ended the node.
 
 use std::time::Duration;
 
@@ -10,30 +10,29 @@ use crate::{
     supervise::{FrameKind, Observer, Policy},
 };
 
-/// Watches the absolute deadlines of one node.
+/// The supervision policy that watches the absolute deadlines of one node.
 #[derive(Debug)]
 pub struct CeilingPolicy {
     scope: Scope,
-    /// Boxed: most calls have none, and this moves with every answer.
+    // Boxed: most calls have no caller's deadline, and the policy moves with every answer.
     caller: Option<Box<CallerDeadline>>,
-    /// The limits that end nothing, in a layer that observes.
+    /// The limits that a layer in shadow mode measures; `None` outside of shadow mode.
     observed: Option<Box<ObservedCeiling>>,
 }
 
 impl CeilingPolicy {
     #[inline]
     pub(super) fn new(
-        totals: CeilingLimits,
+        limits: CeilingLimits,
         announced: Option<CallerLimits>,
         found: &Run,
         scope: Scope,
     ) -> Self {
         let node = found.in_scope(scope);
-        let limits = [
-            (Clock::Ceiling, totals.ceiling),
-            (Clock::Timeout, totals.timeout),
-        ];
-        for (clock, limit) in limits {
+        for (clock, limit) in [
+            (Clock::Ceiling, limits.ceiling),
+            (Clock::Timeout, limits.timeout),
+        ] {
             if let Some(limit) = limit {
                 node.tighten(clock, node.opened().saturating_add(limit));
             }
@@ -46,13 +45,13 @@ impl CeilingPolicy {
         }
     }
 
-    /// The same without a consequence for the node.
-    pub(super) fn observing(totals: CeilingLimits, found: &Run, scope: Scope) -> Self {
+    /// Makes the policy of a layer in shadow mode.
+    pub(super) fn observing(limits: CeilingLimits, found: &Run, scope: Scope) -> Self {
         let opened = found.in_scope(scope).opened();
         Self {
             scope,
             caller: None,
-            observed: Some(Box::new(ObservedCeiling::new(totals, opened))),
+            observed: Some(Box::new(ObservedCeiling::new(limits, opened))),
         }
     }
 }
@@ -106,24 +105,24 @@ impl Policy for CeilingPolicy {
     }
 }
 
-/// Absolute limits in shadow mode: they have passed or will, and end nothing.
+/// Absolute limits in shadow mode, which end no node.
 #[derive(Debug)]
 pub(super) struct ObservedCeiling {
     opened: Duration,
-    /// None once it has passed, and was told.
+    /// The limits, each with its reason; `None` once it has passed and was reported.
     limits: [(TerminalReason, Option<Duration>); 2],
 }
 
 impl ObservedCeiling {
-    pub(super) const fn new(totals: CeilingLimits, opened: Duration) -> Self {
+    pub(super) const fn new(limits: CeilingLimits, opened: Duration) -> Self {
         let limits = [
-            (TerminalReason::HardCeiling, totals.ceiling),
-            (TerminalReason::CallerDeadline, totals.timeout),
+            (TerminalReason::HardCeiling, limits.ceiling),
+            (TerminalReason::CallerDeadline, limits.timeout),
         ];
         Self { opened, limits }
     }
 
-    /// Tells what has passed; answers when the next limit will.
+    /// Reports the limits that have passed; returns when the next one will.
     pub(super) fn pending(&mut self, found: &Run, scope: Scope, now: Duration) -> Option<Nanos> {
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
@@ -140,7 +139,7 @@ impl ObservedCeiling {
     }
 }
 
-/// The limits of a layer, or of one call.
+/// The absolute limits of a layer, or of one of its calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CeilingLimits {
     pub(super) ceiling: Option<Duration>,
@@ -152,9 +151,9 @@ impl CeilingLimits {
         self.ceiling.is_none() && self.timeout.is_none()
     }
 
-    /// With what the program set for this request in their place.
+    /// The limits of this request: those that the program has set replace the layer's.
     #[inline]
-    pub(super) fn replaced_by<B>(mut self, request: &Request<B>) -> Self {
+    pub(super) fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
             let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
             self.ceiling = set(limits.ceiling).or(self.ceiling);

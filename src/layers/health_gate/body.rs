@@ -11,15 +11,15 @@ use tower_service::Service;
 use super::silence::Silence;
 use crate::{body::HeldPrefix, error::BoxError};
 
-/// An answer: what was read of it to judge it, and the rest.
-pub struct Passed<B, P: Service<()>> {
+/// The response body: the held frames, then the rest; probes the upstream while it is silent.
+pub struct ProbedBody<B, P: Service<()>> {
     held: HeldPrefix,
-    /// None once it has ended.
+    /// The inner body; `None` after it has ended.
     inner: Option<B>,
     silence: Option<Silence<P>>,
 }
 
-impl<B, P: Service<()>> Passed<B, P> {
+impl<B, P: Service<()>> ProbedBody<B, P> {
     pub(super) const fn new(
         held: HeldPrefix,
         inner: Option<B>,
@@ -33,7 +33,7 @@ impl<B, P: Service<()>> Passed<B, P> {
     }
 }
 
-impl<B, P> Body for Passed<B, P>
+impl<B, P> Body for ProbedBody<B, P>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
@@ -60,7 +60,7 @@ where
         let polled = Pin::new(inner).poll_frame(cx).map_err(Into::into);
         if let Some(silence) = &mut this.silence {
             match &polled {
-                Poll::Ready(_) => silence.heard(),
+                Poll::Ready(_) => silence.reset(),
                 Poll::Pending => silence.poll(cx),
             }
         }
@@ -78,7 +78,7 @@ where
             .as_ref()
             .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        // An exact length would let a server stop before it asks for the error.
+        // With an exact length a server could stop before it polls for the error.
         if let (Some(upper), false) = (rest.upper(), self.held.breaks()) {
             hint.set_upper(upper.saturating_add(held));
         }
@@ -87,9 +87,9 @@ where
     }
 }
 
-impl<B, P: Service<()>> fmt::Debug for Passed<B, P> {
+impl<B, P: Service<()>> fmt::Debug for ProbedBody<B, P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passed")
+        f.debug_struct("ProbedBody")
             .field("held", &self.held)
             .field("silence", &self.silence)
             .finish_non_exhaustive()

@@ -1,8 +1,4 @@
-use std::{
-    fmt,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{
     Request, header,
@@ -10,15 +6,15 @@ use http::{
 };
 
 use super::rounds::Rounds;
-use crate::{body::MAX_BODY, llm::failure::Classifier};
+use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
-/// What is asked and how often unless the program says otherwise.
+/// The default interval and timeout of probes.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// What a layer was told, and what all calls through it know together.
+/// The settings of a layer, and the state that all its calls share.
 pub(super) struct Gate<P> {
-    /// Behind a lock, for a probe need not be `Sync`.
-    probe: Arc<Mutex<P>>,
+    /// The probe service, behind a lock because it need not be `Sync`.
+    probe: Arc<Lock<P>>,
     pub(super) rounds: Arc<Rounds>,
     pub(super) every: Duration,
     pub(super) timeout: Duration,
@@ -32,7 +28,7 @@ pub(super) struct Gate<P> {
 impl<P> Gate<P> {
     pub(super) fn new(probe: P) -> Self {
         Self {
-            probe: Arc::new(Mutex::new(probe)),
+            probe: Arc::new(Lock::new(probe)),
             rounds: Arc::default(),
             every: EVERY,
             timeout: EVERY,
@@ -44,48 +40,48 @@ impl<P> Gate<P> {
         }
     }
 
-    /// A probe to be made.
+    /// A clone of the probe service, for one probe.
     pub(super) fn probe(&self) -> P
     where
         P: Clone,
     {
-        let probe = self.probe.lock();
-        probe.unwrap_or_else(PoisonError::into_inner).clone()
+        self.probe.lock().clone()
     }
 
-    /// Whether the request goes to the upstream that is meant.
+    /// Whether a request goes to the upstream that the gate watches.
     pub(super) fn applies<B>(&self, request: &Request<B>) -> bool {
-        let Some(meant) = &self.authority else {
+        let Some(expected) = &self.authority else {
             return true;
         };
         match request.uri().authority() {
-            Some(given) => is_same(meant, given, request.uri().scheme()),
+            Some(given) => is_same(expected, given, request.uri().scheme()),
             None => {
                 let host = request.headers().get(header::HOST);
                 let given = host.and_then(|host| Authority::try_from(host.as_bytes()).ok());
-                given.is_some_and(|given| is_same(meant, &given, None))
+                given.is_some_and(|given| is_same(expected, &given, None))
             }
         }
     }
 }
 
-/// Whether both are the same host and port, whoever the user. Where the scheme is not
-/// known, a port that is not named may be that of either.
-fn is_same(meant: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
+/// Whether both authorities name the same host and port; user names do not count.
+///
+/// If the scheme is not known, a missing port matches the default of either scheme.
+fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
     let defaults: &[u16] = match scheme.map(Scheme::as_str) {
         Some("http") => &[80],
         Some("https") => &[443],
         Some(_) => &[],
         None => &[80, 443],
     };
-    let is_port = match (meant.port_u16(), given.port_u16()) {
+    let is_port = match (expected.port_u16(), given.port_u16()) {
         (Some(port), None) | (None, Some(port)) => defaults.contains(&port),
-        (meant, given) => meant == given,
+        (expected, given) => expected == given,
     };
-    is_port && meant.host().eq_ignore_ascii_case(given.host())
+    is_port && expected.host().eq_ignore_ascii_case(given.host())
 }
 
-/// Not derived: the probe is shared, and need not be `Clone` for it.
+/// `Clone` is not derived, because `P` need not be `Clone`: the probe is shared.
 impl<P> Clone for Gate<P> {
     fn clone(&self) -> Self {
         Self {
@@ -115,9 +111,9 @@ impl<P> fmt::Debug for Gate<P> {
 mod tests {
     use super::*;
 
-    fn applies(meant: &'static str, uri: &str, host: Option<&str>) -> bool {
+    fn applies(expected: &'static str, uri: &str, host: Option<&str>) -> bool {
         let mut gate = Gate::new(());
-        gate.authority = Some(Authority::from_static(meant));
+        gate.authority = Some(Authority::from_static(expected));
         let mut request = Request::get(uri);
         if let Some(host) = host {
             request = request.header("host", host);

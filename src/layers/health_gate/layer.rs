@@ -6,26 +6,26 @@ use tower_layer::Layer;
 use super::{gate::Gate, probe::HttpProbe, service::HealthGate};
 use crate::llm::failure::Classifier;
 
-/// What a timer can measure.
+/// The shortest time that a setting may have: the resolution of tokio's timer.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// No call lasts longer.
+/// The longest time that a setting may have, so that sums of instants do not overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Lets calls wait while the upstream restarts: see the [module](super).
+/// Holds calls back while the upstream restarts: see the [module](super).
 ///
-/// All services that one layer, or a clone of it, made share what is known of
-/// the upstream.
+/// All services that one layer, or a clone of it, made share the state of the upstream.
 pub struct HealthGateLayer<P> {
     gate: Gate<P>,
 }
 
 impl<P> HealthGateLayer<P> {
-    /// Asks `probe` whether the upstream is healthy.
+    /// Makes a layer that probes the upstream with `probe`.
     ///
-    /// It is a `Service<(), Response = bool>`, for one a
-    /// [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html);
-    /// an error counts as `false`. It is cloned for each probe.
+    /// The probe is a `Service<(), Response = bool>`, such as a
+    /// [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html); `true`
+    /// means healthy, and an error counts as `false`. The service is cloned for each
+    /// probe.
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
@@ -33,9 +33,9 @@ impl<P> HealthGateLayer<P> {
         }
     }
 
-    /// How often the upstream is asked, from the start of one probe to that of
-    /// the next; 5 s by default. The first comes so long after a call has
-    /// failed.
+    /// The interval between the starts of two probes; 5 s by default.
+    ///
+    /// The first probe also starts one interval after a call has failed.
     ///
     /// # Panics
     ///
@@ -50,7 +50,7 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// How long a probe may take, before it counts as failed; 5 s by default.
+    /// How long a probe may take before it counts as failed; 5 s by default.
     ///
     /// # Panics
     ///
@@ -62,18 +62,20 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// How long one call waits here in all; as long as its ceilings let it, by
-    /// default. Then its failure is handed on as it was. A call that waited
-    /// without having been made is made, and whatever it comes to handed on.
+    /// How long one call may wait in total; by default until its ceilings.
+    ///
+    /// After that time the call returns its failure unchanged. A call that waited but was
+    /// never sent is sent once, and its outcome is returned.
     #[must_use]
     pub fn patience(mut self, limit: Duration) -> Self {
         self.gate.patience = Some(limit.min(LONGEST));
         self
     }
 
-    /// Also asks after the upstream while a call or its body is silent, once
-    /// nothing came for `silent`, in the rhythm of [`every`](Self::every). Two
-    /// failed probes in a row end the node. Off by default.
+    /// Also probes the upstream while a call or its body is silent; off by default.
+    ///
+    /// The probes start once nothing came for `silent`, and repeat at the interval of
+    /// [`every`](Self::every). Two failed probes in a row end the node.
     ///
     /// # Panics
     ///
@@ -85,27 +87,31 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// Only calls to this host and port are meant, as the request's URI names
-    /// them, or its `host` where that has none. Others pass. By default all are
-    /// meant. A port that is not named is the scheme's; the case of the host, and
-    /// a user before it, do not matter.
+    /// Limits the gate to calls to this host and port; other calls pass.
+    ///
+    /// The host and port are compared with the request's URI, or with its `host` header
+    /// if the URI has no authority. By default all calls are meant. A missing port is the
+    /// scheme's default. The case of the host and a user before it do not count.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
         self.gate.authority = Some(authority);
         self
     }
 
-    /// How failed answers are judged: one that is
-    /// [`NotReady`](crate::llm::failure::FailureClass::NotReady) is waited for.
+    /// Classifies failed answers with `judgement`.
+    ///
+    /// A call waits if its answer is
+    /// [`NotReady`](crate::llm::failure::FailureClass::NotReady).
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
         self.gate.judgement = judgement;
         self
     }
 
-    /// The largest request body that is kept, in bytes; a larger one is an
-    /// error, a [`LengthLimitError`](http_body_util::LengthLimitError). 32 MiB
-    /// by default.
+    /// The largest request body that the layer buffers, in bytes; 32 MiB by default.
+    ///
+    /// A larger body is an error, a
+    /// [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.gate.max_body = bytes;
@@ -114,7 +120,7 @@ impl<P> HealthGateLayer<P> {
 }
 
 impl<C> HealthGateLayer<HttpProbe<C>> {
-    /// Sends `GET uri` with `client`; 2xx is healthy.
+    /// Makes a layer that probes by sending `GET uri` with `client`; 2xx is healthy.
     #[must_use]
     pub fn get(client: C, uri: Uri) -> Self {
         Self::new(HttpProbe::new(client, uri))

@@ -1,76 +1,73 @@
-//! Lets calls wait while the upstream restarts, and makes them once it is healthy.
+//! Holds calls back while the upstream restarts, until a probe finds it healthy.
 //!
-//! A local model server is restarted, swaps its model, or is killed for want of
-//! memory, and is back within a minute. Meanwhile each call of each agent is
-//! refused at once: the retries are spent in seconds, the candidate is cooled for
-//! minutes, and a turn of half an hour's work is lost to forty-five seconds. The
-//! gate knows the two failures that say "not yet", keeps the call, and asks after
-//! the upstream instead of knocking with every call.
+//! A local model server restarts, swaps its model, or is killed for lack of memory, and
+//! is back within a minute. Meanwhile each call of each agent fails at once: the
+//! retries are spent in seconds, the candidate cools down for minutes, and half an
+//! hour's work is lost to forty-five seconds. The gate recognizes the two failures that
+//! mean "not yet", keeps the call, and probes the upstream in place of repeating every
+//! call.
 //!
 //! # What is waited for
 //!
-//! A connection that was [refused](crate::llm::failure::TransportError::is_refused),
-//! and an answer that is judged
+//! A call waits after a [refused](crate::llm::failure::TransportError::is_refused)
+//! connection, and after an answer that is classified as
 //! [`NotReady`](crate::llm::failure::FailureClass::NotReady), such as llama.cpp's 503
 //! while it loads; a [`judgement`](HealthGateLayer::judgement) adds a proxy's own
-//! words. In both the request has not reached the model. Nothing else is waited
-//! for: what broke after it was sent may have been served, and is the affair of a
-//! retry. A failed answer is read for that, up to 64 KiB or one second, and handed
-//! on unchanged if it is another.
+//! messages. In both cases the request has not reached the model. No other failure is
+//! waited for: a request that broke after it was sent may have been served, and is left
+//! to a retry. To classify a failed answer the layer reads up to 64 KiB of it for up to
+//! one second, and passes any other failure on unchanged.
 //!
-//! The gate then closes for all calls through it. One of them asks the probe,
-//! [every](HealthGateLayer::every) five seconds and first after that time, in its
-//! own polls; if it leaves, or is not polled when it should be, another takes its
-//! turn. When a probe says healthy all calls are made, with the same request, on
-//! the same node: no attempt is counted, no budget pays, no cooldown hears of it.
-//! When the last who waits has left nothing is known any more, and the next call
-//! is made at once.
+//! The gate then closes for all calls through it. One of them runs the probe,
+//! [every](HealthGateLayer::every) five seconds and first after that time, in its own
+//! polls. If that call is dropped, or is not polled in time, another call takes over.
+//! When a probe succeeds all calls are made, with the same request, on the same node:
+//! there is no new attempt, no budget is charged, and no cooldown begins. When the last
+//! waiting call is dropped, the gate opens again, and the next call is made at once.
 //!
-//! A probe may be green in front of a model that is dead. A call that failed three
-//! times right after a healthy probe waits no more: its failure is handed on, to the
-//! retries and candidates further out.
+//! A probe may succeed although the model is dead. A call that failed three times right
+//! after a successful probe stops waiting: its failure goes to the retries and
+//! candidates further out.
 //!
 //! # When the clock runs
 //!
-//! The wait is a [`pause`](crate::Run::pause): step windows stand, ceilings and
-//! the caller's deadlines do not. So do the step windows of the run above the call:
-//! while one call waits here, the silence of a sibling is not seen by the run's
-//! window, nor a silence of the run itself. The upload of a request is a pause too,
-//! and only ceilings and the caller's deadlines bound it. [`patience`](HealthGateLayer::patience) bounds
-//! it further; the failure is then handed on as it was.
+//! The wait is a [`pause`](crate::Run::pause): step windows stand still, ceilings and
+//! the caller's deadlines do not. The step windows of the run above the call stand
+//! still too: while one call waits here, the run's window does not notice the silence
+//! of a sibling or of the run itself. The upload of a request is also a pause, bounded
+//! only by ceilings and the caller's deadlines. [`patience`](HealthGateLayer::patience)
+//! bounds the wait further; the call then returns its failure unchanged.
 //!
-//! With [`watch_silence`](HealthGateLayer::watch_silence) the probe is also asked
-//! beside a call or a body of which nothing came for a while, in the polls that
-//! wait for it: two failed probes in a row end the node as
-//! [`StepTimeout`](crate::TerminalReason::StepTimeout). So a model that is slow
-//! and well is let alone, however slow, and one that is dead behind an open
-//! connection is found.
+//! With [`watch_silence`](HealthGateLayer::watch_silence) the layer also probes during
+//! a call or a body that has been silent for a while, in the polls that wait for it.
+//! Two failed probes in a row end the node as
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout). So a slow but healthy model has
+//! any time it needs, and a dead one behind an open connection is detected.
 //!
 //! # Same instant
 //!
-//! A stored reason, then an answer or a frame that is ready, then a deadline,
-//! then the health of the upstream, then the end of patience.
+//! A stored reason wins, then a ready answer or frame, then a deadline, then the health
+//! of the upstream, then the end of patience.
 //!
 //! # Order
 //!
-//! Innermost, around the transport, inside of
+//! This layer is the innermost, around the transport, inside of
 //! [`RetryBudgetLayer`](crate::RetryBudgetLayer) and
-//! [`ModelFallbackLayer`](crate::ModelFallbackLayer), whose share of the time
-//! still bounds the wait. A layer is about one upstream: where calls go to several
-//! say which by [`upstream`](HealthGateLayer::upstream), and give each local one a
-//! gate of its own. It works alone too. Services that one layer made share what
-//! they know.
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer): the call's share of the time still
+//! bounds the wait. A gate watches one upstream. If calls go to several, name the
+//! upstream with [`upstream`](HealthGateLayer::upstream), and give each local one a gate
+//! of its own. The layer also works alone. Services that one layer made share its state.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the call, the wait and the probe that is
-//! under way; another call begins a new one. The end of the node does the same, in
-//! the same poll.
+//! Dropping the future or the body drops the call, the wait and the probe in progress;
+//! another call starts a new probe. The end of the node does the same, in the same
+//! poll.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! Polling panics outside of a tokio runtime with its timer enabled, as soon as the
+//! layer has to wait.
 //!
 //! # Examples
 //!
@@ -102,8 +99,8 @@
 //! # }
 //! ```
 //!
-//! A llama.cpp beside other candidates, asked over HTTP with the client that calls
-//! it, and also while it is silent:
+//! A llama.cpp beside other candidates, probed over HTTP with the client of the calls,
+//! and also probed while it is silent:
 //!
 //! ```
 //! use std::time::Duration;
@@ -126,9 +123,9 @@ mod policy;
 mod probe;
 mod reading;
 mod rounds;
-mod seat;
 mod service;
 mod silence;
+mod subscription;
 mod trip;
 
 pub use self::{

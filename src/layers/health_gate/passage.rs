@@ -7,25 +7,26 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, request::Parts};
+use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use super::{
-    body::Passed,
+    body::ProbedBody,
     gate::Gate,
     reading::Reading,
-    trip::{Failed, Trip, Turned, Waiting},
+    trip::{Failed, GateStep, Trip, Waiting},
 };
 use crate::{
-    body::{Buffering, ReplayBody},
+    body::ReplayBody,
     error::BoxError,
-    run::{PauseGuard, Run, TaskId},
+    run::{Run, TaskId},
+    supervise::Upload,
 };
 
 pin_project! {
-    /// One call on its way through a gate: made, and made again after a wait.
+    /// The future of a call through a gate: the request is sent, and sent again after a wait.
     #[must_use = "futures do nothing unless polled"]
     pub struct Passage<S, P, Q, B>
     where
@@ -44,22 +45,17 @@ pin_project! {
     where
         P: Service<()>,
     {
-        // The request's body is being read.
+        // The request body is being buffered.
         Upload {
             #[pin]
-            body: Buffering<Q>,
-            head: Option<Parts>,
-            // The caller's time, not the upstream's silence.
-            pause: Option<PauseGuard>,
+            upload: Upload<Q>,
         },
-        // It is there.
-        Begin,
         Readying,
         Calling {
             #[pin]
             call: F,
         },
-        // The answer of a failure is being read.
+        // A failed answer is being read.
         Reading { reading: Option<Reading<B>> },
         Waiting { waiting: Waiting<P> },
         Over,
@@ -72,24 +68,16 @@ where
     P: Service<()>,
     Q: Body + 'static,
 {
-    /// A call of `service`, which was asked whether it is ready.
-    pub(super) fn new(service: S, gate: Arc<Gate<P>>, found: Run, request: Request<Q>) -> Self {
+    /// Makes the future of a call of `service`, which has been polled ready.
+    pub(super) fn new(service: S, gate: Arc<Gate<P>>, run: Run, request: Request<Q>) -> Self {
         let applies = gate.applies(&request);
         let limit = gate.max_body;
-        let mut trip = Trip::new(service, gate, found, applies);
-        let (head, body) = request.into_parts();
-        let stage = match ReplayBody::try_from_body(body) {
-            Ok(body) => {
-                trip.request = Some(Request::from_parts(head, body));
-                Stage::Begin
-            }
-            Err(body) => Stage::Upload {
-                body: Buffering::new(body, limit),
-                head: Some(head),
-                pause: None,
+        Self {
+            stage: Stage::Upload {
+                upload: Upload::new(request, limit),
             },
-        };
-        Self { stage, trip }
+            trip: Trip::new(service, gate, run, applies),
+        }
     }
 }
 
@@ -103,31 +91,31 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    type Output = Result<Response<Passed<B, P>>, BoxError>;
+    type Output = Result<Response<ProbedBody<B, P>>, BoxError>;
 
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             match ready!(this.stage.as_mut().poll(this.trip, cx)) {
-                Turned::Call => match this.trip.call() {
+                GateStep::Call => match this.trip.call() {
                     Some(call) => this.stage.set(Stage::Calling { call }),
                     None => this.stage.set(Stage::Readying),
                 },
-                Turned::Read(reading) => {
+                GateStep::Read(reading) => {
                     let reading = Some(reading);
                     this.stage.set(Stage::Reading { reading });
                 }
-                Turned::Wait => {
-                    // Before the wait: what is inside may hold a place that the
-                    // next call needs.
+                GateStep::Wait => {
+                    // Drop the inner future before the wait: it may hold a permit that
+                    // the next call needs.
                     this.stage.set(Stage::Over);
                     let waiting = this.trip.waiting();
                     this.stage.set(Stage::Waiting { waiting });
                 }
-                Turned::Done(answer) => {
+                GateStep::Done(answer) => {
                     this.stage.set(Stage::Over);
                     return Poll::Ready(answer);
                 }
@@ -150,33 +138,29 @@ where
         self: Pin<&mut Self>,
         trip: &mut Trip<S, P, B>,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B, P>>
+    ) -> Poll<GateStep<B, P>>
     where
         S: Service<Request<ReplayBody>, Response = Response<B>, Error = E, Future = F> + Clone,
     {
         let task = TaskId::of(cx.waker());
         match self.project() {
-            StageProj::Upload { body, head, pause } => {
-                let Poll::Ready(body) = body.poll(cx) else {
-                    pause.get_or_insert_with(|| trip.found.pause());
-                    trip.found.node().payload.set_refused(true);
+            StageProj::Upload { upload } => {
+                let Poll::Ready(request) = upload.poll(&trip.run, cx) else {
                     trip.yield_service();
                     return Poll::Pending;
                 };
-                trip.found.node().payload.set_refused(body.is_err());
-                Poll::Ready(match (body, head.take()) {
-                    (Ok(body), Some(head)) => {
-                        trip.request = Some(Request::from_parts(head, body));
+                Poll::Ready(match request {
+                    Ok(request) => {
+                        trip.request = Some(request);
                         trip.begin()
                     }
-                    (Err(error), _) => Turned::Done(Err(error)),
-                    (Ok(_), None) => panic!("a body was read twice"),
+                    Err(error) => GateStep::Done(Err(error)),
                 })
             }
-            StageProj::Begin => Poll::Ready(trip.begin()),
             StageProj::Readying => {
                 let readiness = trip.service.poll_ready(cx);
-                // The clocks, for the service may be ready at the very deadline.
+                // Check the deadlines: the service may become ready at the very
+                // deadline.
                 if let Some(done) = trip.stopped(task) {
                     return Poll::Ready(done);
                 }
@@ -219,7 +203,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passage")
-            .field("run", &self.trip.found)
+            .field("run", &self.trip.run)
             .finish_non_exhaustive()
     }
 }

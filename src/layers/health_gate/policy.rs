@@ -5,7 +5,7 @@ use crate::{
     supervise::{Observer, Policy},
 };
 
-/// Sees to it that the deadlines of the node hold while its call waits.
+/// The supervision policy that enforces the deadlines of a node while its call waits.
 #[derive(Debug)]
 pub struct GatePolicy;
 
@@ -14,11 +14,11 @@ impl Policy for GatePolicy {
 
     fn pending(
         &mut self,
-        found: &Run,
+        run: &Run,
         _: Option<&Observer>,
         _: Duration,
         _: TaskId,
     ) -> Option<Nanos> {
-        found.node().next_deadline()
+        run.node().next_deadline()
     }
 }

@@ -10,8 +10,10 @@ use tower_service::Service;
 
 use crate::body::ReplayBody;
 
-/// A probe that sends `GET` to a URI, and takes 2xx for healthy:
-/// [`HealthGateLayer::get`](crate::layers::health_gate::HealthGateLayer::get).
+/// A probe that sends `GET` to a URI; 2xx means healthy.
+///
+/// [`HealthGateLayer::get`](crate::layers::health_gate::HealthGateLayer::get) makes a layer with
+/// this probe.
 #[derive(Clone, Debug)]
 pub struct HttpProbe<C> {
     client: C,

@@ -10,7 +10,7 @@ use http_body::Body;
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
-use super::{body::Passed, seat::wait, silence::Silence};
+use super::{body::ProbedBody, silence::Silence, subscription::wait};
 use crate::{
     attempt::{ERROR_TIME, MAX_ERROR},
     body::HeldPrefix,
@@ -18,11 +18,12 @@ use crate::{
     llm::failure::{Classifier, Failure, FailureClass},
 };
 
-/// How many frames are taken in one poll: those of nothing, always ready, must
-/// leave others a turn.
+/// The most frames that one poll may read.
+///
+/// Empty frames that are always ready must not starve other tasks.
 const TURN: usize = 128;
 
-/// The answer of a failure, while it is read to judge it.
+/// A failed answer, while the layer reads its body to classify it.
 #[derive(Debug)]
 pub(super) struct Reading<B> {
     parts: Parts,
@@ -31,10 +32,11 @@ pub(super) struct Reading<B> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Whether an answer says that the upstream is not ready yet; none if it has to
-/// be read for that.
-pub(super) fn is_loading<B>(answer: &Response<B>) -> Option<bool> {
-    // A layer further in has read and judged it.
+/// Whether an answer means that the upstream is not ready.
+///
+/// The result is `None` if the body has to be read to decide.
+pub(super) fn is_not_ready<B>(answer: &Response<B>) -> Option<bool> {
+    // An inner layer has already classified the answer.
     if let Some(failure) = answer.extensions().get::<Failure>() {
         return Some(failure.class == FailureClass::NotReady);
     }
@@ -54,12 +56,12 @@ impl<B> Reading<B> {
         }
     }
 
-    /// The answer as it came.
+    /// Turns the reading back into the answer, unchanged.
     pub(super) fn into_answer<P: Service<()>>(
         self,
         silence: Option<Silence<P>>,
-    ) -> Response<Passed<B, P>> {
-        Response::from_parts(self.parts, Passed::new(self.held, self.body, silence))
+    ) -> Response<ProbedBody<B, P>> {
+        Response::from_parts(self.parts, ProbedBody::new(self.held, self.body, silence))
     }
 }
 
@@ -68,7 +70,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    /// Reads until it can be judged; answers whether the upstream is not ready.
+    /// Reads the body, then returns whether the upstream is not ready.
     pub(super) fn poll(&mut self, judgement: &Classifier, cx: &mut Context<'_>) -> Poll<bool> {
         let mut turns = 0..TURN;
         while let Some(body) = self.body.as_mut() {
@@ -82,7 +84,8 @@ where
             match Pin::new(body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => self.held.push(frame),
                 Poll::Ready(Some(Err(error))) => {
-                    // The status tells enough; how it broke is the caller's.
+                    // The status and the bytes so far decide; the caller gets the
+                    // error.
                     self.held.broke(error.into());
                     self.body = None;
                 }

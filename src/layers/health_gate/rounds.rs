@@ -1,10 +1,7 @@
-//! Whose turn it is to ask, and what the last answer was.
+//! Coordinates the probes of all calls through one gate.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     task::Waker,
     time::Duration,
 };
@@ -12,53 +9,56 @@ use std::{
 use slab::Slab;
 use tokio::time::Instant;
 
+use crate::lock::Lock;
+
 /// The probes of all calls through one layer, one at a time.
 ///
-/// There is no task: of those who want to know, one asks in its own polls. If it
-/// leaves, or is not polled when it should have been, another takes its turn.
+/// The probes have no task of their own: one of the subscribed calls runs the probe in
+/// its own polls. If that call is dropped, or is not polled in time, another one takes
+/// over.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
-    state: Mutex<RoundState>,
-    /// The upstream is down, as far as is known: read by every call.
+    state: Lock<RoundState>,
+    /// Whether the gate is closed, as the upstream counts as down; every call reads this flag.
     closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct RoundState {
-    /// How many probes are over.
-    number: u64,
+    /// The number of finished probes.
+    finished: u64,
     healthy: bool,
-    /// When the next is made.
+    /// The time at which the next probe is due.
     due: Option<Instant>,
-    /// Not before: the last is too fresh.
-    rested: Option<Instant>,
+    /// The earliest time of a next probe, an interval after the last.
+    earliest: Option<Instant>,
     prober: Option<Prober>,
-    seats: Slab<Seated>,
-    /// How many of those wait to be let through.
+    subscribers: Slab<Subscriber>,
+    /// The number of subscribers that wait at the gate.
     waiting: usize,
 }
 
 #[derive(Debug)]
 struct Prober {
     key: usize,
-    /// When it should have told long ago.
+    /// The time at which another subscriber takes over from the one that runs the probe.
     until: Instant,
 }
 
 #[derive(Debug)]
-struct Seated {
+struct Subscriber {
     waker: Option<Waker>,
     waits: bool,
 }
 
-/// What a look comes to.
+/// What a subscriber does next.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Look {
-    /// A probe is over since the last look.
-    News { healthy: bool },
-    /// It is this one's turn to ask, from then on.
-    Ask { due: Instant },
-    /// Another's; one may look again then.
+pub(super) enum ProbeStep {
+    /// A probe has finished since the last poll.
+    Result { healthy: bool },
+    /// This subscriber runs the next probe, at `due` or later.
+    Probe { due: Instant },
+    /// Another subscriber runs the next probe; this one polls again at `until`.
     Wait { until: Instant },
 }
 
@@ -67,28 +67,30 @@ impl Rounds {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Wants to know of probes from now on, and the first of them at `due`, if
-    /// the last is not too fresh. One that `waits` closes the gate. Answers its
-    /// key, and how many probes were over.
-    pub(super) fn enter(&self, waits: bool, due: Instant) -> (usize, u64) {
+    /// Subscribes to probe results, and schedules a probe at `due`.
+    ///
+    /// The probe is not made before the last one is an interval old. A subscriber that
+    /// `waits` closes the gate. The method returns the subscriber's key, and the number
+    /// of finished probes.
+    pub(super) fn subscribe(&self, waits: bool, due: Instant) -> (usize, u64) {
         let (key, number, prober) = {
-            let mut state = self.lock();
-            let due = state.rested.map_or(due, |rested| rested.max(due));
-            // Who is there already may be about to ask.
-            let earlier = state.due.filter(|_| !state.seats.is_empty());
-            let sooner = earlier.is_none_or(|earlier| due < earlier);
-            if sooner {
+            let mut state = self.state.lock();
+            let due = state.earliest.map_or(due, |earliest| earliest.max(due));
+            // Subscribers that are present already may have scheduled an earlier probe.
+            let earlier = state.due.filter(|_| !state.subscribers.is_empty());
+            let is_sooner = earlier.is_none_or(|earlier| due < earlier);
+            if is_sooner {
                 state.due = Some(due);
             }
             if waits {
                 state.waiting += 1;
                 self.closed.store(true, Ordering::Release);
             }
-            let key = state.seats.insert(Seated { waker: None, waits });
+            let key = state.subscribers.insert(Subscriber { waker: None, waits });
             (
                 key,
-                state.number,
-                sooner.then(|| state.prober_waker()).flatten(),
+                state.finished,
+                is_sooner.then(|| state.prober_waker()).flatten(),
             )
         };
         if let Some(prober) = prober {
@@ -97,20 +99,22 @@ impl Rounds {
         (key, number)
     }
 
-    /// Looks for news since `seen`, else whose turn it is; whoever's it is not, or
-    /// not yet, is woken when that may have changed.
-    pub(super) fn look(
+    /// Returns the result of a probe since `seen`, else the subscriber's next step.
+    ///
+    /// A subscriber that does not run the probe, or not yet, is woken when that may
+    /// have changed.
+    pub(super) fn next_step(
         &self,
         key: usize,
         seen: &mut u64,
         now: Instant,
         patience: Duration,
         waker: &Waker,
-    ) -> Look {
-        let mut state = self.lock();
-        if state.number != *seen {
-            *seen = state.number;
-            return Look::News {
+    ) -> ProbeStep {
+        let mut state = self.state.lock();
+        if state.finished != *seen {
+            *seen = state.finished;
+            return ProbeStep::Result {
                 healthy: state.healthy,
             };
         }
@@ -123,36 +127,37 @@ impl Rounds {
                 until: due.max(now) + patience,
             });
         }
-        let look = match &state.prober {
-            Some(prober) if prober.key != key => Look::Wait {
+        let step = match &state.prober {
+            Some(prober) if prober.key != key => ProbeStep::Wait {
                 until: prober.until,
             },
-            _ => Look::Ask { due },
+            _ => ProbeStep::Probe { due },
         };
         let waker = waker.clone();
         let replaced = state
-            .seats
+            .subscribers
             .get_mut(key)
-            .map(|seat| seat.waker.replace(waker));
+            .map(|subscriber| subscriber.waker.replace(waker));
         drop(state);
         drop(replaced);
-        look
+        step
     }
 
-    /// A probe is over, and the next is due at `due`. Ignored from one whose turn
-    /// another has taken.
-    pub(super) fn tell(&self, key: usize, healthy: bool, due: Instant) {
+    /// Stores the result of a probe, and schedules the next one at `due`.
+    ///
+    /// The result is ignored if another subscriber has taken over.
+    pub(super) fn record_result(&self, key: usize, healthy: bool, due: Instant) {
         let mut wakers = Vec::new();
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             if state.prober.as_ref().is_none_or(|prober| prober.key != key) {
                 return;
             }
             state.prober = None;
-            state.number += 1;
+            state.finished += 1;
             state.healthy = healthy;
             state.due = Some(due);
-            state.rested = Some(due);
+            state.earliest = Some(due);
             if healthy {
                 self.closed.store(false, Ordering::Release);
             }
@@ -161,13 +166,15 @@ impl Rounds {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Wants to know no more. The gate opens with the last who waits: nobody
-    /// asks any longer, so nothing is known.
-    pub(super) fn leave(&self, key: usize) {
+    /// Removes a subscriber; the gate opens when its last waiting call leaves.
+    ///
+    /// Without a subscriber there are no probes, so the state of the upstream is
+    /// unknown.
+    pub(super) fn unsubscribe(&self, key: usize) {
         let mut wakers = Vec::new();
         let left = {
-            let mut state = self.lock();
-            let left = state.seats.try_remove(key);
+            let mut state = self.state.lock();
+            let left = state.subscribers.try_remove(key);
             if left.as_ref().is_some_and(|left| left.waits) {
                 state.waiting -= 1;
                 if state.waiting == 0 {
@@ -180,7 +187,8 @@ impl Rounds {
                 .is_some_and(|prober| prober.key == key)
             {
                 state.prober = None;
-                // All: whoever is woken alone may leave before it looks.
+                // Wake all: a single woken subscriber may be dropped before it is
+                // polled.
                 state.take_wakers(&mut wakers);
             }
             left
@@ -188,24 +196,19 @@ impl Rounds {
         drop(left);
         wakers.into_iter().for_each(Waker::wake);
     }
-
-    fn lock(&self) -> MutexGuard<'_, RoundState> {
-        // Nothing that may panic runs under the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl RoundState {
     fn prober_waker(&mut self) -> Option<Waker> {
         let key = self.prober.as_ref()?.key;
-        self.seats.get_mut(key)?.waker.take()
+        self.subscribers.get_mut(key)?.waker.take()
     }
 
     fn take_wakers(&mut self, wakers: &mut Vec<Waker>) {
         wakers.extend(
-            self.seats
+            self.subscribers
                 .iter_mut()
-                .filter_map(|(_, seat)| seat.waker.take()),
+                .filter_map(|(_, subscriber)| subscriber.waker.take()),
         );
     }
 }

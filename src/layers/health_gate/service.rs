@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
-use super::{body::Passed, gate::Gate, passage::Passage, policy::GatePolicy};
+use super::{body::ProbedBody, gate::Gate, passage::Passage, policy::GatePolicy};
 use crate::{
     body::ReplayBody,
     error::BoxError,
@@ -33,7 +33,7 @@ impl<S, P> HealthGate<S, P> {
 pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>, GatePolicy>;
 
 /// The response body of [`HealthGate`].
-pub type HealthGateBody<B, P> = SupervisedBody<Passed<B, P>, GatePolicy>;
+pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>, GatePolicy>;
 
 impl<S, P, Q, B> Service<Request<Q>> for HealthGate<S, P>
 where
@@ -54,14 +54,14 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let entry = Claim::of(&mut request);
-        let found = entry.run.clone();
-        // The clone that stays has not been asked.
+        let claim = Claim::of(&mut request);
+        let run = claim.run.clone();
+        // Only the original was polled ready; the clone takes its place.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
-        SupervisedFuture::new(entry, GatePolicy, request, |request| {
-            Passage::new(service, gate, found, request)
+        SupervisedFuture::new(claim, GatePolicy, request, |request| {
+            Passage::new(service, gate, run, request)
         })
     }
 }

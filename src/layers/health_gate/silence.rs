@@ -11,78 +11,83 @@ use tower_service::Service;
 
 use super::{
     gate::Gate,
-    seat::{Seat, wait},
+    subscription::{ProbeSubscription, wait},
 };
 use crate::run::Run;
 
-/// So many failed probes in a row are a dead upstream.
+/// The number of failed probes in a row after which the upstream counts as dead.
 const DEAD: u32 = 2;
 
-/// Asks after the upstream of a call that is silent, in the polls that wait for
-/// it: a reader that is away is no silence.
+/// Probes the upstream of a silent call, in the polls that wait for it.
+///
+/// A caller that does not poll causes no silence.
 pub(super) struct Silence<P: Service<()>> {
     gate: Arc<Gate<P>>,
-    found: Run,
+    run: Run,
     after: Duration,
     since: Option<Instant>,
     failed: u32,
-    /// Made once and set anew, if it fires too early.
+    /// The timer for the next probe; created once, and reset if it fires too early.
     timer: Option<Pin<Box<Sleep>>>,
-    seat: Option<Pin<Box<Seat<P>>>>,
+    subscription: Option<Pin<Box<ProbeSubscription<P>>>>,
 }
 
 impl<P: Service<()>> Silence<P> {
-    pub(super) const fn new(gate: Arc<Gate<P>>, found: Run, after: Duration) -> Self {
+    pub(super) const fn new(gate: Arc<Gate<P>>, run: Run, after: Duration) -> Self {
         Self {
             gate,
-            found,
+            run,
             after,
             since: None,
             failed: 0,
             timer: None,
-            seat: None,
+            subscription: None,
         }
     }
 
-    /// Something came.
+    /// Ends the silence: the upstream has sent something.
     #[inline]
-    pub(super) fn heard(&mut self) {
+    pub(super) fn reset(&mut self) {
         if self.since.take().is_some() {
             self.failed = 0;
-            self.seat = None;
+            self.subscription = None;
         }
     }
 }
 
 impl<P: Service<(), Response = bool> + Clone> Silence<P> {
-    /// Nothing came: ends the node once the upstream is dead, and sees to the
-    /// next poll otherwise.
+    /// Handles a `Pending` of the upstream; ends the node if the upstream is dead.
+    ///
+    /// If the upstream is not dead, the task will be woken for the next probe.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let since = *self.since.get_or_insert_with(Instant::now);
         loop {
-            let Some(seat) = &mut self.seat else {
+            let Some(subscription) = &mut self.subscription else {
                 let at = since + self.after;
                 let new = || Box::pin(tokio::time::sleep_until(at));
                 let timer = self.timer.get_or_insert_with(new).as_mut();
-                // One that is early is cheaper than to move it with every frame.
+                // A timer that fires too early costs less than a reset with every
+                // frame.
                 let is_early = timer.deadline() < at && !timer.is_elapsed();
                 let until = if is_early { timer.deadline() } else { at };
                 if wait(timer, until, cx).is_pending() {
                     return;
                 }
                 if Instant::now() >= at {
-                    self.seat = Some(Box::pin(Seat::listening(Arc::clone(&self.gate))));
+                    self.subscription = Some(Box::pin(ProbeSubscription::for_silence(Arc::clone(
+                        &self.gate,
+                    ))));
                 }
                 continue;
             };
-            match seat.as_mut().poll(cx) {
+            match subscription.as_mut().poll(cx) {
                 Poll::Pending => return,
                 Poll::Ready(true) => self.failed = 0,
                 Poll::Ready(false) => self.failed += 1,
             }
             if self.failed >= DEAD {
-                self.seat = None;
-                self.found.end_unhealthy(since.elapsed());
+                self.subscription = None;
+                self.run.end_unhealthy(since.elapsed());
                 return;
             }
         }

@@ -10,11 +10,11 @@ use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::{
-    body::Passed,
+    body::ProbedBody,
     gate::Gate,
-    reading::{Reading, is_loading},
-    seat::{Seat, wait},
+    reading::{Reading, is_not_ready},
     silence::Silence,
+    subscription::{ProbeSubscription, wait},
 };
 use crate::{
     body::ReplayBody,
@@ -23,95 +23,95 @@ use crate::{
     run::{PauseGuard, Run, TaskId, Terminated, nanos},
 };
 
-/// So many failures that each followed a healthy probe say that the probe does not
-/// know: the upstream is not restarting.
+/// The failures right after a successful probe after which the call stops waiting.
+///
+/// Such a probe does not show the state of the model: the upstream is not restarting.
 const CONTRADICTED: u32 = 3;
 
-/// Everything of a call that outlives one sending of it.
+/// The state of a call that survives from one send to the next.
 pub(super) struct Trip<S, P: Service<()>, B> {
     pub(super) service: S,
-    /// Whether it was asked and is ready.
+    /// Whether the service was polled ready, and has not been called since.
     is_ready: bool,
     pub(super) gate: Arc<Gate<P>>,
-    pub(super) found: Run,
-    /// What is sent, once it is there.
+    pub(super) run: Run,
+    /// The caller's request, once its body is buffered.
     pub(super) request: Option<Request<ReplayBody>>,
-    /// Whether the gate is meant for it.
+    /// Whether the request goes to the upstream that the gate watches.
     applies: bool,
-    /// How long it has waited, all waits together.
+    /// The time that the call has waited for the upstream so far, in waits that are over.
     waited: Duration,
-    /// Whether a probe said that the upstream is healthy since it failed.
-    was_well: bool,
-    /// How often it failed in spite of that.
-    contradicted: u32,
-    /// What it failed with last.
+    /// Whether a probe has succeeded since the call's last failure.
+    was_healthy: bool,
+    /// The number of the call's failures that followed a successful probe.
+    contradictions: u32,
+    /// The call's last failure.
     last: Option<Failed<B>>,
     pub(super) silence: Option<Silence<P>>,
 }
 
-/// A wait for the upstream.
+/// A call's wait for the upstream.
 pub(super) struct Waiting<P: Service<()>> {
-    seat: Pin<Box<Seat<P>>>,
-    /// When patience ends.
+    subscription: Pin<Box<ProbeSubscription<P>>>,
+    /// The timer for the end of the call's patience.
     limit: Option<Pin<Box<Sleep>>>,
     since: Instant,
     _pause: PauseGuard,
 }
 
-/// Why a call waits: handed on if it waits in vain.
+/// The failure for which a call waits; returned if the wait fails.
 pub(super) enum Failed<B> {
     Error(BoxError),
     Answer(Box<Reading<B>>),
 }
 
-/// Where a call goes from here.
+/// The next step of a call.
 #[allow(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
 )]
-pub(super) enum Turned<B, P: Service<()>> {
-    /// It may be sent.
+pub(super) enum GateStep<B, P: Service<()>> {
+    /// Send the request.
     Call,
-    /// Its answer has to be read to know.
+    /// Read the answer to classify it.
     Read(Reading<B>),
-    /// It waits for the upstream.
+    /// Wait for the upstream.
     Wait,
-    Done(Result<Response<Passed<B, P>>, BoxError>),
+    Done(Result<Response<ProbedBody<B, P>>, BoxError>),
 }
 
 impl<S, P: Service<()>, B> Trip<S, P, B> {
-    pub(super) fn new(service: S, gate: Arc<Gate<P>>, found: Run, applies: bool) -> Self {
+    pub(super) fn new(service: S, gate: Arc<Gate<P>>, run: Run, applies: bool) -> Self {
         let after = gate.silence.filter(|_| applies);
-        let silence = after.map(|after| Silence::new(Arc::clone(&gate), found.clone(), after));
+        let silence = after.map(|after| Silence::new(Arc::clone(&gate), run.clone(), after));
         Self {
             service,
             is_ready: true,
             gate,
-            found,
+            run,
             request: None,
             applies,
             waited: Duration::ZERO,
-            was_well: false,
-            contradicted: 0,
+            was_healthy: false,
+            contradictions: 0,
             last: None,
             silence,
         }
     }
 
-    /// The request is there, whole.
-    pub(super) fn begin(&mut self) -> Turned<B, P>
+    /// The first step of a buffered request.
+    pub(super) fn begin(&mut self) -> GateStep<B, P>
     where
         S: Clone,
     {
         if self.applies && self.gate.rounds.is_closed() {
             self.yield_service();
-            return Turned::Wait;
+            return GateStep::Wait;
         }
-        Turned::Call
+        GateStep::Call
     }
 
-    /// Lets another have what the service holds for this call: it is long in
-    /// coming.
+    /// Releases the reserved capacity of the service for the length of the wait.
     pub(super) fn yield_service(&mut self)
     where
         S: Clone,
@@ -121,13 +121,12 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
     }
 
-    pub(super) const fn ready(&mut self) -> Turned<B, P> {
+    pub(super) const fn ready(&mut self) -> GateStep<B, P> {
         self.is_ready = true;
-        Turned::Call
+        GateStep::Call
     }
 
-    /// Sends the request; none if the service has to be asked first whether it is
-    /// ready.
+    /// Sends the request; `None` if the service must be polled ready first.
     pub(super) fn call(&mut self) -> Option<S::Future>
     where
         S: Service<Request<ReplayBody>>,
@@ -137,8 +136,8 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
         self.last = None;
         if let Some(silence) = &mut self.silence {
-            // What it waited before was no silence.
-            silence.heard();
+            // The wait at the gate was no silence of the upstream.
+            silence.reset();
         }
         let again = self.request.clone().filter(|_| self.applies);
         let request = std::mem::replace(&mut self.request, again);
@@ -148,75 +147,77 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
     }
 
-    /// The head of an answer has come.
-    pub(super) fn answered(&mut self, answer: Response<B>, task: TaskId) -> Turned<B, P> {
-        let loading = if self.applies {
-            is_loading(&answer)
+    /// The next step after the head of an answer.
+    pub(super) fn answered(&mut self, answer: Response<B>, task: TaskId) -> GateStep<B, P> {
+        let not_ready = if self.applies {
+            is_not_ready(&answer)
         } else {
             Some(false)
         };
         let reading = Reading::new(answer);
-        match loading {
+        match not_ready {
             Some(false) => self.hand_on(reading),
             Some(true) => self.failed(Failed::Answer(Box::new(reading)), task),
-            None => Turned::Read(reading),
+            None => GateStep::Read(reading),
         }
     }
 
-    /// It came to no answer.
-    pub(super) fn broken(&mut self, error: BoxError, task: TaskId) -> Turned<B, P> {
-        // What a node below ended with is that node's, whatever was behind it.
+    /// The next step after an error of the service.
+    pub(super) fn broken(&mut self, error: BoxError, task: TaskId) -> GateStep<B, P> {
+        // The end of a node below belongs to that node, whatever its source.
         let refused = TransportError::is_refused(&*error) && Terminated::find(&*error).is_none();
         if self.applies && refused {
             return self.failed(Failed::Error(error), task);
         }
-        Turned::Done(Err(error))
+        GateStep::Done(Err(error))
     }
 
-    /// The upstream is down, and nothing of the request has reached it.
-    pub(super) fn failed(&mut self, failed: Failed<B>, task: TaskId) -> Turned<B, P> {
+    /// The next step after a failure that shows that the upstream is down.
+    pub(super) fn failed(&mut self, failed: Failed<B>, task: TaskId) -> GateStep<B, P> {
         self.last = Some(failed);
         if let Some(done) = self.stopped(task) {
             return done;
         }
-        self.contradicted += u32::from(std::mem::take(&mut self.was_well));
+        self.contradictions += u32::from(std::mem::take(&mut self.was_healthy));
         let is_spent = self.gate.patience.is_some_and(|limit| self.waited >= limit);
-        if is_spent || self.contradicted >= CONTRADICTED {
+        if is_spent || self.contradictions >= CONTRADICTED {
             return self.give_up();
         }
-        Turned::Wait
+        GateStep::Wait
     }
 
-    /// Nothing is sent any more for a node that is over, by the clocks, or whose
-    /// caller is gone.
-    pub(super) fn stopped(&mut self, task: TaskId) -> Option<Turned<B, P>> {
-        let node = self.found.node();
-        if node.check(self.found.now(), task).is_err() {
+    /// The final step, if the node has ended or drains.
+    ///
+    /// The deadlines are checked first. Nothing is sent for a node that drains, because
+    /// its caller has disconnected.
+    pub(super) fn stopped(&mut self, task: TaskId) -> Option<GateStep<B, P>> {
+        let node = self.run.node();
+        if node.check(self.run.now(), task).is_err() {
             let error = match self.last.take() {
                 Some(Failed::Error(error)) => error,
-                _ => self.found.to_terminated().into(),
+                _ => self.run.to_terminated().into(),
             };
-            return Some(Turned::Done(Err(error)));
+            return Some(GateStep::Done(Err(error)));
         }
         node.is_closing().then(|| self.give_up())
     }
 
-    /// Hands on what it failed with.
-    fn give_up(&mut self) -> Turned<B, P> {
+    /// The final step: returns the call's last failure.
+    fn give_up(&mut self) -> GateStep<B, P> {
         match self.last.take() {
-            Some(Failed::Error(error)) => Turned::Done(Err(error)),
+            Some(Failed::Error(error)) => GateStep::Done(Err(error)),
             Some(Failed::Answer(answer)) => self.hand_on(*answer),
-            None => Turned::Done(Err(self.found.to_terminated().into())),
+            None => GateStep::Done(Err(self.run.to_terminated().into())),
         }
     }
 
-    pub(super) fn hand_on(&mut self, read: Reading<B>) -> Turned<B, P> {
-        // A prompt is not kept as long as its answer streams.
+    pub(super) fn hand_on(&mut self, read: Reading<B>) -> GateStep<B, P> {
+        // Drop the prompt: it is not needed while the answer streams.
         self.request = None;
         if let Some(silence) = &mut self.silence {
-            silence.heard();
+            silence.reset();
         }
-        Turned::Done(Ok(read.into_answer(self.silence.take())))
+        GateStep::Done(Ok(read.into_answer(self.silence.take())))
     }
 }
 
@@ -224,17 +225,17 @@ impl<S, P, B> Trip<S, P, B>
 where
     P: Service<(), Response = bool> + Clone,
 {
-    /// Closes the gate behind others, and waits at it.
+    /// Closes the gate for all calls, and starts a wait.
     pub(super) fn waiting(&self) -> Waiting<P> {
         let since = Instant::now();
-        tracing::debug!(target: "tower_agent", run = %self.found.id(), "the upstream is down");
+        tracing::debug!(target: "tower_agent", run = %self.run.id(), "the upstream is down");
         let left = self
             .gate
             .patience
             .map(|limit| limit.saturating_sub(self.waited));
-        let pause = self.found.pause();
+        let pause = self.run.pause();
         Waiting {
-            seat: Box::pin(Seat::waiting(Arc::clone(&self.gate))),
+            subscription: Box::pin(ProbeSubscription::for_wait(Arc::clone(&self.gate))),
             limit: left.map(|left| Box::pin(tokio::time::sleep_until(since + left))),
             since,
             _pause: pause,
@@ -246,25 +247,25 @@ where
         waiting: &mut Waiting<P>,
         task: TaskId,
         cx: &mut Context<'_>,
-    ) -> Poll<Turned<B, P>> {
+    ) -> Poll<GateStep<B, P>> {
         let healthy = loop {
-            match waiting.seat.as_mut().poll(cx) {
+            match waiting.subscription.as_mut().poll(cx) {
                 Poll::Ready(false) => {}
                 Poll::Ready(true) => break true,
                 Poll::Pending => break false,
             }
         };
-        let due = self.found.node().next_deadline();
-        let passed = due.is_some_and(|at| at <= nanos(self.found.now()));
-        if healthy || passed || self.found.node().is_closing() {
+        let due = self.run.node().next_deadline();
+        let passed = due.is_some_and(|at| at <= nanos(self.run.now()));
+        if healthy || passed || self.run.node().is_closing() {
             if let Some(done) = self.stopped(task) {
                 return Poll::Ready(done);
             }
         }
         if healthy {
             self.waited += waiting.since.elapsed();
-            self.was_well = true;
-            return Poll::Ready(Turned::Call);
+            self.was_healthy = true;
+            return Poll::Ready(GateStep::Call);
         }
         let Some(limit) = &mut waiting.limit else {
             return Poll::Pending;
@@ -276,8 +277,8 @@ where
         self.waited += waiting.since.elapsed();
         Poll::Ready(match self.last {
             Some(_) => self.give_up(),
-            // It has nothing yet to hand on.
-            None => Turned::Call,
+            // The call was never sent, so there is no failure to return.
+            None => GateStep::Call,
         })
     }
 }

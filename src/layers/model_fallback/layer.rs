@@ -1,4 +1,4 @@
-//! The builder and the service.
+//! The builder and the service of the model fallback.
 
 use std::{
     sync::Arc,
@@ -13,29 +13,30 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    cooldown::{Cooldowns, Cooled},
+    cooldown::{CandidateCooldowns, Cooldowns},
     policy::{FallbackPolicy, FallbackSettings},
 };
 use crate::{
-    attempt::{AttemptBody, Attempts, Candidate, RetryBudget},
-    body::{MAX_BODY, ReplayBody},
+    attempt::{AttemptBody, AttemptSettings, Attempts, Candidate, RetryBudget},
+    body::ReplayBody,
     error::BoxError,
     llm::failure::{Classifier, FailureClass},
 };
 
-/// Moves a call to another model when one fails: see the [module](super).
+/// Moves a call to another model when an attempt fails: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct ModelFallbackLayer {
-    choices: FallbackSettings,
-    max_body: usize,
+    settings: FallbackSettings,
 }
 
 impl ModelFallbackLayer {
-    /// Tries the candidate that the request names as its `model`, then the
-    /// others as they are listed, each at most once per call. One that is listed
-    /// twice, with the same name, model, base URL, dialect, headers and account,
-    /// is tried once; of others that share a name, the first goes first. Without
-    /// any, requests pass as they are.
+    /// Makes a layer that tries the candidate that the request names as its `model`, then the
+    /// others.
+    ///
+    /// The others follow in the order of the list, each at most once per call. A candidate
+    /// that is listed twice, with the same name, model, base URL, dialect, headers and
+    /// account, is tried once; of different ones that share a name, the first goes first.
+    /// Without candidates requests pass unchanged.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();
@@ -44,92 +45,95 @@ impl ModelFallbackLayer {
                 known.push(Arc::new(candidate));
             }
         }
-        let served = known
+        let served_models = known
             .iter()
             .map(|it| HeaderValue::from_str(it.model()).ok());
+        let budget = RetryBudget::new().per_error_key(None).per_run(None);
         Self {
-            choices: FallbackSettings {
-                served: served.collect(),
+            settings: FallbackSettings {
+                attempts: AttemptSettings::new(budget.unshared()),
+                served_models: served_models.collect(),
                 candidates: known,
-                budget: RetryBudget::new()
-                    .per_error_key(None)
-                    .per_run(None)
-                    .unshared(),
-                judgement: Classifier::new(),
-                hold: None,
                 allowed: Vec::new(),
-                cooled: None,
+                cooldowns: None,
                 sessions: None,
             },
-            max_body: MAX_BODY,
         }
     }
 
-    /// Asks this budget before another candidate is tried: for the least time
-    /// of an attempt, its hook, and the limits of the run. Share the one of the
-    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside. By default 100 ms
-    /// must be left, and nothing else is asked.
+    /// The budget that is asked before another candidate is tried.
+    ///
+    /// The budget decides by the least time of an attempt, its hook, and the limits of
+    /// the run. Share the budget of the [`RetryBudgetLayer`](crate::RetryBudgetLayer)
+    /// inside. By default 100 ms must be left, and no other limit holds.
     #[must_use]
     pub fn budget(mut self, budget: RetryBudget) -> Self {
-        self.choices.budget = budget;
+        self.settings.attempts.budget = budget;
         self
     }
 
-    /// Leaves a candidate alone for a while after it has failed: by default every
-    /// call asks it again. When all that could serve are left alone, the answer
-    /// is a [`CoolingDown`](crate::llm::failure::CoolingDown), and nobody is asked.
+    /// Sends a candidate no request for a while after it has failed.
+    ///
+    /// By default every call tries a failed candidate again. While all candidates that
+    /// could serve are in a cooldown, the error is a
+    /// [`CoolingDown`](crate::llm::failure::CoolingDown), and no upstream sees the request.
     #[must_use]
     pub fn cooldowns(mut self, cooldowns: Cooldowns) -> Self {
-        let candidates = &self.choices.candidates;
-        self.choices.cooled = Some(Cooled::new(cooldowns, candidates));
+        let candidates = &self.settings.candidates;
+        self.settings.cooldowns = Some(CandidateCooldowns::new(cooldowns, candidates));
         self
     }
 
-    /// Whether a session stays with the candidate that served it last, as long
-    /// as it asks for the same model and that candidate is not left alone. By
-    /// default the candidate that the request names goes first, each time. What
-    /// a session is says the [`RunLayer`](crate::RunLayer); a run without one is
-    /// not affected. Clones of the layer share what they remember: the last 4,096
-    /// sessions at least.
+    /// Whether a session stays with the candidate that served it last.
+    ///
+    /// A session stays while it asks for the same model and the candidate is not in a
+    /// cooldown. By default each request starts at the candidate that it names. The
+    /// [`RunLayer`](crate::RunLayer) defines the session; a run without one is not
+    /// affected. Clones of the layer share the sessions, and remember at least the last
+    /// 4,096.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
-        self.choices.sessions = sticky.then(Arc::default);
+        self.settings.sessions = sticky.then(Arc::default);
         self
     }
 
-    /// Also tries another candidate after a failure of this class, where that
-    /// is a matter of taste: [`TooLarge`](FailureClass::TooLarge),
+    /// Also tries another candidate after a failure of this class.
+    ///
+    /// The setting is for the classes where that is the program's choice:
+    /// [`TooLarge`](FailureClass::TooLarge),
     /// [`ContentFilter`](FailureClass::ContentFilter) and
-    /// [`Caller`](FailureClass::Caller). Others are not affected.
+    /// [`Caller`](FailureClass::Caller). Other classes are not affected.
     #[must_use]
     pub fn also_after(mut self, class: FailureClass) -> Self {
-        self.choices.allowed.push(class);
+        self.settings.allowed.push(class);
         self
     }
 
-    /// How answers are judged: rules of the program's own go before what is
-    /// known of the providers. Give the same to every layer that tries again.
+    /// Classifies answers by the program's own rules, then by the known errors of providers.
+    ///
+    /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.choices.judgement = judgement;
+        self.settings.attempts.classifier = judgement;
         self
     }
 
-    /// How long an answer may be held, from the start of its attempt, before it
-    /// counts as committed; as long as its attempt lives, by default. With a
-    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside, that one holds it.
+    /// How long an answer may be held, from the start of its attempt, before it commits.
+    ///
+    /// By default an answer is held as long as its attempt lives. With a
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside, that layer holds the answer.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
-        self.choices.hold = Some(hold);
+        self.settings.attempts.hold = Some(hold);
         self
     }
 
-    /// The largest request body that is kept, in bytes; a larger one is an
-    /// error, a [`LengthLimitError`](http_body_util::LengthLimitError). 32 MiB
-    /// by default.
+    /// The largest request body that is buffered, in bytes; 32 MiB by default.
+    ///
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
-        self.max_body = bytes;
+        self.settings.attempts.max_body = bytes;
         self
     }
 }
@@ -138,7 +142,10 @@ impl<S> Layer<S> for ModelFallbackLayer {
     type Service = ModelFallback<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ModelFallback::new(inner, Arc::new(self.choices.clone()), self.max_body)
+        ModelFallback {
+            inner,
+            settings: Arc::new(self.settings.clone()),
+        }
     }
 }
 
@@ -146,18 +153,7 @@ impl<S> Layer<S> for ModelFallbackLayer {
 #[derive(Clone, Debug)]
 pub struct ModelFallback<S> {
     inner: S,
-    choices: Arc<FallbackSettings>,
-    max_body: usize,
-}
-
-impl<S> ModelFallback<S> {
-    pub(super) const fn new(inner: S, choices: Arc<FallbackSettings>, max_body: usize) -> Self {
-        Self {
-            inner,
-            choices,
-            max_body,
-        }
-    }
+    settings: Arc<FallbackSettings>,
 }
 
 /// The response future of [`ModelFallback`].
@@ -184,7 +180,7 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
-        let chain = FallbackPolicy::new(Arc::clone(&self.choices));
-        Attempts::new(&mut self.inner, request, self.max_body, chain)
+        let policy = FallbackPolicy::new(Arc::clone(&self.settings));
+        Attempts::new(&mut self.inner, request, policy)
     }
 }

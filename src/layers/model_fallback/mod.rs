@@ -1,97 +1,93 @@
-//! Moves a call to another model when one fails, and never for a run that is
-//! over.
+//! Moves a call to another model when an attempt fails, and never in a run that is over.
 //!
-//! A second model helps when the first one is down, overloaded, too small or
-//! gone. It harms when nobody waits any more: a gateway that sees an error and
-//! not its reason goes on to the next provider for a user who has closed the
-//! tab. It harms when the prompt is not the same: one that goes through a JSON
-//! library and back comes out different (`1.0000000000000000001` becomes
-//! `1.0`). And a caller's key that goes to another provider is a leak.
+//! A second model helps when the first one is down, overloaded, too small or gone. It harms
+//! when no caller waits: a gateway that sees an error and not its reason goes on to the next
+//! provider for a user who has closed the tab. It harms when the prompt changes: a JSON
+//! library that reads and writes it turns `1.0000000000000000001` into `1.0`. And a
+//! caller's key that goes to another provider is a leak.
 //!
 //! # Which candidates, and in which order
 //!
-//! The one that the request names as its `model`, then the others as they are
-//! listed, or as the program lists them for this request by a [`CandidateOrder`],
-//! each at most once per call. Before all of them goes the one that served the
-//! session last, if the layer is [sticky](ModelFallbackLayer::sticky). One that
-//! does not speak the request's dialect is skipped. What failed decides who comes next: a refused key only
-//! leaves candidates of another credential, an overflow of the context those
-//! with a larger window, a bad request nobody; see
-//! [`FailureClass::other`](crate::llm::failure::FailureClass::other).
+//! The layer tries the candidate that the request names as its `model`, then the others in
+//! the order of the layer's list, or of a [`CandidateOrder`] that the program sets for this
+//! request, each at most once per call. If the layer is
+//! [sticky](ModelFallbackLayer::sticky), the candidate that served the session last goes
+//! before all of them. A candidate that does not accept the request's dialect is skipped.
+//! The failure decides which candidates remain: after a refused key those with another
+//! credential, after an overflow of the context those with a larger window, after a bad
+//! request none; see [`FailureClass::other`](crate::llm::failure::FailureClass::other).
 //!
-//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or
-//! whose attempt [says so](crate::Run::mark_side_effects), goes to nobody else.
-//! An attempt can tell whether [others follow](crate::Run::is_final_attempt).
-//! Each step from one candidate to another is one event, `model_fallback`, with
-//! both names, why, and the model that was asked for; `model_served` says at the
-//! debug level which one it was in the end.
+//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or whose
+//! attempt [marks it](crate::Run::mark_side_effects), goes to no other candidate. An attempt
+//! can read whether [others follow](crate::Run::is_final_attempt). Each step from one
+//! candidate to another is one event, `model_fallback`, with both names, the cause, and the
+//! model that the caller requested; `model_served`, at debug level, names the candidate that
+//! served.
 //!
-//! # Who is left alone
+//! # Cooldowns
 //!
-//! With [`Cooldowns`] a candidate that has failed is not asked by other calls for
-//! a while: by none of them if the model is down, by none on the same account if
-//! its key was refused. A caller's own key is that caller's matter. When all that
-//! could serve are left alone, the error is [`CoolingDown`](crate::llm::failure::CoolingDown), a 503 with
-//! `retry-after`, and nobody is asked. What was cut by the caller, a limit of the
-//! call or an end from elsewhere says nothing about the candidate, and neither
-//! does a request that is itself at fault.
+//! With [`Cooldowns`] no call tries a candidate for a while after it has failed: no call at
+//! all if the model is down, no call on the same account if its key was refused. The
+//! failure of a caller's own key affects that caller only. While all candidates that could
+//! serve are in a cooldown, the error is a
+//! [`CoolingDown`](crate::llm::failure::CoolingDown), a 503 with `retry-after`, and no
+//! upstream sees the request. An attempt that the caller, a limit of the call or an end from
+//! outside cut starts no cooldown, and neither does a request that is itself at fault.
 //!
 //! # What a candidate is sent
 //!
-//! The original request: only the bytes of the top-level `model` change, with
-//! the length and the headers that belong to one upstream. An upstream of its
-//! own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
+//! A candidate is sent the original request: only the bytes of the top-level `model` change,
+//! with the length and the headers that belong to one upstream. A candidate with an upstream
+//! of its own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
 //! `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`,
-//! `api-key`, `apikey` and `access_token` of the query; other headers and the rest of
-//! the query go along, so a secret in one of them must be removed further out. The run's id is for
-//! trusted candidates alone. A body that is not JSON is refused; one that is a
-//! form goes to the first candidate alone, as it is.
+//! `api-key`, `apikey` and `access_token` of the query. Other headers and the rest of the
+//! query are sent, so a layer further out must remove a secret in one of them. Only trusted
+//! candidates get the run's id. A body that is not JSON is refused; a multipart form goes to
+//! the first candidate only, unchanged.
 //!
-//! Embeddings and images are treated alike.
+//! These rules also hold for embeddings and images.
 //!
 //! # The commit
 //!
-//! An answer is held until its first content; after that nothing else is tried,
-//! and a failure is told to the caller: see [`attempt`](crate::attempt).
+//! An answer is held until its first content. After that no other candidate is tried, and
+//! the caller gets the failure: see [`attempt`](crate::attempt).
 //!
 //! # What the caller is sent
 //!
-//! The answer of the candidate that served, without the headers of the upstream's
-//! connection, and with `x-served-model` and `x-attempt`. What an answer says for the
-//! server that it comes from is removed unless the candidate is
-//! [trusted](crate::Candidate::trusted): `x-terminal-reason`, `x-run-id`, `set-cookie`,
-//! `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
-//! `reporting-endpoints`. A server further out would take the first two for the word
-//! of this one, and a browser the others for that of the program's origin. No caller
-//! is handed redirects of a candidate's own upstream, nor half JSON documents: see
+//! The caller is sent the answer of the candidate that served, without the headers of the
+//! upstream's connection, and with `x-served-model` and `x-attempt`. Unless the candidate
+//! is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
+//! the upstream's server: `x-terminal-reason`, `x-run-id`, `set-cookie`, `alt-svc`,
+//! `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
+//! `reporting-endpoints`. A server further out would believe that the first two come from
+//! this one, and a browser that the others come from the program's origin. No caller gets
+//! redirects of a candidate's own upstream, or half JSON documents: see
 //! [attempt](crate::attempt#what-no-caller-is-handed).
 //!
 //! # When the clock runs
 //!
-//! If the call has a ceiling, an attempt gets the time that is left divided by
-//! the candidates that are left, until its commit. Layers inside limit the
-//! attempt, layers outside the call.
+//! If the call has a ceiling, an attempt gets the time that is left divided by the
+//! candidates that are left, until its commit. Layers inside limit the attempt, layers
+//! outside the call.
 //!
 //! # Same instant
 //!
-//! A deadline of the call or the run that has come beats whatever failed in
-//! that instant: nothing more is tried.
+//! A deadline of the call or the run that passes in the instant of a failure wins: no other
+//! candidate is tried.
 //!
 //! # Order
 //!
-//! Outside of [`RetryBudgetLayer`](crate::RetryBudgetLayer) and of the layers
-//! that limit an attempt; inside of those that limit the call. The inner
-//! service must be `Clone`, its bodies `Unpin`.
+//! This layer belongs outside of [`RetryBudgetLayer`](crate::RetryBudgetLayer) and of the
+//! layers that limit an attempt; inside of those that limit the call. The inner service
+//! must be `Clone`, its bodies `Unpin`.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the attempt that is under way, and no
-//! other is made.
+//! Dropping the future or the body drops the attempt that is under way; none follows.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once
-//! something is waited for.
+//! A pending poll panics outside of a tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!

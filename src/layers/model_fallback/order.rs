@@ -2,13 +2,12 @@ use std::sync::Arc;
 
 use crate::{attempt::Candidate, error::InvalidRequest};
 
-/// Which of a layer's candidates one request may go to, and in which order: an
-/// extension of the request, which the program sets.
+/// The candidates that one request may go to, in order; an extension of the request.
 ///
-/// The candidate that the request names as its `model` still goes first. An
-/// empty list leaves that one alone, or the first that can serve. A name that no
-/// candidate has is an error, an
-/// [`InvalidRequest`](crate::error::InvalidRequest).
+/// The program sets it. The candidate that the request names as its `model` still goes
+/// first, also if the list does not have it. With an empty list the request goes to the
+/// named candidate only, or to the first that can serve. A name that no candidate has is an
+/// error, an [`InvalidRequest`](crate::error::InvalidRequest).
 ///
 /// ```
 /// use tower_agent::CandidateOrder;
@@ -22,13 +21,15 @@ use crate::{attempt::Candidate, error::InvalidRequest};
 pub struct CandidateOrder(Arc<[String]>);
 
 impl CandidateOrder {
-    /// Candidates by their [labels](Candidate::label).
+    /// Makes the list from the [labels](Candidate::label) of candidates, in order.
     pub fn new<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Self {
         Self(names.into_iter().map(Into::into).collect())
     }
 
-    /// Where each stands in the layer's list, once: all that share a name, of
-    /// which one may speak the request's dialect.
+    /// The positions of these candidates in the layer's list, each once.
+    ///
+    /// A name finds all candidates that share it: one of them may accept the request's
+    /// dialect.
     pub(super) fn find(&self, candidates: &[Arc<Candidate>]) -> Result<Vec<usize>, InvalidRequest> {
         let mut found = Vec::with_capacity(self.0.len());
         for name in &*self.0 {

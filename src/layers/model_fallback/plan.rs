@@ -10,27 +10,26 @@ use crate::{
 };
 
 impl FallbackPolicy {
-    /// Finds the way that the request takes: whom its session stays with, whom
-    /// it names, and the others.
+    /// Sets the route: the session's candidate, the named one, then the others.
     pub(super) fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
         let Some(original) = self.original() else {
             return;
         };
-        let candidates = &self.choices.candidates;
+        let candidates = &self.settings.candidates;
         let (operation, model) = (original.operation(), self.model());
         let speaks = |at: &usize| candidates[*at].speaks(operation);
         let mut all = 0..candidates.len();
         let is_named = |at: &usize| model == Some(candidates[*at].label()) && speaks(at);
         let named = match &listed {
-            // An empty list leaves the first of all.
+            // An empty list leaves the named candidate, or the first that can serve.
             Some(listed) if listed.is_empty() => {
                 let named = all.clone().find(is_named);
                 named.or_else(|| all.find(speaks))
             }
             _ => all.find(is_named),
         };
-        let sessions = self.choices.sessions.as_ref();
-        // A form names its model itself, to us unknown.
+        let sessions = self.settings.sessions.as_ref();
+        // The model in a form is not read, so a form has no session.
         let sessions = sessions.filter(|_| original.patchable());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));

@@ -3,57 +3,58 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    cooldown::{CooldownWatch, Cooled},
+    cooldown::{CandidateCooldowns, CooldownWatch},
     order::CandidateOrder,
     request::OriginalRequest,
     route::Route,
     sticky::StickySessions,
 };
 use crate::{
-    attempt::{AttemptPolicy, Candidate, Denial, Permit, RetryBudget, Serving, strip_hop},
+    attempt::{
+        AttemptPolicy, AttemptSettings, Candidate, CompletionObserver, Denial, Permit, strip_hop,
+    },
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{Classifier, Failure, FailureClass, TryOther},
+    llm::failure::{Failure, FailureClass, TryOther},
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
 const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
 
-/// On an answer: it says which candidate served.
+/// An extension of an answer: a layer further in has set `x-served-model`.
 #[derive(Clone, Copy, Debug)]
 struct Served;
 
-/// One request, made out to one candidate after the other.
+/// The attempt policy that sends one request to one candidate after another.
 #[derive(Debug)]
 pub struct FallbackPolicy {
-    pub(super) choices: Arc<FallbackSettings>,
+    pub(super) settings: Arc<FallbackSettings>,
     pub(super) own: Option<Run>,
-    asked: PreparedRequest,
+    request: PreparedRequest,
     pub(super) route: Route,
-    /// Where the one stands that is being tried.
+    /// The place in the order of candidates of the one that is being tried.
     pub(super) current: usize,
-    /// Where the one stands that is next, once it was found.
+    /// The place in the order of the next candidate, once it was found.
     next: Option<usize>,
-    /// What the request is remembered as, if its session stays with whom it is
-    /// served by.
+    /// The digest of the request's session, if the layer is sticky.
     pub(super) session: Option<u64>,
 }
 
 #[derive(Debug)]
 enum PreparedRequest {
-    /// Not read yet, or not needed any more.
+    /// The request was not read yet, or was released.
     Nothing,
-    /// There is no candidate: it passes as it is.
+    /// The layer has no candidates: the request passes unchanged.
     Plain(Box<Request<ReplayBody>>),
     Original(Box<OriginalRequest>),
 }
 
 impl FallbackPolicy {
-    pub(super) fn new(choices: Arc<FallbackSettings>) -> Self {
+    pub(super) fn new(settings: Arc<FallbackSettings>) -> Self {
         Self {
-            choices,
+            settings,
             own: None,
-            asked: PreparedRequest::Nothing,
+            request: PreparedRequest::Nothing,
             route: Route::default(),
             current: 0,
             next: None,
@@ -62,7 +63,7 @@ impl FallbackPolicy {
     }
 
     pub(super) const fn original(&self) -> Option<&OriginalRequest> {
-        match &self.asked {
+        match &self.request {
             PreparedRequest::Original(original) => Some(original),
             _ => None,
         }
@@ -72,30 +73,34 @@ impl FallbackPolicy {
 impl AttemptPolicy for FallbackPolicy {
     const MOVES: bool = true;
 
+    fn settings(&self) -> &AttemptSettings {
+        &self.settings.attempts
+    }
+
     fn begin(&mut self, own: &Run, mut request: Request<ReplayBody>) -> Result<(), BoxError> {
-        self.choices.budget.limit_errors_of_call(own);
-        let candidates = &self.choices.candidates;
+        self.settings.attempts.budget.limit_errors_of_call(own);
+        let candidates = &self.settings.candidates;
         if candidates.is_empty() {
-            self.asked = PreparedRequest::Plain(Box::new(request));
+            self.request = PreparedRequest::Plain(Box::new(request));
             return Ok(());
         }
-        // It is this layer's: another further in knows other names.
+        // Removed: a layer of this kind further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        self.asked = PreparedRequest::Original(Box::new(OriginalRequest::read(request)?));
+        self.request = PreparedRequest::Original(Box::new(OriginalRequest::read(request)?));
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
         let first = first.ok_or_else(|| self.unspoken())?;
-        self.set_out(first).map_err(Into::into)
+        self.select_first(first).map_err(Into::into)
     }
 
     fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError> {
         let candidate = self.route.at(self.current);
-        let candidate = candidate.and_then(|at| self.choices.candidates.get(at));
-        let (PreparedRequest::Original(original), Some(candidate)) = (&mut self.asked, candidate)
+        let candidate = candidate.and_then(|at| self.settings.candidates.get(at));
+        let (PreparedRequest::Original(original), Some(candidate)) = (&mut self.request, candidate)
         else {
-            return match mem::replace(&mut self.asked, PreparedRequest::Nothing) {
+            return match mem::replace(&mut self.request, PreparedRequest::Nothing) {
                 PreparedRequest::Plain(request) => Ok(*request),
                 _ => Err("a request was sent more often than it was kept for".into()),
             };
@@ -104,7 +109,7 @@ impl AttemptPolicy for FallbackPolicy {
         let run_id = candidate.is_trusted().then(run_id).flatten();
         let mut request = candidate.request(original, run_id)?;
         if let Some(limits) = candidate.own_limits() {
-            // What the program says of this very request goes first.
+            // The program's limits for this request take precedence over the candidate's.
             let of_request = request.extensions().get::<Limits>().copied();
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
@@ -113,7 +118,7 @@ impl AttemptPolicy for FallbackPolicy {
         Ok(request)
     }
 
-    /// The time that is left, shared among this candidate and those after it.
+    /// Limits the attempt to its share of the time: the time left, divided by the candidates left.
     fn limit(&self, attempt: &Run) {
         let Some(until) = attempt.node().next_deadline() else {
             return;
@@ -127,28 +132,13 @@ impl AttemptPolicy for FallbackPolicy {
         }
     }
 
-    fn hold(&self) -> Option<Duration> {
-        self.choices.hold
-    }
-
     fn streams(&self) -> bool {
         let prompt = self.original().and_then(OriginalRequest::prompt);
         prompt.is_some_and(|prompt| prompt.stream())
     }
 
-    fn trusts(&self) -> bool {
-        self.candidate(self.current)
-            .is_some_and(|candidate| candidate.is_trusted())
-    }
-
-    fn is_elsewhere(&self) -> bool {
-        self.candidate(self.current)
-            .is_some_and(|candidate| candidate.is_elsewhere())
-    }
-
-    fn subject(&self) -> Option<&str> {
-        self.candidate(self.current)
-            .map(|candidate| candidate.label())
+    fn current_candidate(&self) -> Option<&Candidate> {
+        self.candidate(self.current).map(|candidate| &**candidate)
     }
 
     fn next_subject(&self) -> Option<&str> {
@@ -156,32 +146,24 @@ impl AttemptPolicy for FallbackPolicy {
             .map(|candidate| candidate.label())
     }
 
-    fn budget(&self) -> &RetryBudget {
-        &self.choices.budget
-    }
-
-    fn judgement(&self) -> &Classifier {
-        &self.choices.judgement
-    }
-
-    fn worth(&mut self, failure: &Failure) -> Result<Duration, Denial> {
+    fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         match failure.class.other() {
             TryOther::No => Err(Denial::Class),
-            TryOther::IfAllowed if !self.choices.allowed.contains(&failure.class) => {
+            TryOther::IfAllowed if !self.settings.allowed.contains(&failure.class) => {
                 Err(Denial::Class)
             }
             _ => Ok(Duration::ZERO),
         }
     }
 
-    fn left(&mut self, failure: &Failure) -> Result<(), Denial> {
+    fn find_next(&mut self, failure: &Failure) -> Result<(), Denial> {
         let current = self.candidate(self.current).ok_or(Denial::Spent)?;
         let suits = |stop: &usize| {
             let other = self.candidate(*stop);
             other.is_some_and(|other| match failure.class.other() {
                 TryOther::Credential => !current.same_credential(other),
                 TryOther::Provider => !current.same_provider(other),
-                // One whose window is not known may be as small.
+                // A window that is not known may be as small.
                 TryOther::LargerWindow => {
                     other.window() > current.window() && current.window().is_some()
                 }
@@ -198,14 +180,14 @@ impl AttemptPolicy for FallbackPolicy {
         next.map(drop).ok_or(denial)
     }
 
-    fn spend(
+    fn take_next(
         &mut self,
         failure: &Failure,
-        verdict: ErrorAllowance,
+        allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
-        // A key that is spent is spent with the candidate that failed so.
+        // A spent key does not matter: its subject is the candidate that failed.
         if matches!(
-            verdict,
+            allowance,
             ErrorAllowance::RunSpent | ErrorAllowance::BothSpent
         ) {
             return Err(Denial::Run);
@@ -216,20 +198,20 @@ impl AttemptPolicy for FallbackPolicy {
         Ok(None)
     }
 
-    fn failed(&mut self, failure: &Failure) {
-        if let (Some(cooled), Some(keys)) = (&self.choices.cooled, self.keys(self.current)) {
-            cooled.cooldowns.fail(&keys, failure);
+    fn note_failure(&mut self, failure: &Failure) {
+        if let (Some(cooldowns), Some(keys)) = (&self.settings.cooldowns, self.keys(self.current)) {
+            cooldowns.handle.fail(&keys, failure);
         }
     }
 
-    fn serves(&self, attempt: &Run) -> Option<Box<dyn Serving>> {
-        self.tell_served();
-        if let (Some(sessions), Some(session)) = (&self.choices.sessions, self.session) {
+    fn note_served(&self, attempt: &Run) -> Option<Box<dyn CompletionObserver>> {
+        self.log_served();
+        if let (Some(sessions), Some(session)) = (&self.settings.sessions, self.session) {
             if let Some(served) = self.route.at(self.current) {
-                sessions.stay(session, served);
+                sessions.insert(session, served);
             }
         }
-        let cooldowns = self.choices.cooled.as_ref()?.cooldowns.clone();
+        let cooldowns = self.settings.cooldowns.as_ref()?.handle.clone();
         let keys = self.keys(self.current)?;
         Some(Box::new(CooldownWatch::new(
             cooldowns,
@@ -238,44 +220,44 @@ impl AttemptPolicy for FallbackPolicy {
         )))
     }
 
-    fn soonest(&self) -> Option<Duration> {
+    fn earliest_retry(&self) -> Option<Duration> {
         let cooling = self.cooling();
         (!cooling.candidates.is_empty()).then(|| cooling.soonest())
     }
 
-    fn answered(&self, answer: &mut Parts) {
+    fn rewrite_answer(&self, answer: &mut Parts) {
         let Some(candidate) = self.candidate(self.current) else {
-            // There is none: what the inner service says is the program's own.
+            // Without candidates the answer comes from the program's own upstream, which may set
+            // any header of the server: only the hop-by-hop headers go.
             return strip_hop(&mut answer.headers);
         };
         candidate.strip_answer(&mut answer.headers);
-        // A layer further in chose last.
+        // The choice of a layer further in is the model that served.
         if answer.extensions.insert(Served).is_some() {
             return;
         }
         let at = self.route.at(self.current);
-        match at.and_then(|at| self.choices.served.get(at)) {
+        match at.and_then(|at| self.settings.served_models.get(at)) {
             Some(Some(model)) => drop(answer.headers.insert(X_SERVED_MODEL, model.clone())),
-            // Its name is none that a header can hold.
+            // The model's name holds bytes that no header can hold.
             _ => drop(answer.headers.remove(X_SERVED_MODEL)),
         }
     }
 
     fn release(&mut self) {
-        self.asked = PreparedRequest::Nothing;
+        self.request = PreparedRequest::Nothing;
     }
 }
 
-/// What every call of a layer chooses from.
+/// The settings of a fallback layer, and the state that its calls share.
 #[derive(Clone, Debug)]
 pub(super) struct FallbackSettings {
+    pub(super) attempts: AttemptSettings,
     pub(super) candidates: Vec<Arc<Candidate>>,
-    /// What callers are told of each, where a header can hold it.
-    pub(super) served: Vec<Option<HeaderValue>>,
-    pub(super) budget: RetryBudget,
-    pub(super) judgement: Classifier,
-    pub(super) hold: Option<Duration>,
+    /// The candidates' models for `x-served-model`; `None` if a header cannot hold one.
+    pub(super) served_models: Vec<Option<HeaderValue>>,
+    /// The classes after which another candidate is tried because the program says so.
     pub(super) allowed: Vec<FailureClass>,
-    pub(super) cooled: Option<Cooled>,
+    pub(super) cooldowns: Option<CandidateCooldowns>,
     pub(super) sessions: Option<Arc<StickySessions>>,
 }

@@ -7,14 +7,13 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
     body::ReplayBody,
     error::InvalidRequest,
-    llm::Prompt,
+    llm::{Prompt, is_plain},
 };
 
-/// The caller's request, read once; each attempt is made from it, never from
-/// the attempt before.
+/// The caller's request, from which each attempt is made.
 #[derive(Clone)]
 pub(crate) struct OriginalRequest {
-    kept: RequestTemplate,
+    template: RequestTemplate,
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
@@ -24,7 +23,7 @@ pub(crate) struct OriginalRequest {
 enum Content {
     Nothing,
     Json(Prompt),
-    /// A form with files, in which no model is looked for.
+    /// The body is a multipart form; its model is not read.
     Form,
 }
 
@@ -43,12 +42,12 @@ impl OriginalRequest {
         };
         let operation = Operation::from_path(head.uri.path());
         undress(&mut head.headers);
-        // That of the caller's connection: a client refuses HTTP/2 where the
-        // upstream does not speak it.
+        // The version is not that of the caller's connection: a client with HTTP/2 in its
+        // request fails at an upstream without it.
         head.version = Version::default();
         Ok(Self {
             operation,
-            kept: RequestTemplate::new(head),
+            template: RequestTemplate::new(head),
             body,
             content,
         })
@@ -58,12 +57,12 @@ impl OriginalRequest {
         self.operation
     }
 
-    /// The caller's, but for the headers of its connection.
+    /// The caller's head, without the headers of its connection.
     pub(crate) const fn head(&self) -> &Parts {
-        self.kept.head()
+        self.template.head()
     }
 
-    /// What a JSON body says of itself.
+    /// The `model` and `stream` of the request's JSON body; `None` for another body.
     pub(crate) const fn prompt(&self) -> Option<&Prompt> {
         match &self.content {
             Content::Json(prompt) => Some(prompt),
@@ -71,15 +70,16 @@ impl OriginalRequest {
         }
     }
 
-    /// Whether it can be made out to another model. If not, the body names its
-    /// model itself, and only the first candidate may be asked.
+    /// Whether another model can be written into the request's body.
+    ///
+    /// If not, the body names the model itself, and only the first candidate may be tried.
     pub(crate) const fn patchable(&self) -> bool {
         !matches!(self.content, Content::Form)
     }
 
-    /// Why it can be sent to no upstream but the caller's own.
+    /// The error for a request with an unknown path, for a candidate with a base URL.
     pub(crate) fn unknown(&self) -> InvalidRequest {
-        let path = self.kept.head().uri.path();
+        let path = self.template.head().uri.path();
         InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
     }
 
@@ -92,7 +92,7 @@ impl OriginalRequest {
 }
 
 impl Candidate {
-    /// The request of one attempt. `run_id` is for a trusted candidate only.
+    /// Makes the request of one attempt; `run_id` is for a trusted candidate only.
     pub(crate) fn request(
         &self,
         original: &mut OriginalRequest,
@@ -100,7 +100,7 @@ impl Candidate {
     ) -> Result<Request<ReplayBody>, InvalidRequest> {
         let body = original.body_for(&self.model);
         let length = body.len();
-        let mut request = original.kept.again(body);
+        let mut request = original.template.again(body);
         if let Some(base) = &self.base_url {
             let operation = original.operation.ok_or_else(|| original.unknown())?;
             let query = request
@@ -118,12 +118,11 @@ impl Candidate {
     }
 }
 
-/// Neither the caller's headers nor the prompt, which are nobody's business in
-/// a log.
+/// Prints neither the caller's headers nor the prompt: logs must not hold them.
 impl fmt::Debug for OriginalRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Original")
-            .field("method", &self.kept.head().method)
+            .field("method", &self.template.head().method)
             .field("operation", &self.operation)
             .field("content", &self.content)
             .field("len", &self.body.len())
@@ -139,10 +138,10 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.is_some_and(|(kind, _): (&[u8; 10], _)| kind.eq_ignore_ascii_case(b"multipart/"))
 }
 
-/// Why a compressed body is not JSON.
+/// The error for a body that is not readable because it is compressed.
 fn encoded(headers: &HeaderMap) -> Option<InvalidRequest> {
     let coding = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?;
-    (!coding.eq_ignore_ascii_case("identity")).then(|| {
+    (!is_plain(headers)).then(|| {
         InvalidRequest::new(format!(
             "the request body is not readable as JSON: its content-encoding is {coding:?}"
         ))

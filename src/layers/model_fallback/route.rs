@@ -1,14 +1,16 @@
 use std::ops::Range;
 
-/// The order in which the candidates of one call are tried: those that go
-/// first, then the others as they are listed, each once.
+/// The order in which the candidates of one call are tried, each once.
+///
+/// A stop is a place in that order. The first two are for candidates that go before the
+/// listed ones, and are empty if there are none.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// Whom the session stays with, and whom the request names.
+    /// The candidate of the session, and the one that the request names, if known.
     front: [Option<usize>; 2],
-    /// The request's own list, if it has one.
+    /// The candidates of the request's own list, if it has one.
     listed: Option<Vec<usize>>,
-    /// How many candidates there are.
+    /// The number of the layer's candidates.
     all: usize,
 }
 
@@ -21,12 +23,12 @@ impl Route {
         }
     }
 
-    /// The one that goes before those that are listed.
+    /// Sets the candidate that the request names.
     pub(super) const fn name(&mut self, candidate: usize) {
         self.front[1] = Some(candidate);
     }
 
-    /// The one that goes before all others, if it is on the way at all.
+    /// Puts a candidate before all others, if it is on the route.
     pub(super) fn prefer(&mut self, candidate: usize) {
         let listed = |listed: &Vec<usize>| listed.contains(&candidate);
         let known = self.listed.as_ref().map_or(candidate < self.all, listed);
@@ -35,13 +37,13 @@ impl Route {
         }
     }
 
-    /// All stops, the first with 0.
+    /// All stops of the route, from 0 on.
     pub(super) fn stops(&self) -> Range<usize> {
         let listed = self.listed.as_ref().map_or(self.all, Vec::len);
         0..self.front.len() + listed
     }
 
-    /// Who stands at a stop; nobody if it was passed before.
+    /// The candidate at a stop; `None` if the stop is empty, or an earlier one has it.
     pub(super) fn at(&self, stop: usize) -> Option<usize> {
         match stop {
             0 => self.front[0],

@@ -1,9 +1,9 @@
-//! Who on the way may be asked, and who is left alone.
+//! Selects the candidates on a route that may be tried, and skips those in a cooldown.
 
 use std::sync::Arc;
 
 use super::{
-    cooldown::{CooldownState, Keys},
+    cooldown::{CooldownState, Cooldowns, Keys},
     policy::FallbackPolicy,
     request::OriginalRequest,
 };
@@ -13,16 +13,16 @@ use crate::{
     run::RunId,
 };
 
-/// How many characters of a model's name are logged.
-const LONGEST: usize = 256;
+/// The most characters of a caller's model name that are logged.
+const MAX_LOGGED: usize = 256;
 
 impl FallbackPolicy {
-    /// Who stands at a stop of the route.
+    /// The candidate at a stop of the route.
     pub(super) fn candidate(&self, stop: usize) -> Option<&Arc<Candidate>> {
-        self.choices.candidates.get(self.route.at(stop)?)
+        self.settings.candidates.get(self.route.at(stop)?)
     }
 
-    /// The stops whose candidates understand the request.
+    /// The stops whose candidates accept the request's dialect.
     pub(super) fn stops(&self) -> impl Iterator<Item = usize> {
         let operation = self.original().and_then(OriginalRequest::operation);
         let speaks = move |stop: &usize| {
@@ -32,30 +32,32 @@ impl FallbackPolicy {
         self.route.stops().filter(speaks)
     }
 
-    /// The same for all who may be asked at all: of a body that names its model
-    /// itself, the first alone.
-    fn open_to(&self) -> impl Iterator<Item = usize> {
+    /// The stops that may be tried: the first alone if the body cannot name another model.
+    fn suitable_stops(&self) -> impl Iterator<Item = usize> {
         let most = if self.is_patchable() { usize::MAX } else { 1 };
         self.stops().take(most)
     }
 
-    /// The stops behind the current one.
+    /// The stops behind the current one whose candidates may be tried.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
-        self.open_to().filter(|stop| *stop > self.current)
+        self.suitable_stops().filter(|stop| *stop > self.current)
     }
 
-    /// The same, without those that are left alone.
+    /// The stops behind the current one whose candidates are not in a cooldown.
     pub(super) fn able(&self) -> impl Iterator<Item = usize> {
-        let is_left_alone =
-            |stop: &usize| matches!(self.state(*stop), CooldownState::Cooling { .. });
-        self.following().filter(move |stop| !is_left_alone(stop))
+        let is_cooling = |stop: &usize| matches!(self.state(*stop), CooldownState::Cooling { .. });
+        self.following().filter(move |stop| !is_cooling(stop))
     }
 
-    /// Goes to the first who is not left alone.
-    pub(super) fn set_out(&mut self, first: usize) -> Result<(), CoolingDown> {
-        let open = self.open_to().find(|stop| self.claim(*stop));
+    /// Selects the first stop whose candidate is not in a cooldown; `first` is the first of all.
+    ///
+    /// # Errors
+    ///
+    /// If all that could serve are in a cooldown.
+    pub(super) fn select_first(&mut self, first: usize) -> Result<(), CoolingDown> {
+        let open = self.suitable_stops().find(|stop| self.claim(*stop));
         let cooling = open.is_none().then(|| self.cooling());
-        // A window may have ended between the two looks.
+        // A window may have ended between `claim` and `cooling`.
         let cooling = cooling.filter(|cooling| !cooling.candidates.is_empty());
         if let Some(cooling) = cooling {
             tracing::warn!(
@@ -75,34 +77,37 @@ impl FallbackPolicy {
         Ok(())
     }
 
-    /// Whether who stands at a stop may be asked now.
+    /// Whether the candidate at a stop may be tried now; uses up the turn to probe.
     pub(super) fn claim(&self, stop: usize) -> bool {
-        let cooled = self.choices.cooled.as_ref();
-        cooled.is_none_or(|cooled| {
-            // Mostly nobody is left alone.
-            let keys = (!cooled.cooldowns.is_empty()).then(|| self.keys(stop));
-            let keys = keys.flatten();
-            keys.is_none_or(|keys| cooled.cooldowns.claim(&keys))
-        })
+        self.cooling_keys(stop)
+            .is_none_or(|(cooldowns, keys)| cooldowns.claim(&keys))
     }
 
     fn state(&self, stop: usize) -> CooldownState {
-        let state = self.choices.cooled.as_ref().and_then(|cooled| {
-            let keys = (!cooled.cooldowns.is_empty()).then(|| self.keys(stop));
-            Some(cooled.cooldowns.state(&keys??))
-        });
-        state.unwrap_or(CooldownState::Open)
+        self.cooling_keys(stop)
+            .map_or(CooldownState::Open, |(cooldowns, keys)| {
+                cooldowns.state(&keys)
+            })
     }
 
-    /// What who stands at a stop is called by the cooldowns.
+    /// The cooldown keys of the candidate at a stop; `None` if no window is remembered, as mostly.
+    fn cooling_keys(&self, stop: usize) -> Option<(&Cooldowns, Keys)> {
+        let cooldowns = &self.settings.cooldowns.as_ref()?.handle;
+        if cooldowns.is_empty() {
+            return None;
+        }
+        Some((cooldowns, self.keys(stop)?))
+    }
+
+    /// The keys under which the cooldowns know the candidate at a stop.
     pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
-        let cooled = self.choices.cooled.as_ref()?;
-        cooled.keys(self.route.at(stop)?, self.original()?.head())
+        let cooldowns = self.settings.cooldowns.as_ref()?;
+        cooldowns.keys(self.route.at(stop)?, self.original()?.head())
     }
 
-    /// All that could serve and are left alone.
+    /// All candidates that could serve and are in a cooldown.
     pub(super) fn cooling(&self) -> CoolingDown {
-        let cooling = self.open_to().filter_map(|stop| {
+        let cooling = self.suitable_stops().filter_map(|stop| {
             let CooldownState::Cooling { left, class } = self.state(stop) else {
                 return None;
             };
@@ -116,19 +121,19 @@ impl FallbackPolicy {
         CoolingDown { candidates }
     }
 
-    /// What the caller asked for.
+    /// The model that the caller's request names.
     pub(super) fn model(&self) -> Option<&str> {
         self.original()?.prompt()?.model()
     }
 
-    /// The same for logs: a caller may write what it likes.
+    /// The model for logs, cut: its length is up to the caller.
     fn logged_model(&self) -> Option<&str> {
         let model = self.model()?;
-        let end = model.char_indices().nth(LONGEST).map(|(at, _)| at);
+        let end = model.char_indices().nth(MAX_LOGGED).map(|(at, _)| at);
         Some(&model[..end.unwrap_or(model.len())])
     }
 
-    /// One event for each step from one candidate to another.
+    /// Logs one event for a step from one candidate to another.
     pub(super) fn report(&self, from: usize, to: usize, why: &str) {
         let label = |stop| self.candidate(stop).map(|candidate| candidate.label());
         let sent = self.candidate(to).map(|candidate| candidate.model());
@@ -144,8 +149,8 @@ impl FallbackPolicy {
         );
     }
 
-    /// One event for each call that is served.
-    pub(super) fn tell_served(&self) {
+    /// Logs one event for a call that is served.
+    pub(super) fn log_served(&self) {
         let served = self.candidate(self.current);
         tracing::debug!(
             target: "tower_agent",
@@ -163,7 +168,7 @@ impl FallbackPolicy {
             .map(|own| tracing::field::display(own.id()))
     }
 
-    /// Whether the request can be made out to another model.
+    /// Whether the layer can write another model into the request's body.
     fn is_patchable(&self) -> bool {
         self.original().is_some_and(OriginalRequest::patchable)
     }

@@ -2,22 +2,21 @@ use std::{
     collections::HashMap,
     hash::{BuildHasher, RandomState},
     mem,
-    sync::{Mutex, PoisonError},
 };
 
-use crate::run::Run;
+use crate::{lock::Lock, run::Run};
 
-/// How many sessions one generation holds; two are kept.
+/// The most sessions in one generation; there are two generations.
 const SESSIONS: usize = 4096;
 
-/// Which candidate served a session last.
+/// Remembers the candidate that served each session last.
 ///
-/// Bounded: once a generation is full, what was not used since the one before
-/// it is forgotten.
+/// The memory is bounded: a full young generation becomes the old one, and the sessions
+/// of the old one that were not used meanwhile are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct StickySessions {
     hasher: RandomState,
-    generations: Mutex<Generations>,
+    generations: Lock<Generations>,
 }
 
 #[derive(Debug, Default)]
@@ -27,8 +26,10 @@ struct Generations {
 }
 
 impl StickySessions {
-    /// The digest of a session that asks for a model; none without a session.
-    /// One that asks for another model starts anew: it wants that one.
+    /// The digest of the run's session and the requested model; `None` without a session.
+    ///
+    /// Another model is another digest: a session that asks for one wants to leave its
+    /// candidate.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
         let run = &own.nearest().payload;
         let identity = run.identity()?;
@@ -37,23 +38,17 @@ impl StickySessions {
     }
 
     pub(super) fn find(&self, session: u64) -> Option<usize> {
-        self.with(|generations| {
-            let served = generations.young.get(&session).copied();
-            served.or_else(|| {
-                let served = generations.old.remove(&session)?;
-                generations.insert(session, served);
-                Some(served)
-            })
+        let mut generations = self.generations.lock();
+        let served = generations.young.get(&session).copied();
+        served.or_else(|| {
+            let served = generations.old.remove(&session)?;
+            generations.insert(session, served);
+            Some(served)
         })
     }
 
-    pub(super) fn stay(&self, session: u64, candidate: usize) {
-        self.with(|generations| generations.insert(session, candidate));
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut Generations) -> T) -> T {
-        let generations = self.generations.lock();
-        f(&mut generations.unwrap_or_else(PoisonError::into_inner))
+    pub(super) fn insert(&self, session: u64, candidate: usize) {
+        self.generations.lock().insert(session, candidate);
     }
 }
 
@@ -73,15 +68,16 @@ mod tests {
     #[test]
     fn a_flood_of_sessions_is_bounded_and_leaves_those_in_use() {
         let sessions = StickySessions::default();
-        sessions.stay(u64::MAX, 7);
+        sessions.insert(u64::MAX, 7);
         for session in 0..10 * SESSIONS as u64 {
-            sessions.stay(session, 1);
+            sessions.insert(session, 1);
             if session % 1000 == 0 {
                 assert_eq!(sessions.find(u64::MAX), Some(7));
             }
         }
         assert_eq!(sessions.find(0), None, "nobody asked for it any more");
-        let held = sessions.with(|it| it.young.len() + it.old.len());
+        let it = sessions.generations.lock();
+        let held = it.young.len() + it.old.len();
         assert!(held <= 2 * SESSIONS + 1, "{held}");
     }
 }

@@ -17,10 +17,12 @@ use crate::{
 };
 
 pin_project! {
-    /// The response body of [`Progress`](crate::layers::progress::Progress): the inner one, with
-    /// comments between its events.
+    /// The response body of [`Progress`](crate::layers::progress::Progress).
     ///
-    /// Behind an early head it drives the call first; what fails then is its error.
+    /// This body is the inner body, with comments between its events.
+    ///
+    /// Behind an early head the body drives the call first, and returns the call's
+    /// failure as its own error.
     #[derive(Debug)]
     pub struct ProgressBody<F, B> {
         #[pin]
@@ -40,22 +42,22 @@ pin_project! {
     #[project = InnerProj]
     #[derive(Debug)]
     enum ProgressInner<F, B> {
-        // The head was sent before there was one.
+        // The caller got an early head, and the call has not answered yet.
         Calling { call: Pin<Box<F>>, facts: ResponseFacts },
         Streaming { #[pin] body: B },
-        // What came behind an early head was no stream.
+        // The answer behind an early head is no event stream.
         Refused { #[pin] body: B, refused: Refused },
         Over,
     }
 }
 
-/// What is known of the answer, and goes on beside it.
+/// The observer and the notices of a response on its way to the caller.
 #[derive(Debug)]
 struct Outgoing {
     pulse: Pulse,
-    // None before an answer came.
-    tap: Option<Observer>,
-    // Of a stream of events into which comments may be put.
+    // `None` until the call has answered.
+    observer: Option<Observer>,
+    // Present for an event stream into which comments may be inserted.
     outlet: Option<Box<Outlet>>,
 }
 
@@ -69,14 +71,14 @@ impl<F, B: Body> ProgressBody<F, B> {
         let outlet = events.then(|| Outlet::new(&pulse.layer)).flatten();
         let mut outgoing = Outgoing {
             pulse,
-            tap: None,
+            observer: None,
             outlet,
         };
         outgoing.begin(&mut answer, facts);
         if let Some(outlet) = &outgoing.outlet {
-            let judged = outlet.judged().clone();
-            answer.extensions_mut().insert(judged);
-            // Nobody knows how many comments there will be.
+            let marks = outlet.marks().clone();
+            answer.extensions_mut().insert(marks);
+            // The number of comments is not known in advance.
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
         answer.map(|body| Self {
@@ -95,7 +97,7 @@ impl<F, B: Body> ProgressBody<F, B> {
             inner: ProgressInner::Calling { call, facts },
             outgoing: Outgoing {
                 pulse,
-                tap: None,
+                observer: None,
                 outlet: Some(outlet),
             },
         }
@@ -103,57 +105,58 @@ impl<F, B: Body> ProgressBody<F, B> {
 }
 
 impl Outgoing {
-    /// The answer has come.
+    /// Starts to observe the response.
     fn begin<B: Body>(&mut self, answer: &mut Response<B>, facts: ResponseFacts) {
         self.pulse.learn(answer.extensions());
-        let mut tap = Observer::new(facts, answer);
+        let mut observer = Observer::new(facts, answer);
         if let Some(run) = self.pulse.call() {
-            tap.begin(run);
+            observer.begin(run);
         }
-        self.tap = Some(tap);
+        self.observer = Some(observer);
     }
 
-    /// A frame is about to be handed on.
+    /// Observes a frame that the caller gets.
     ///
     /// # Errors
     ///
-    /// If the stream was cut.
+    /// [`Truncated`](crate::llm::dialect::Truncated) if trailers come before the
+    /// terminator.
     #[inline]
     fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), BoxError> {
-        let Some(tap) = &mut self.tap else {
+        let Some(observer) = &mut self.observer else {
             return Ok(());
         };
         let Some(data) = frame.data_ref() else {
-            tap.finish()?;
-            tap.trailers();
+            observer.finish()?;
+            observer.trailers();
             return Ok(());
         };
-        let seen = tap.frame(data);
+        let seen = observer.frame(data);
         self.pulse.hand_on(seen == FrameKind::Progress);
         if let Some(outlet) = &mut self.outlet {
-            outlet.pass(data, tap.judged());
+            outlet.pass(data, observer.judged());
         }
         Ok(())
     }
 
-    /// Nothing comes from below: a comment goes out, if it is time for one.
-    fn pending(&mut self, turn: &PollScope, cx: &mut Context<'_>) -> Poll<Bytes> {
-        let complete = self.tap.as_ref().is_some_and(Observer::is_complete);
+    /// Handles a `Pending` of the inner body; `Ready` holds a comment that is due.
+    fn pending(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<Bytes> {
+        let complete = self.observer.as_ref().is_some_and(Observer::is_complete);
         if complete {
             self.pulse.complete();
         }
         let outlet = self.outlet.as_deref_mut().filter(|_| !complete);
-        match self.pulse.pending(turn, outlet, None, cx) {
+        match self.pulse.pending(scope, outlet, None, cx) {
             Some(comment) => Poll::Ready(comment),
             None => Poll::Pending,
         }
     }
 
-    /// Nothing more is read: what is inside goes first.
+    /// Drops the inner body, then reports the response and releases the timer.
     fn close<F, B>(&mut self, mut inner: Pin<&mut ProgressInner<F, B>>) {
         inner.set(ProgressInner::Over);
-        if let (Some(tap), Some(run)) = (&mut self.tap, self.pulse.call()) {
-            tap.report(run);
+        if let (Some(observer), Some(run)) = (&mut self.observer, self.pulse.call()) {
+            observer.report(run);
         }
         self.pulse.release();
     }
@@ -177,12 +180,12 @@ where
         let mut this = self.project();
         let outgoing = this.outgoing;
         loop {
-            let turn = PollScope::enter(cx.waker(), outgoing.pulse.clock());
+            let scope = PollScope::enter(cx.waker(), outgoing.pulse.clock());
             let last = match this.inner.as_mut().project() {
                 InnerProj::Over => return Poll::Ready(None),
                 InnerProj::Calling { call, facts } => match call.as_mut().poll(cx) {
                     Poll::Ready(Ok(answer)) => {
-                        drop(turn);
+                        drop(scope);
                         let facts = std::mem::take(facts);
                         let next = late(outgoing, answer, facts);
                         this.inner.set(next);
@@ -190,7 +193,7 @@ where
                     }
                     Poll::Ready(Err(error)) => Some(error.into()),
                     Poll::Pending => {
-                        let comment = ready!(outgoing.pending(&turn, cx));
+                        let comment = ready!(outgoing.pending(&scope, cx));
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
                 },
@@ -201,23 +204,23 @@ where
                     },
                     Poll::Ready(Some(Err(error))) => Some(error.into()),
                     Poll::Ready(None) => {
-                        let cut = outgoing.tap.as_ref().map_or(Ok(()), Observer::finish);
+                        let cut = outgoing.observer.as_ref().map_or(Ok(()), Observer::finish);
                         cut.err().map(Into::into)
                     }
                     Poll::Pending => {
-                        let comment = ready!(outgoing.pending(&turn, cx));
+                        let comment = ready!(outgoing.pending(&scope, cx));
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
                 },
                 InnerProj::Refused { body, refused } => match refused.poll(body, cx) {
                     Poll::Ready(error) => Some(error),
                     Poll::Pending => {
-                        let comment = ready!(outgoing.pending(&turn, cx));
+                        let comment = ready!(outgoing.pending(&scope, cx));
                         return Poll::Ready(Some(Ok(Frame::data(comment))));
                     }
                 },
             };
-            drop(turn);
+            drop(scope);
             outgoing.close(this.inner.as_mut());
             return Poll::Ready(last.map(Err));
         }
@@ -227,8 +230,8 @@ where
         match &self.inner {
             ProgressInner::Over => true,
             ProgressInner::Streaming { body } => {
-                let tap = self.outgoing.tap.as_ref();
-                body.is_end_stream() && tap.is_none_or(|tap| tap.finish().is_ok())
+                let observer = self.outgoing.observer.as_ref();
+                body.is_end_stream() && observer.is_none_or(|observer| observer.finish().is_ok())
             }
             _ => false,
         }
@@ -243,7 +246,7 @@ where
     }
 }
 
-/// The answer came behind an early head.
+/// The next state of the body, for an answer behind an early head.
 fn late<F, B>(
     outgoing: &mut Outgoing,
     mut answer: Response<B>,

@@ -4,11 +4,11 @@ use http::{HeaderValue, Request, Response, header, request::Parts};
 
 use crate::{body::ReplayBody, llm::Prompt};
 
-/// How long the head is waited for.
+/// The time at which an early head is sent.
 #[derive(Debug)]
 pub(super) struct Early {
     after: Duration,
-    /// None before the first wait.
+    /// The time of the early head; `None` until the first wait.
     at: Option<Duration>,
 }
 
@@ -17,13 +17,13 @@ impl Early {
         Self { after, at: None }
     }
 
-    /// When a head is sent that has not come, asked at `now`.
+    /// The time at which the early head is sent; the first call, at `now`, starts the clock.
     pub(super) fn at(&mut self, now: Duration) -> Duration {
         *self.at.get_or_insert(now.saturating_add(self.after))
     }
 }
 
-/// Whether the answer to a request is to be a stream of events.
+/// Whether a request asks for an event stream, so that it may get an early head.
 pub(super) fn wants_stream<B: 'static>(
     request: Request<B>,
     streams: Option<fn(&Parts) -> bool>,
@@ -36,7 +36,9 @@ pub(super) fn wants_stream<B: 'static>(
     (wants, Request::from_parts(parts, body))
 }
 
-/// Events, and no JSON: a client that takes both says nothing.
+/// Whether the caller accepts events and no JSON.
+///
+/// A client that accepts both does not state which one it expects.
 fn accepts_events_alone(parts: &Parts) -> bool {
     let accepts = |wanted: &[&str]| {
         let values = parts.headers.get_all(header::ACCEPT).iter();
@@ -51,14 +53,14 @@ fn accepts_events_alone(parts: &Parts) -> bool {
     accepts(&["text/event-stream"]) && !accepts(&["application/json", "application/*", "*/*"])
 }
 
-/// None if the body cannot be read, or is no JSON object.
+/// The body's `stream` flag; `None` if the body is no readable JSON object.
 fn says_stream<B: 'static>(body: &B) -> Option<bool> {
     let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
     let prompt = Prompt::read(body.contiguous()?).ok()?;
     Some(prompt.stream())
 }
 
-/// A head of a stream of events of which nothing is known.
+/// The head of an event stream, without the upstream's headers.
 pub(super) fn head<B>(body: B) -> Response<B> {
     let mut answer = Response::new(body);
     let headers = answer.headers_mut();

@@ -22,11 +22,11 @@ pin_project! {
     ///
     /// # Errors
     ///
-    /// The inner error.
+    /// The error is that of the inner service.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct ProgressFuture<F> {
-        // None once it is over.
+        // `None` after the future is ready.
         #[pin]
         call: Option<Calling<F>>,
         state: Option<ProgressState>,
@@ -48,12 +48,12 @@ pin_project! {
     #[derive(Debug)]
     enum Calling<F> {
         Here { #[pin] call: F },
-        // The body may have to go on with it.
+        // Boxed, because the body may have to continue the call.
         Boxed { call: Option<Pin<Box<F>>>, early: Early },
     }
 }
 
-/// What goes from the future into the body.
+/// The state that moves from the future into the body.
 #[derive(Debug)]
 struct ProgressState {
     pulse: Pulse,
@@ -77,14 +77,14 @@ impl<F> ProgressFuture<F> {
 }
 
 impl ProgressState {
-    /// A head before there is one; the body goes on with the call.
+    /// Returns an early head; the body continues the call.
     fn answer_early<F, B: Body>(self, call: Pin<Box<F>>) -> Response<ProgressBody<F, B>> {
         let Self { pulse, facts } = self;
         let outlet = Outlet::early(&pulse.layer);
-        let judged = outlet.judged().clone();
+        let marks = outlet.marks().clone();
         let run = pulse.call().cloned();
         let mut answer = early::head(ProgressBody::calling(call, pulse, facts, outlet));
-        answer.extensions_mut().insert(judged);
+        answer.extensions_mut().insert(marks);
         if let Some(run) = run {
             answer.extensions_mut().insert(run);
         }
@@ -103,7 +103,7 @@ where
 
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let (Some(calling), Some(state)) = (this.call.as_mut().as_pin_mut(), this.state.as_mut())
@@ -111,7 +111,7 @@ where
             panic!("a response future was polled after it was ready");
         };
         let pulse = &mut state.pulse;
-        let turn = PollScope::enter(cx.waker(), pulse.clock());
+        let scope = PollScope::enter(cx.waker(), pulse.clock());
         let mut early = None;
         let polled = match calling.project() {
             CallingProj::Here { call } => call.poll(cx),
@@ -130,16 +130,16 @@ where
         let answer = match polled {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let now = pulse.now(&turn);
+                let now = pulse.now(&scope);
                 let at = early.as_mut().map(|(_, head)| head.at(now));
-                let is_due = at.is_some_and(|at| at <= now) && pulse.is_live(&turn);
+                let is_due = at.is_some_and(|at| at <= now) && pulse.is_live(&scope);
                 let call = early.and_then(|(slot, _)| slot.take_if(|_| is_due));
                 let Some(call) = call else {
-                    // There is no stream yet that a comment could go into.
-                    let _ = pulse.pending(&turn, None, at, cx);
+                    // Without a head there is no stream for a comment.
+                    let _ = pulse.pending(&scope, None, at, cx);
                     return Poll::Pending;
                 };
-                drop(turn);
+                drop(scope);
                 this.call.set(None);
                 let Some(state) = this.state.take() else {
                     return Poll::Pending;
@@ -147,7 +147,7 @@ where
                 return Poll::Ready(Ok(state.answer_early(call)));
             }
         };
-        drop(turn);
+        drop(scope);
         this.call.set(None);
         let Some(ProgressState { mut pulse, facts }) = this.state.take() else {
             panic!("a response future was polled after it was ready");

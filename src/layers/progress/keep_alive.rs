@@ -1,10 +1,10 @@
 use std::time::Duration;
 
-/// How long nothing was sent.
+/// The clock of keep-alives: the time since the caller last got bytes.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     every: Duration,
-    /// None if something was sent since the last wait.
+    /// The time of the first wait since the caller got bytes; `None` before that wait.
     since: Option<Duration>,
 }
 
@@ -13,20 +13,19 @@ impl KeepAlive {
         Self { every, since: None }
     }
 
-    /// Bytes are handed on. When, the next wait tells.
+    /// Notes that the caller gets bytes; the next wait restarts the clock.
     #[inline]
     pub(super) const fn sent(&mut self) {
         self.since = None;
     }
 
-    /// There is nothing to hand on at `now`. Answers whether that has been so for
-    /// too long.
+    /// Notes a wait at `now`, and returns whether a keep-alive is due.
     pub(super) fn wait(&mut self, now: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
         now >= since.saturating_add(self.every)
     }
 
-    /// When it will have been.
+    /// The time at which the next keep-alive is due.
     pub(super) fn next(&self) -> Option<Duration> {
         Some(self.since?.saturating_add(self.every))
     }

@@ -4,7 +4,7 @@ use http::request::Parts;
 
 use crate::run::ProgressNotices;
 
-/// Says that a call which takes long is still under way: see the [module](super).
+/// Reports that a slow call is still in progress: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct ProgressLayer {
     pub(super) notices: ProgressNotices,
@@ -15,8 +15,10 @@ pub struct ProgressLayer {
 }
 
 impl ProgressLayer {
-    /// Notices as [`ProgressNotices::new`] says, as events alone; a keep-alive
-    /// comment after 15 s without bytes; no early head.
+    /// Makes the default layer: notices, and a keep-alive comment after 15 s without bytes.
+    ///
+    /// The notices are those of [`ProgressNotices::new`], and go to observers only.
+    /// There is no early head.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -28,24 +30,25 @@ impl ProgressLayer {
         }
     }
 
-    /// When there are notices, of calls that pass this layer and of tools of
-    /// their runs.
+    /// The times of the notices, for calls and for tools of their runs.
     #[must_use]
     pub const fn notices(mut self, notices: ProgressNotices) -> Self {
         self.notices = notices;
         self
     }
 
-    /// Whether a notice of a call is also a comment in its answer, if that is a
-    /// stream of events.
+    /// Whether a notice of a call is also a comment in its response.
+    ///
+    /// The setting applies to event streams only.
     #[must_use]
     pub const fn comments(mut self, comments: bool) -> Self {
         self.comments = comments;
         self
     }
 
-    /// How long a stream of events may say nothing before it is sent a comment;
-    /// `None` or zero for no such comments.
+    /// How long an event stream may be silent before the layer inserts a comment.
+    ///
+    /// With `None` or zero the layer inserts no such comments.
     #[must_use]
     pub const fn keep_alive(mut self, every: Option<Duration>) -> Self {
         self.keep_alive = match every {
@@ -55,22 +58,24 @@ impl ProgressLayer {
         self
     }
 
-    /// Answers a request for a stream with a head of this layer's own, unless
-    /// one came within `after` of the first wait; zero is the first wait itself.
+    /// Answers a request for a stream with an early head after `after`.
     ///
-    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) with a JSON
-    /// object, that decides: it is one for a stream if it says `"stream": true`.
-    /// Other bodies are not read; then it is one if it accepts
-    /// `text/event-stream` and no JSON, for clients that take either accept both.
-    /// See [`streams_by`](Self::streams_by).
+    /// The time starts at the first wait; with zero the first wait itself triggers the
+    /// head.
+    ///
+    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) with a JSON object,
+    /// its `"stream": true` decides. Other bodies are not read; then a request is for a
+    /// stream if it accepts `text/event-stream` and no JSON, because clients that take
+    /// either accept both. See [`streams_by`](Self::streams_by).
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {
         self.early_head = Some(after);
         self
     }
 
-    /// Which requests are for a stream, where the program knows better. A caller
-    /// who does not expect one would not understand an early head.
+    /// Decides which requests are for a stream, in place of the default rule.
+    ///
+    /// A caller that expects no stream would not understand an early head.
     #[must_use]
     pub const fn streams_by(mut self, streams: fn(&Parts) -> bool) -> Self {
         self.streams = Some(streams);

@@ -10,27 +10,28 @@ use crate::{
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
-/// A stream of events on its way out: where comments may stand in it, and by how
-/// much they shift what comes after them.
+/// Tracks where comments may be inserted into an event stream.
+///
+/// The outlet also shifts the marks that outer layers see by the inserted bytes.
 #[derive(Debug)]
 pub(super) struct Outlet {
     splitter: Splitter,
-    /// What layers further out see, in offsets of what they are handed.
+    /// The marks for outer layers, as offsets in the bytes that they get.
     marks: ShiftedMarks,
     comments: bool,
-    /// The last byte was a CR, whose LF may be on its way.
+    /// Whether the last byte of the stream was a CR, which a LF may still complete.
     after_cr: bool,
     keep_alive: Option<KeepAlive>,
 }
 
 impl Outlet {
-    /// None if nothing is ever inserted.
+    /// Makes the outlet of a layer; `None` if the layer never inserts anything.
     pub(super) fn new(layer: &ProgressLayer) -> Option<Box<Self>> {
         let inserts = layer.comments || layer.keep_alive.is_some();
         inserts.then(|| Self::early(layer))
     }
 
-    /// One for a stream that is not known yet.
+    /// Makes the outlet for the response behind an early head.
     pub(super) fn early(layer: &ProgressLayer) -> Box<Self> {
         Box::new(Self {
             splitter: Splitter::new(),
@@ -41,30 +42,30 @@ impl Outlet {
         })
     }
 
-    pub(super) const fn judged(&self) -> &ResponseMarks {
+    pub(super) const fn marks(&self) -> &ResponseMarks {
         self.marks.judged()
     }
 
-    /// The stream's own bytes are handed on.
-    pub(super) fn pass(&mut self, data: &Bytes, judged: Option<&ResponseMarks>) {
+    /// Observes bytes of the stream that the caller gets.
+    pub(super) fn pass(&mut self, data: &Bytes, marks: Option<&ResponseMarks>) {
         self.splitter.push(data, |_| {});
         if let Some(last) = data.last() {
             self.after_cr = *last == b'\r';
         }
         self.sent();
-        if let Some(inner) = judged {
+        if let Some(inner) = marks {
             self.marks.follow(inner, self.splitter.position());
         }
     }
 
-    /// Whether what was handed on ends with an event.
+    /// Whether the bytes that the caller got so far end between two events.
     const fn is_between(&self) -> bool {
         !self.after_cr && self.splitter.boundary() == self.splitter.position()
     }
 
-    /// There is nothing to hand on at `now`, and the stream is not over. Answers
-    /// what to insert: the notice, if there is one, else a keep-alive if it is
-    /// time.
+    /// Handles a wait at `now`, and returns the comment to insert, if any.
+    ///
+    /// A notice comes first, else a keep-alive that is due. The stream has not ended.
     pub(super) fn wait(&mut self, notice: Option<&str>, now: Duration) -> Option<Bytes> {
         if !self.is_between() {
             return None;
@@ -80,7 +81,10 @@ impl Outlet {
         Some(comment)
     }
 
-    /// When to look again; not within an event, whose end wakes.
+    /// The time at which the next keep-alive is due.
+    ///
+    /// The result is `None` within an event, where nothing may be inserted: the rest of
+    /// the event wakes the task.
     pub(super) fn next(&self) -> Option<Duration> {
         let keep_alive = self.keep_alive.as_ref().filter(|_| self.is_between());
         keep_alive?.next()
@@ -93,7 +97,7 @@ impl Outlet {
     }
 }
 
-/// A text as a comment of one line.
+/// Formats a text as a comment of an event stream, in one line.
 fn comment(text: &str) -> Bytes {
     let line = text.replace(['\r', '\n'], " ");
     format!(": {line}\n\n").into()

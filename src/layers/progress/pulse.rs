@@ -9,21 +9,22 @@ use crate::{
     supervise::TaskTimer,
 };
 
-/// What goes on beside a call, from its start to the end of its body.
+/// Notices and keep-alives of a call, from its start to the end of its body.
 #[derive(Debug)]
 pub(super) struct Pulse {
     pub(super) layer: ProgressLayer,
-    /// Whose clock and waiters are used: the call, or if it is not known yet a
-    /// node that nobody else ever sees.
+    /// The node that supplies clock and waiter.
+    ///
+    /// The node is the call, or a private node while the call is not known.
     clock: Run,
-    /// Who is told.
+    /// The call that gets the notices, once it is known.
     call: Option<Run>,
     working: Option<WorkingNotices>,
-    /// Something was handed on since nothing came from below.
-    handed: bool,
-    /// The call was seen to be over: what is inside has not noticed yet.
-    over: bool,
-    drive: TaskTimer,
+    /// Whether the caller got something since the last `Pending`.
+    has_output: bool,
+    /// Whether the call has ended, which the inner service may not have noticed yet.
+    is_over: bool,
+    timer: TaskTimer,
 }
 
 impl Pulse {
@@ -36,13 +37,13 @@ impl Pulse {
             clock: found.clone().unwrap_or_else(Run::open),
             call: found,
             working: WorkingNotices::new(layer.notices),
-            handed: false,
-            over: false,
-            drive: TaskTimer::default(),
+            has_output: false,
+            is_over: false,
+            timer: TaskTimer::default(),
         }
     }
 
-    /// A layer further in may have opened the call.
+    /// Takes the call that an inner layer opened from the response.
     pub(super) fn learn(&mut self, answer: &Extensions) {
         if let (None, Some(call)) = (&self.call, answer.get::<Run>()) {
             call.suggest_notices(self.layer.notices);
@@ -58,53 +59,56 @@ impl Pulse {
         self.call.as_ref()
     }
 
-    pub(super) fn now(&self, turn: &PollScope) -> Duration {
-        self.clock.at(turn.now())
+    pub(super) fn now(&self, scope: &PollScope) -> Duration {
+        self.clock.at(scope.now())
     }
 
-    /// Something is handed to the caller, and whether that is content.
+    /// Notes that the caller gets a frame, and whether it is content.
     #[inline]
     pub(super) const fn hand_on(&mut self, content: bool) {
-        self.handed = true;
+        self.has_output = true;
         if let (true, Some(working)) = (content, &mut self.working) {
             working.show();
         }
     }
 
-    /// The answer was handed on whole: there is nothing more to tell.
+    /// Stops the notices, because the caller has the complete response.
     pub(super) fn complete(&mut self) {
         self.working = None;
     }
 
-    /// Whether the call is not over at this instant, by any clock: what ends now
-    /// is told of as ended, and not as going on.
-    pub(super) fn is_live(&mut self, turn: &PollScope) -> bool {
+    /// Whether the call is live at this instant, by every clock.
+    ///
+    /// A call that ends at this instant gets no notice that it goes on.
+    pub(super) fn is_live(&mut self, scope: &PollScope) -> bool {
         let mut known = self.call.iter().chain([&self.clock]);
-        self.over |= known.any(|run| turn.check(run).is_err());
-        !self.over
+        self.is_over |= known.any(|run| scope.check(run).is_err());
+        !self.is_over
     }
 
-    /// Everything below is pending. Answers a comment for the caller, or sees to
-    /// it that the task is polled again in time, at `alarm` at the latest.
+    /// Handles a `Pending` of the inner future or body.
+    ///
+    /// The method returns a comment for the caller; else the task will be woken for the
+    /// next one, at `alarm` at the latest.
     pub(super) fn pending(
         &mut self,
-        turn: &PollScope,
+        scope: &PollScope,
         outlet: Option<&mut Outlet>,
         alarm: Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Option<Bytes> {
-        let now = self.now(turn);
-        let tells = self.working.as_ref().and_then(WorkingNotices::next);
-        let sends = outlet.as_deref().and_then(Outlet::next);
-        let is_due = tells.into_iter().chain(sends).any(|at| at <= now);
-        if std::mem::take(&mut self.handed) && is_due {
-            // Who measures further out is to note that first, before the clocks are
-            // looked at here.
+        let now = self.now(scope);
+        let notice_at = self.working.as_ref().and_then(WorkingNotices::next);
+        let comment_at = outlet.as_deref().and_then(Outlet::next);
+        let is_due = notice_at.into_iter().chain(comment_at).any(|at| at <= now);
+        if std::mem::take(&mut self.has_output) && is_due {
+            // Outer layers must first note the frames of this poll, before this layer
+            // checks the deadlines.
             cx.waker().wake_by_ref();
             return None;
         }
         let due = self.working.as_mut().and_then(|it| it.wait(now));
-        let notice = due.filter(|_| self.is_live(turn)).map(|running_for| {
+        let notice = due.filter(|_| self.is_live(scope)).map(|running_for| {
             let notice = RunNotice::working(Step::new(StepKind::LlmCall), running_for);
             self.report(&notice);
             notice
@@ -113,34 +117,34 @@ impl Pulse {
             Some(RunNotice::Working { message, .. }) => Some(message.as_str()),
             _ => None,
         };
-        let mut sends = None;
+        let mut comment_at = None;
         if let Some(outlet) = outlet {
             let comment = outlet.wait(message, now);
-            if comment.is_some() && self.is_live(turn) {
+            if comment.is_some() && self.is_live(scope) {
                 return comment;
             }
-            sends = outlet.next();
+            comment_at = outlet.next();
         }
-        let tells = self.working.as_ref().and_then(WorkingNotices::next);
-        let next = [alarm, tells, sends].into_iter().flatten().min();
-        // Nothing is due any more: to look again would be to look for ever.
-        let next = next.filter(|_| !self.over);
-        self.drive.wait(turn, &self.clock, next.map(nanos), cx);
+        let notice_at = self.working.as_ref().and_then(WorkingNotices::next);
+        let next = [alarm, notice_at, comment_at].into_iter().flatten().min();
+        // An ended call has nothing due, so a timer would only wake the task in a loop.
+        let next = next.filter(|_| !self.is_over);
+        self.timer.wait(scope, &self.clock, next.map(nanos), cx);
         None
     }
 
     fn report(&self, notice: &RunNotice) {
         match &self.call {
             Some(call) => call.notify(notice),
-            // Whose it is will be known with the head.
+            // The response head names the call; until then there is only the log.
             None => tracing::debug!(target: "tower_agent", notice = notice.name(), "notice"),
         }
     }
 
-    /// Nothing more is waited for.
+    /// Releases the timer and the waiter of the notices.
     #[inline]
     pub(super) fn release(&mut self) {
         self.working = None;
-        self.drive.release(&self.clock);
+        self.timer.release(&self.clock);
     }
 }

@@ -14,11 +14,12 @@ use crate::{
     run::Terminated,
 };
 
-/// A longer body is not an error's.
+/// The longest body that is read as an error, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
-/// An answer behind an early head that is no stream of events, while its body is
-/// read for what it says.
+/// An answer behind an early head that is no event stream.
+///
+/// The layer reads the answer's body for the error message.
 #[derive(Debug)]
 pub(super) struct Refused {
     status: StatusCode,
@@ -35,13 +36,13 @@ impl Refused {
         }
     }
 
-    /// The error that the answer amounts to.
+    /// Reads the body, and returns the error for the caller.
     pub(super) fn poll<B>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<BoxError>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // Of a good answer nothing can be used.
+        // The body of a successful answer contains no error to report.
         while !self.status.is_success() {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -65,8 +66,7 @@ impl Refused {
     }
 
     fn error(&self) -> NotAStream {
-        // Only a date in `retry-after` would need the time, and nobody can wait
-        // here any more.
+        // Only a date in `retry-after` needs the time, and no retry can follow here.
         let now = SystemTime::UNIX_EPOCH;
         let failure = Failure::of_answer(self.status, &self.headers, &self.read, now);
         let failure = failure.unwrap_or(Failure::new(FailureClass::Server));

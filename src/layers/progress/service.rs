@@ -36,7 +36,7 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Progress<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     S::Error: Into<BoxError>,
-    // Looked at, if it is a `ReplayBody`.
+    // The bound is for the downcast to `ReplayBody`.
     ReqBody: 'static,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
@@ -52,12 +52,12 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let layer = &self.layer;
         let run = request.extensions().get::<Run>().cloned();
-        // Whoever may try again keeps a head to himself, and has to see the true one.
-        let is_try = run
+        // A layer that retries holds the head back, and has to see the upstream's own.
+        let is_attempt = run
             .as_ref()
             .is_some_and(|run| run.kind() == NodeKind::Attempt);
         let (early, request) = match layer.early_head {
-            Some(after) if !is_try => {
+            Some(after) if !is_attempt => {
                 let (wanted, request) = wants_stream(request, layer.streams);
                 (wanted.then(|| Early::new(after)), request)
             }

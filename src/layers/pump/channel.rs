@@ -3,7 +3,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -15,10 +15,11 @@ use tokio::{
     task::AbortHandle,
 };
 
-use crate::{error::BoxError, run::Run};
+use crate::{error::BoxError, lock::Lock, run::Run};
 
-/// The task of a pump ended without a word: the inner service panicked, or the
-/// runtime is shutting down.
+/// The error if the task of a pump stopped without an answer.
+///
+/// The cause is that the inner service panicked, or that the runtime is shutting down.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PumpStopped;
@@ -31,10 +32,10 @@ impl fmt::Display for PumpStopped {
 
 impl Error for PumpStopped {}
 
-/// The head of an answer as it comes out of the task.
+/// The head of an answer, or the error of a call, from the task to the reader.
 pub(super) type HeadSender = Result<Response<Hint>, BoxError>;
 
-/// What a body said of itself before its first frame.
+/// The size and the end of a body, as it reported them before its first frame.
 #[derive(Clone, Debug)]
 pub(super) struct Hint {
     pub(super) size: SizeHint,
@@ -44,29 +45,29 @@ pub(super) struct Hint {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) frame: Frame<Bytes>,
-    /// The body said that nothing comes after this frame.
+    /// Whether the body reported that it ends after this frame.
     pub(super) last: bool,
 }
 
-/// How the frames ended. It needs no room in the channel.
+/// The end or the error that follows the frames; outside of the channel, it needs no room in it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PumpOutcome(Arc<Mutex<Option<Result<(), BoxError>>>>);
+pub(super) struct PumpOutcome(Arc<Lock<Option<Result<(), BoxError>>>>);
 
 impl PumpOutcome {
     pub(super) fn set(&self, outcome: Result<(), BoxError>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+        *self.0.lock() = Some(outcome);
     }
 
     fn take(&self) -> Option<Result<(), BoxError>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+        self.0.lock().take()
     }
 }
 
-/// Aborts the task when the reader is dropped, unless it is to read on.
+/// Aborts the task when the reader is dropped, unless the task drains.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop {
     task: AbortHandle,
-    /// The node, if the task drains.
+    /// The node of the call, if the layer drains; `None` if it does not.
     drains: Option<Run>,
 }
 
@@ -85,14 +86,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// The reader's end before the head.
+/// The reader's end of the channel, before the head.
 #[derive(Debug)]
 pub struct HeadWaiter {
     pub(super) head: oneshot::Receiver<HeadSender>,
     pub(super) reader: Option<PumpReader>,
 }
 
-/// The reader's end after it.
+/// The reader's end of the channel, after the head.
 #[derive(Debug)]
 pub struct PumpReader {
     pub(super) frames: mpsc::Receiver<Piece>,

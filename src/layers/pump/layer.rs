@@ -1,4 +1,4 @@
-//! The builder, the service, and what both halves of it measure.
+//! The builder and service of the pump, and the policies of its reader and its task.
 
 use std::{
     future::Future,
@@ -33,7 +33,7 @@ pub struct PumpLayer {
 }
 
 impl PumpLayer {
-    /// Holds at most `frames` frames that the reader has not taken yet.
+    /// Makes a layer that buffers at most `frames` frames between the task and the reader.
     ///
     /// # Panics
     ///
@@ -47,8 +47,9 @@ impl PumpLayer {
         }
     }
 
-    /// Reads on for at most `limit` after the caller has left, to learn what the
-    /// attempt that is under way costs; `None`, the default, drops it at once.
+    /// How long the task reads on after the caller has left, to learn the usage.
+    ///
+    /// With `None`, the default, the attempt is dropped at once.
     ///
     /// # Panics
     ///
@@ -67,7 +68,8 @@ impl<S> Layer<S> for PumpLayer {
     type Service = Pump<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Pump::new(inner, self.frames, self.drain)
+        let layer = *self;
+        Pump { inner, layer }
     }
 }
 
@@ -75,18 +77,7 @@ impl<S> Layer<S> for PumpLayer {
 #[derive(Clone, Copy, Debug)]
 pub struct Pump<S> {
     inner: S,
-    frames: usize,
-    drain: Option<Duration>,
-}
-
-impl<S> Pump<S> {
-    pub(super) const fn new(inner: S, frames: usize, drain: Option<Duration>) -> Self {
-        Self {
-            inner,
-            frames,
-            drain,
-        }
-    }
+    layer: PumpLayer,
 }
 
 /// The response future of [`Pump`]: the reader's end of its task.
@@ -113,11 +104,11 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        // What the task waits for is the end of the found node. What the drop
-        // ends, or closes, is that node too.
-        let policy = PumpPolicy::new(self.drain);
+        let PumpLayer { frames, drain } = self.layer;
+        // The node that a drop ends or closes; the task waits for its end.
         let run = entry.run.clone();
-        let (frames, drains) = (self.frames, self.drain.is_some());
+        let policy = PumpPolicy { drain };
+        let drains = drain.is_some();
         SupervisedFuture::new(entry, policy, request, |request| {
             if !drains {
                 return start(self.inner.call(request), run, frames, drains);
@@ -170,16 +161,10 @@ where
     }
 }
 
-/// Turns a drop into a reason, at once or after a drain.
+/// The supervision policy that ends the node at a drop, at once or after a drain.
 #[derive(Debug)]
 pub struct PumpPolicy {
     drain: Option<Duration>,
-}
-
-impl PumpPolicy {
-    pub(super) const fn new(drain: Option<Duration>) -> Self {
-        Self { drain }
-    }
 }
 
 impl Policy for PumpPolicy {
@@ -196,8 +181,7 @@ impl Policy for PumpPolicy {
     }
 }
 
-/// Reads along inside of the task: of a call whose reader has left nobody
-/// further out learns anything.
+/// The supervision policy inside of the task: once the reader has left, only it sees the answer.
 #[derive(Debug)]
 pub(super) struct ReaderPolicy;
 

@@ -21,58 +21,60 @@ use crate::{
     supervise::{TaskTimer, poll_until_end},
 };
 
-/// How many frames are thrown away in a turn. No reader holds them up, and one
-/// that is always ready must not starve the clocks.
-const TURN: u8 = 16;
+/// The number of frames that are discarded between two yields.
+///
+/// No full channel slows down a task that discards frames, and a body that is always
+/// ready must not starve the clocks.
+const YIELD_EVERY: u8 = 16;
 
-/// The writer's end of a pump.
+/// The task's end of the channel.
 pub(super) struct Writer {
     pub(super) run: Run,
-    /// Whether it reads on when the reader has left.
+    /// Whether the task reads on after the reader has left.
     pub(super) drains: bool,
     pub(super) head: oneshot::Sender<HeadSender>,
     pub(super) frames: mpsc::Sender<Piece>,
     pub(super) outcome: PumpOutcome,
 }
 
-/// Waits with the timer and the waiter of the task.
-struct Waits {
+/// Waits for a future or the end of the node, with one timer and waiter.
+struct EndWait {
     run: Run,
-    drive: TaskTimer,
+    timer: TaskTimer,
 }
 
-impl Waits {
+impl EndWait {
+    /// Waits for `future`, or until the node has ended.
+    ///
     /// # Errors
     ///
-    /// Once the node is over. The reader is handed that: it may be polled before the end
-    /// has spread to the node that it looks at.
+    /// Waiting fails once the node has ended. The reader gets this error: it may be polled
+    /// before the end has spread to the node that it checks.
     async fn until_end<F: Future>(&mut self, future: Pin<&mut F>) -> Result<F::Output, BoxError> {
         let mut future = future;
         let waited =
-            poll_fn(|cx| poll_until_end(&mut self.drive, &self.run, None, future.as_mut(), cx));
+            poll_fn(|cx| poll_until_end(&mut self.timer, &self.run, None, future.as_mut(), cx));
         waited.await.map_err(Into::into)
     }
-}
 
-impl Waits {
-    /// Whether the caller's leaving is not the end of it.
+    /// Whether the task goes on with its call without a reader.
     fn reads_on(&self, drains: bool) -> bool {
         drains && self.run.node().is_draining()
     }
 }
 
-impl Drop for Waits {
+impl Drop for EndWait {
     fn drop(&mut self) {
-        self.drive.release(&self.run);
+        self.timer.release(&self.run);
     }
 }
 
 pin_project! {
-    /// Work on a node in a task of its own.
+    /// A future that works on a node in a task of its own.
     pub(super) struct PumpTask<F> {
         #[pin]
         work: F,
-        // Last: the node is left once the work is gone.
+        // This field drops last: the task leaves the node after the work is dropped.
         guard: TaskGuard,
     }
 }
@@ -93,9 +95,9 @@ impl<F: Future<Output = ()>> Future for PumpTask<F> {
 
 /// Drives one call from its start to the end of its body.
 ///
-/// Returning early, because the node is over or the reader is gone, drops the
-/// call or the body. If the reader left a call that drains, it reads on, and
-/// what it reads is thrown away.
+/// Returns early once the node has ended or the reader has left, which drops the call or the
+/// body. If the reader has left a call that drains, the task reads on and discards the
+/// frames.
 pub(super) async fn pump<F, B, E>(call: F, writer: Writer)
 where
     F: Future<Output = Result<Response<B>, E>>,
@@ -110,23 +112,23 @@ where
         frames,
         outcome,
     } = writer;
-    let mut waits = Waits {
+    let mut wait = EndWait {
         run,
-        drive: TaskTimer::default(),
+        timer: TaskTimer::default(),
     };
-    let closing = waits.run.node().closing();
+    let closing = wait.run.node().closing();
     if head.is_closed() || closing == Some(&TerminalReason::ClientDisconnect) {
-        // The reader left before anything began: there is nothing to learn.
+        // The reader left before the call began: there is no usage to learn.
         return;
     }
     let answer = {
         let call = async { call.await.map_err(Into::<BoxError>::into) };
-        waits.until_end(pin!(call)).await
+        wait.until_end(pin!(call)).await
     };
     let (parts, body) = match answer {
         Ok(Ok(answer)) => answer.into_parts(),
         Ok(Err(error)) | Err(error) => {
-            // A reader that is gone learns nothing; it has stored its reason.
+            // A reader that has left needs no error; its drop has stored a reason.
             let _ = head.send(Err(error));
             return;
         }
@@ -136,25 +138,29 @@ where
         size: body.size_hint(),
         ended,
     };
-    let told = head.send(Ok(Response::from_parts(parts, hint))).is_ok();
-    if !told && !waits.reads_on(drains) {
+    let is_sent = head.send(Ok(Response::from_parts(parts, hint))).is_ok();
+    if !is_sent && !wait.reads_on(drains) {
         return;
     }
+    let mut failed: Option<BoxError> = None;
     {
         let mut body = pin!(body);
-        let mut thrown_away = 0_u8;
+        let mut discarded = 0_u8;
         while !ended {
-            // Room first: no frame is taken that could not be handed over.
-            let room = match waits.until_end(pin!(frames.reserve())).await {
+            // Room first: the task takes no frame that it cannot hand over.
+            let room = match wait.until_end(pin!(frames.reserve())).await {
                 Ok(room) => room,
                 Err(ended) => return outcome.set(Err(ended)),
             };
-            if room.is_err() && !waits.reads_on(drains) {
+            if room.is_err() && !wait.reads_on(drains) {
                 return;
             }
-            let frame = match waits.until_end(pin!(body.frame())).await {
+            let frame = match wait.until_end(pin!(body.frame())).await {
                 Ok(Some(Ok(frame))) => frame,
-                Ok(Some(Err(error))) => return outcome.set(Err(error.into())),
+                Ok(Some(Err(error))) => {
+                    failed = Some(error.into());
+                    break;
+                }
                 Ok(None) => break,
                 Err(ended) => return outcome.set(Err(ended)),
             };
@@ -163,15 +169,27 @@ where
                 room.send(Piece { frame, last: ended });
                 continue;
             }
-            thrown_away = (thrown_away + 1) % TURN;
-            if thrown_away == 0 && waits.until_end(pin!(yield_now())).await.is_err() {
+            discarded = (discarded + 1) % YIELD_EVERY;
+            if discarded == 0 && wait.until_end(pin!(yield_now())).await.is_err() {
                 return;
             }
         }
     }
+    if let Some(error) = failed {
+        outcome.set(Err(error));
+        drop(frames);
+        // The node's deadlines hold until the reader has taken the error, which settles
+        // the node, or has left: that aborts this task, or begins a drain of nothing.
+        let run = wait.run.clone();
+        let left = poll_fn(|_| match run.node().is_draining() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        });
+        drop(wait.until_end(pin!(left)).await);
+        return;
+    }
     outcome.set(Ok(()));
-    // The upstream is released. The reader's deadlines still hold until it has
-    // taken the rest.
+    // The upstream is dropped. The node's deadlines hold until the reader has taken the rest.
     let capacity = frames.max_capacity();
-    drop(waits.until_end(pin!(frames.reserve_many(capacity))).await);
+    drop(wait.until_end(pin!(frames.reserve_many(capacity))).await);
 }

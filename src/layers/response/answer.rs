@@ -1,11 +1,12 @@
 use std::{error::Error, fmt};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::LengthLimitError;
 
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut, chain},
+    headers::{X_RUN_ID, X_SHOULD_RETRY, X_TERMINAL_REASON},
     layers::run::CallFailed,
     llm::{
         dialect::error_body,
@@ -17,11 +18,11 @@ use crate::{
     supervise::dialect_of,
 };
 
-/// Who asked, as far as the shape of an error depends on it.
+/// The caller's request, as far as the shape of an error depends on it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorFormat {
     pub(super) dialect: Dialect,
-    /// It wants no body.
+    /// Whether the request is a HEAD request, whose answer has no body.
     pub(super) head: bool,
 }
 
@@ -39,7 +40,7 @@ impl ErrorFormat {
     }
 }
 
-/// What an error is called, and its text, for a caller.
+/// The code, text and headers of an error for the caller.
 pub(super) struct ErrorAnswer {
     pub(super) code: String,
     pub(super) message: String,
@@ -52,7 +53,7 @@ pub(super) struct ErrorAnswer {
 impl ErrorAnswer {
     pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
-        // The end of another run is a failure of ours.
+        // The end of another run is a failure of this one.
         let end = Terminated::find(&**error);
         if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {
             return Self {
@@ -65,7 +66,7 @@ impl ErrorAnswer {
             };
         }
         let (status, code, message) = describe(error);
-        // Whom it concerns is the operator; the caller need not know our hosts.
+        // The causes are for the operator: the caller must not see the names of hosts.
         tracing::warn!(
             target: "tower_agent",
             run = run.map(|failed| tracing::field::display(&failed.run)),
@@ -84,8 +85,9 @@ impl ErrorAnswer {
     }
 }
 
-/// An error and its sources for a log, each once: some repeat their source, and the id of
-/// the run has a field of its own.
+/// Prints an error and its sources for a log, each once.
+///
+/// Some errors repeat their source, and the id of the run has a field of its own.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {
@@ -106,90 +108,66 @@ impl fmt::Display for Causes<'_> {
     }
 }
 
-/// Whether nobody was asked because everybody is left alone.
+/// The error that all candidates are in a cooldown, if it is among the sources of `error`.
 fn cooling(error: &BoxError) -> Option<&CoolingDown> {
     chain(&**error).find_map(|error| error.downcast_ref())
 }
 
 fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
+    let invalid = |message| (StatusCode::BAD_REQUEST, "invalid_request_error", message);
+    let upstream = |message| (StatusCode::BAD_GATEWAY, "upstream_failed", message);
     for cause in chain(&**error) {
-        if let Some(invalid) = cause.downcast_ref::<InvalidRunId>() {
-            return (
-                StatusCode::BAD_REQUEST,
-                "invalid_request_error",
-                format!("The run or session id is unusable: {invalid}."),
-            );
+        if let Some(error) = cause.downcast_ref::<InvalidRunId>() {
+            return invalid(format!("The run or session id is unusable: {error}."));
         }
-        if let Some(invalid) = cause.downcast_ref::<InvalidRequest>() {
-            let status = StatusCode::BAD_REQUEST;
-            return (status, "invalid_request_error", invalid.to_string());
+        if let Some(error) = cause.downcast_ref::<InvalidRequest>() {
+            return invalid(error.to_string());
         }
         if let Some(cooling) = cause.downcast_ref::<CoolingDown>() {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            // Which of the program's accounts is in trouble is not for everybody.
+            // Without names: callers must not learn which of the program's accounts failed.
             let message = format!(
                 "No model was asked: all that could serve have failed, and are left alone for {} s more.",
                 seconds(cooling.soonest())
             );
-            return (status, "cooling_down", message);
+            return (StatusCode::SERVICE_UNAVAILABLE, "cooling_down", message);
         }
         if cause.is::<RequestCut>() && !chain(cause).any(|cause| cause.is::<LengthLimitError>()) {
-            let message = "The request could not be read to its end.";
-            return (
-                StatusCode::BAD_REQUEST,
-                "invalid_request_error",
-                message.to_owned(),
-            );
+            return invalid("The request could not be read to its end.".to_owned());
         }
         if cause.is::<LengthLimitError>() {
-            return (
-                StatusCode::PAYLOAD_TOO_LARGE,
-                "request_too_large",
-                "The request body is larger than this server takes.".to_owned(),
-            );
+            let message = "The request body is larger than this server takes.".to_owned();
+            return (StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message);
         }
-        if let Some(late) = cause.downcast_ref::<NotAStream>() {
-            let said = match &*late.message {
+        if let Some(NotAStream {
+            status, message, ..
+        }) = cause.downcast_ref()
+        {
+            let message = match &**message {
                 "" => "the answer is no stream of events",
                 message => message,
             };
-            let message = format!(
-                "The upstream answered {}: {said} (upstream_failed).",
-                late.status
-            );
-            return (StatusCode::BAD_GATEWAY, "upstream_failed", message);
+            return upstream(format!(
+                "The upstream answered {status}: {message} (upstream_failed)."
+            ));
         }
         if let Some(redirected) = cause.downcast_ref::<Redirected>() {
-            let message = format!(
+            return upstream(format!(
                 "The upstream answered {}, which is no answer of a model and is not followed (upstream_failed).",
                 redirected.status
-            );
-            return (StatusCode::BAD_GATEWAY, "upstream_failed", message);
+            ));
         }
         if cause.is::<Truncated>() || cause.is::<IncompleteJson>() {
-            return (
-                StatusCode::BAD_GATEWAY,
-                "upstream_failed",
-                "The upstream's answer was cut before its end (upstream_failed). Retry, or simplify the request."
-                    .to_owned(),
-            );
+            let message = "The upstream's answer was cut before its end (upstream_failed). Retry, or simplify the request.";
+            return upstream(message.to_owned());
         }
     }
     if TransportError::is_in(&**error) {
         let message =
             "The upstream could not be reached, or the connection to it broke (upstream_failed).";
-        return (
-            StatusCode::BAD_GATEWAY,
-            "upstream_failed",
-            message.to_owned(),
-        );
+        return upstream(message.to_owned());
     }
-    let message = "The server failed to process the request.";
-    (
-        StatusCode::INTERNAL_SERVER_ERROR,
-        "server_error",
-        message.to_owned(),
-    )
+    let message = "The server failed to process the request.".to_owned();
+    (StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
 }
 
 pub(super) fn to_error(
@@ -205,28 +183,28 @@ pub(super) fn to_unready(
     statuses: Statuses,
     error: &BoxError,
 ) -> Response<Bytes> {
-    let mut told = ErrorAnswer::of(error, statuses);
-    if told.reason.is_none() && told.status == StatusCode::INTERNAL_SERVER_ERROR {
-        told.status = StatusCode::SERVICE_UNAVAILABLE;
-        "The server is not ready to take the request.".clone_into(&mut told.message);
+    let mut answer = ErrorAnswer::of(error, statuses);
+    if answer.reason.is_none() && answer.status == StatusCode::INTERNAL_SERVER_ERROR {
+        answer.status = StatusCode::SERVICE_UNAVAILABLE;
+        "The server is not ready to take the request.".clone_into(&mut answer.message);
     }
-    build(caller, told)
+    build(caller, answer)
 }
 
-fn build(caller: ErrorFormat, told: ErrorAnswer) -> Response<Bytes> {
-    let run = told.run.as_ref().map(RunId::to_string);
+fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
+    let run = error.run.as_ref().map(RunId::to_string);
     let body = error_body(
         caller.dialect,
         &ErrorInfo {
-            code: &told.code,
-            message: &told.message,
+            code: &error.code,
+            message: &error.message,
             run_id: run.as_deref(),
             sequence: 0,
             response_id: None,
         },
     );
     let mut answer = Response::new(body);
-    *answer.status_mut() = told.status;
+    *answer.status_mut() = error.status;
     let headers = answer.headers_mut();
     headers.insert(
         header::CONTENT_TYPE,
@@ -234,12 +212,12 @@ fn build(caller: ErrorFormat, told: ErrorAnswer) -> Response<Bytes> {
     );
     // An id is made of characters that a header may hold.
     if let Some(Ok(run)) = run.map(HeaderValue::try_from) {
-        headers.insert(HeaderName::from_static("x-run-id"), run);
+        headers.insert(X_RUN_ID, run);
     }
-    if let Some(after) = told.retry_after {
+    if let Some(after) = error.retry_after {
         headers.insert(header::RETRY_AFTER, after.into());
     }
-    if let Some(reason) = told.reason {
+    if let Some(reason) = error.reason {
         if !matches!(reason, TerminalReason::Failed(_)) {
             forbid_retry(&reason, headers);
         }
@@ -248,10 +226,10 @@ fn build(caller: ErrorFormat, told: ErrorAnswer) -> Response<Bytes> {
     answer
 }
 
-/// SDKs ask this header before they look at the status.
+/// Sets `x-should-retry`, which SDKs read before the status.
 fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
     if let Ok(name) = HeaderValue::try_from(reason.as_str()) {
-        headers.insert(HeaderName::from_static("x-terminal-reason"), name);
+        headers.insert(X_TERMINAL_REASON, name);
     }
     let retry = if reason.is_retryable() {
         headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
@@ -259,13 +237,10 @@ fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
     } else {
         "false"
     };
-    headers.insert(
-        HeaderName::from_static("x-should-retry"),
-        HeaderValue::from_static(retry),
-    );
+    headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(retry));
 }
 
-/// How reasons and other errors become statuses.
+/// The statuses of answers for terminal reasons and for other errors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statuses {
     pub(super) reason: fn(&TerminalReason) -> StatusCode,

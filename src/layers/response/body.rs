@@ -22,9 +22,9 @@ pin_project! {
     pub struct TerminalResponseBody<B> {
         #[pin]
         inner: Option<B>,
-        // Of a stream of events.
+        // The state of a stream of events.
         events: Option<Box<Events>>,
-        // Of an answer that is made here.
+        // The body of an answer that this layer made.
         whole: Option<Bytes>,
     }
 }
@@ -47,7 +47,7 @@ impl<B> TerminalResponseBody<B> {
         let streams =
             has_body(caller.head, parts.status) && Stream::is_events(parts.status, &parts.headers);
         let events = streams.then(|| {
-            // Another event may always follow, so nobody can know the length.
+            // An error event may follow, so the length is not known.
             parts.headers.remove(header::CONTENT_LENGTH);
             let no_cache = HeaderValue::from_static("no-cache");
             parts.headers.insert(header::CACHE_CONTROL, no_cache);
@@ -67,15 +67,17 @@ impl<B> TerminalResponseBody<B> {
     }
 }
 
-/// Removes a length that is not the body's: a server writes it as it stands, and
-/// whatever the body holds beyond it would be another answer to the caller.
+/// Removes a `Content-Length` that is not the body's.
+///
+/// A server writes it unchecked, and the bytes beyond it would answer the caller's next
+/// request.
 fn check_length(parts: &mut Parts, size: &SizeHint, caller: ErrorFormat) {
     unframe(&mut parts.headers);
     if !parts.headers.contains_key(header::CONTENT_LENGTH) {
         return;
     }
     let said = content_length(&parts.headers);
-    // These two announce the length of a body that they do not have.
+    // Answers to HEAD and a 304 have the length of a body that is not sent.
     let announces = caller.head || parts.status == StatusCode::NOT_MODIFIED;
     if said.is_none() || !announces && said != size.exact() {
         parts.headers.remove(header::CONTENT_LENGTH);

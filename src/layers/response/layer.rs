@@ -1,4 +1,4 @@
-//! The builder, the service and its future.
+//! The builder, the service and the future of the terminal response.
 
 use std::{
     convert::Infallible,
@@ -20,14 +20,14 @@ use super::{
 };
 use crate::{error::BoxError, run::TerminalReason};
 
-/// Turns ends into answers: see the [module](super).
+/// Turns the ends of runs into answers: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalResponseLayer {
     statuses: Statuses,
 }
 
 impl TerminalResponseLayer {
-    /// Statuses as [`TerminalReason::status`] says.
+    /// Makes a layer that answers with the statuses of [`TerminalReason::status`].
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -35,15 +35,16 @@ impl TerminalResponseLayer {
         }
     }
 
-    /// Other statuses for reasons.
+    /// Sets the statuses of the answers for terminal reasons.
     #[must_use]
     pub const fn status(mut self, status: fn(&TerminalReason) -> StatusCode) -> Self {
         self.statuses.reason = status;
         self
     }
 
-    /// Statuses for errors of the program's own; `None` leaves the default.
-    /// Not asked about the end of a run.
+    /// Sets the statuses of the program's own errors; `None` leaves the default.
+    ///
+    /// The function is not called for the end of a run.
     #[must_use]
     pub const fn error_status(mut self, status: fn(&BoxError) -> Option<StatusCode>) -> Self {
         self.statuses.error = status;
@@ -61,7 +62,11 @@ impl<S> Layer<S> for TerminalResponseLayer {
     type Service = TerminalResponse<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        TerminalResponse::new(inner, self.statuses)
+        TerminalResponse {
+            inner,
+            statuses: self.statuses,
+            unready: None,
+        }
     }
 }
 
@@ -70,24 +75,18 @@ impl<S> Layer<S> for TerminalResponseLayer {
 pub struct TerminalResponse<S> {
     inner: S,
     statuses: Statuses,
-    /// Why the inner service was not ready: the next call is answered with it.
+    /// The error of `poll_ready`, which the next call answers with.
     unready: Option<BoxError>,
-}
-
-impl<S> TerminalResponse<S> {
-    pub(super) const fn new(inner: S, statuses: Statuses) -> Self {
-        Self {
-            inner,
-            statuses,
-            unready: None,
-        }
-    }
 }
 
 impl<S: Clone> Clone for TerminalResponse<S> {
     fn clone(&self) -> Self {
-        // An error belongs to the one call that it is the answer of.
-        Self::new(self.inner.clone(), self.statuses)
+        Self {
+            inner: self.inner.clone(),
+            statuses: self.statuses,
+            // The error answers one call only.
+            unready: None,
+        }
     }
 }
 
@@ -115,9 +114,12 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let caller = ErrorFormat::of(&request);
-        match self.unready.take() {
-            Some(error) => TerminalResponseFuture::unready(error, caller, self.statuses),
-            None => TerminalResponseFuture::new(self.inner.call(request), caller, self.statuses),
+        let unready = self.unready.take();
+        TerminalResponseFuture {
+            inner: unready.is_none().then(|| self.inner.call(request)),
+            unready,
+            caller,
+            statuses: self.statuses,
         }
     }
 }
@@ -132,26 +134,6 @@ pin_project! {
         unready: Option<BoxError>,
         caller: ErrorFormat,
         statuses: Statuses,
-    }
-}
-
-impl<F> TerminalResponseFuture<F> {
-    pub(super) const fn new(inner: F, caller: ErrorFormat, statuses: Statuses) -> Self {
-        Self {
-            inner: Some(inner),
-            unready: None,
-            caller,
-            statuses,
-        }
-    }
-
-    pub(super) const fn unready(error: BoxError, caller: ErrorFormat, statuses: Statuses) -> Self {
-        Self {
-            inner: None,
-            unready: Some(error),
-            caller,
-            statuses,
-        }
     }
 }
 

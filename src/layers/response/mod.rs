@@ -1,52 +1,47 @@
-//! Turns the end of a run into an HTTP answer, or into an error event of the
-//! stream that is under way.
+//! Turns the end of a run into an HTTP answer, or into an error event of its stream.
 //!
-//! A client must be able to tell "cut" from "finished": official SDKs take a
-//! stream that ends cleanly without its terminator for a success, and retry a
-//! 504 twice, which starts the run that was just stopped two more times. This
-//! layer answers with the status, the dialect's error shape and
-//! `x-should-retry: false`; a stream ends with an event that every official SDK
-//! raises on, and never cleanly before its time.
+//! A client must be able to tell a cut answer from a finished one. Official SDKs take a
+//! stream that ends cleanly without its terminator for a success. They also retry a 504
+//! twice, which starts the run that was just stopped two more times. This layer answers
+//! with the status, the dialect's error shape and `x-should-retry: false`. A cut stream
+//! ends with an event for which every official SDK raises an error, and never cleanly.
 //!
 //! # What is changed
 //!
-//! - An error becomes an answer: a [`Terminated`](crate::Terminated) as its
-//!   reason says, a body over its limit 413, an unusable id or
-//!   an [`InvalidRequest`](crate::error::InvalidRequest) 400, a failed transport 502, an inner service that is not ready 503, anything else 500.
-//!   Only answers that a reason caused carry `x-terminal-reason` and
-//!   `x-should-retry`.
-//! - A stream of events loses its `Content-Length`, may always have one more
-//!   event, and is handed on only up to the last event boundary (at most 1 MiB
-//!   is held back). When it is cut, the rest is dropped and the error event
-//!   takes its place. An upstream's own error event is passed on unchanged, and
-//!   is then the only one, unless it is in words of another dialect, which the
-//!   caller's SDK would not hear: then ours follows it. A chat answer whose choices have all finished, but
-//!   that ends without `[DONE]`, is given it.
-//! - A body that is no stream of events and is cut ends with an error, never
-//!   cleanly.
-//! - A `transfer-encoding` is removed, and a `Content-Length` unless it is the
-//!   exact size of the body; answers to HEAD and a 304, which announce the length
-//!   of a body that they do not have, keep theirs. A server that wrote a length
-//!   and then more bytes would let an upstream answer the caller's next request.
+//! - An error becomes an answer: a [`Terminated`](crate::Terminated) by its reason, a body
+//!   over its limit 413, an unusable id or an
+//!   [`InvalidRequest`](crate::error::InvalidRequest) 400, a failed transport 502, an inner
+//!   service that is not ready 503, any other error 500. Only answers with a terminal
+//!   reason carry `x-terminal-reason` and `x-should-retry`.
+//! - A stream of events loses its `Content-Length`, because another event may always
+//!   follow. It is handed on up to the last event boundary; at most 1 MiB is held back. If
+//!   it is cut, the error event replaces the rest. An upstream's own error event passes
+//!   unchanged, and is then the only one, unless it is in another dialect, which the
+//!   caller's SDK would ignore: then the layer's own follows it. A chat answer that ends
+//!   without `[DONE]` gets it if all its choices have finished.
+//! - A cut body that is no stream of events ends with an error, never cleanly.
+//! - The layer removes a `transfer-encoding`, and a `Content-Length` that is not the exact
+//!   size of the body. Answers to HEAD and a 304 keep theirs: it is the length of a body
+//!   that they do not have. A server that wrote a length and then more bytes would let an
+//!   upstream answer the caller's next request.
 //!
 //! Everything else passes unchanged.
 //!
 //! # Order
 //!
-//! Outermost. It never opens a run; it learns the run from the answer's
-//! extensions or the error.
+//! This layer is the outermost. It opens no run; it finds the run in the answer's extensions or in
+//! the error.
 //!
 //! # Uploads
 //!
-//! A run that is over is answered before the request's body was read, and hyper
-//! closes an HTTP/1 connection on which half a body was dropped: a client that is
-//! still sending may see a reset instead of the answer. A server that takes long
-//! requests should read such a body to its end, within bounds, as
-//! `examples/gateway/upload.rs` does.
+//! The answer for a run that is over comes before the request's body was read, and hyper
+//! closes an HTTP/1 connection with half a body dropped: a client that is still sending may
+//! see a reset instead of the answer. A server that takes long requests should read such a
+//! body to its end, within bounds, as `crates/tower-agent-gateway/src/upload.rs` does.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside.
+//! Dropping the future or the body drops the inner one.
 //!
 //! # Examples
 //!
@@ -74,7 +69,7 @@
 //! # }
 //! ```
 //!
-//! Where an edge replaces the bodies of 504, another status:
+//! Sets another status, if a proxy in front replaces the bodies of a 504:
 //!
 //! ```
 //! use http::StatusCode;

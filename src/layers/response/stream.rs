@@ -15,38 +15,38 @@ use crate::{
     supervise::{ResponseMarks, Stream},
 };
 
-/// How much of an event that has not ended is held back.
+/// The most bytes of an incomplete event that are held back.
 const MAX_HELD: usize = 1024 * 1024;
 
-/// A stream of events on its way to the caller: whole events only, and one
-/// more in the end if it was cut.
+/// A stream of events for the caller: whole events, and an error event if it was cut.
 #[derive(Debug)]
 pub(super) struct Events {
     dialect: Dialect,
     source: EventSource,
     run: Option<Run>,
-    /// Bytes handed on, or about to be.
+    /// The number of bytes that were handed on or are in `out`.
     sent: u64,
-    /// The beginning of an event that has not ended.
+    /// The beginning of an incomplete event, which is held back.
     held: BytesMut,
-    /// An event became too long to be held, and its beginning is out.
+    /// Whether the beginning of the current event was handed on incomplete, as too long to be
+    /// held.
     torn: bool,
     out: VecDeque<Frame<Bytes>>,
 }
 
-/// Where the boundaries and the marks come from.
+/// Where the boundaries and marks of events come from.
 #[derive(Debug)]
 enum EventSource {
-    /// A layer further in judged the stream.
-    Judged(ResponseMarks, Splitter),
-    /// Nobody did.
+    /// A layer further in observes the stream.
+    Marks(ResponseMarks, Splitter),
+    /// This layer observes the stream itself.
     Own(Box<Stream>),
 }
 
 impl Events {
-    pub(super) fn new(dialect: Dialect, judged: Option<ResponseMarks>, run: Option<Run>) -> Self {
-        let source = match judged {
-            Some(judged) => EventSource::Judged(judged, Splitter::new()),
+    pub(super) fn new(dialect: Dialect, marks: Option<ResponseMarks>, run: Option<Run>) -> Self {
+        let source = match marks {
+            Some(marks) => EventSource::Marks(marks, Splitter::new()),
             None => EventSource::Own(Box::new(Stream::new(dialect))),
         };
         Self {
@@ -68,10 +68,10 @@ impl Events {
         self.out.is_empty()
     }
 
-    /// Takes the upstream's next bytes, and hands on what is whole.
+    /// Takes bytes of the upstream, and hands whole events on to the caller.
     pub(super) fn push(&mut self, mut data: Bytes) {
         let boundary = match &mut self.source {
-            EventSource::Judged(_, splitter) => {
+            EventSource::Marks(_, splitter) => {
                 splitter.push(&data, |_| {});
                 splitter.boundary()
             }
@@ -90,8 +90,7 @@ impl Events {
                 if self.held.is_empty() {
                     self.send(data);
                 } else {
-                    // One frame: HTTP/2 peers count small ones, and hang up on
-                    // whoever sends them many.
+                    // One frame: HTTP/2 peers close a connection with many small ones.
                     self.held.extend_from_slice(&data);
                     self.flush();
                 }
@@ -122,7 +121,7 @@ impl Events {
         }
     }
 
-    /// The upstream ended cleanly.
+    /// Ends the caller's stream, as the upstream ended cleanly.
     pub(super) fn end(&mut self) {
         match self.finish() {
             Ok(()) => self.complete(),
@@ -133,32 +132,32 @@ impl Events {
     fn finish(&self) -> Result<(), Truncated> {
         match &self.source {
             EventSource::Own(stream) => stream.finish(),
-            // Whoever judged it further in says so.
-            EventSource::Judged(..) => Ok(()),
+            // The layer further in has ended a cut stream with an error.
+            EventSource::Marks(..) => Ok(()),
         }
     }
 
     fn complete(&mut self) {
-        let judged = self.judged();
-        let finished = judged.is_finished() && judged.terminator().is_none();
-        if finished && matches!(judged.dialect(), Dialect::OpenAiChat) {
-            // An event without its blank line would swallow what follows it.
+        let marks = self.marks();
+        let finished = marks.is_finished() && marks.terminator().is_none();
+        if finished && matches!(marks.dialect(), Dialect::OpenAiChat) {
+            // An incomplete event would merge with the next one.
             self.held.clear();
-            self.mend();
+            self.end_event();
             self.out.push_back(Frame::data(Bytes::from_static(DONE)));
         } else if !self.translate() {
             self.flush();
         }
     }
 
-    /// Ends an event whose beginning is out, so that another can follow.
-    fn mend(&mut self) {
+    /// Ends an event of which only the beginning was handed on, so that another can follow.
+    fn end_event(&mut self) {
         if self.torn {
             self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
         }
     }
 
-    /// The upstream's trailers: nothing but the end follows.
+    /// Ends the caller's stream with the upstream's trailers, or with an error if it was cut.
     pub(super) fn trailers(&mut self, trailers: Frame<Bytes>) {
         match self.finish() {
             Ok(()) => {
@@ -169,26 +168,27 @@ impl Events {
         }
     }
 
-    /// The stream was cut.
+    /// Adds an error event for `error`, which cut the upstream's stream, if the caller needs one.
     pub(super) fn fail(&mut self, error: &BoxError) {
-        let judged = self.judged();
+        let marks = self.marks();
         let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
-        if is_sent(judged.error()) || is_sent(judged.terminator()) {
-            // The caller has the upstream's own word, or all there is.
+        if is_sent(marks.error()) || is_sent(marks.terminator()) {
+            // The caller has the upstream's own error event, or the whole answer.
             self.translate();
             return;
         }
-        let told = ErrorAnswer::of(error, Statuses::DEFAULT);
-        self.add(&told.code, &told.message, told.run);
+        let answer = ErrorAnswer::of(error, Statuses::DEFAULT);
+        self.add(&answer.code, &answer.message, answer.run);
     }
 
-    /// Says once more what the upstream said in words that the caller's SDK does
-    /// not hear: it would take half an answer for the whole. Answers whether there was
-    /// such a word; then what is held is dropped, which would swallow ours.
+    /// Repeats an error event that the caller's SDK ignores, in the caller's dialect.
+    ///
+    /// Without the repeated event the SDK would take half an answer for the whole.
+    /// Returns whether there was such an event; if so, the held bytes are dropped.
     fn translate(&mut self) -> bool {
-        let (judged, dialect) = (self.judged(), self.dialect());
-        let failure = judged.failure().filter(|it| !it.is_heard(dialect));
-        let is_sent = judged.error().is_some_and(|at| at <= self.sent);
+        let (marks, dialect) = (self.marks(), self.dialect());
+        let failure = marks.failure().filter(|it| !it.is_heard(dialect));
+        let is_sent = marks.error().is_some_and(|at| at <= self.sent);
         let Some(failure) = failure.filter(|_| is_sent) else {
             return false;
         };
@@ -200,38 +200,38 @@ impl Events {
         true
     }
 
-    /// Adds our own error event.
+    /// Adds an error event to the stream, in the caller's dialect.
     fn add(&mut self, code: &str, message: &str, run: Option<RunId>) {
-        let judged = self.judged();
+        let marks = self.marks();
         let known = run.or_else(|| self.run.as_ref().map(Run::id));
         let run = known.map(|run| run.to_string());
         let sent = self.sent;
-        // A caller that was not told of the answer cannot be told that it failed.
-        let response = judged.response_id().filter(|(_, end)| *end <= sent);
+        // Only an id that the caller has got: an SDK cannot match an unknown one.
+        let response = marks.response_id().filter(|(_, end)| *end <= sent);
         let info = ErrorInfo {
             code,
             message,
             run_id: run.as_deref(),
-            sequence: judged.next_sequence(),
+            sequence: marks.next_sequence(),
             response_id: response.map(|(id, _)| id),
         };
         let event = error_event(self.dialect(), &info);
-        self.mend();
+        self.end_event();
         self.held.clear();
         self.out.push_back(Frame::data(event));
     }
 
-    /// The caller's, or what the stream showed.
+    /// The dialect of the caller's request, else that of the stream.
     fn dialect(&self) -> Dialect {
         match self.dialect {
-            Dialect::Any => self.judged().dialect(),
+            Dialect::Any => self.marks().dialect(),
             known => known,
         }
     }
 
-    fn judged(&self) -> &ResponseMarks {
+    fn marks(&self) -> &ResponseMarks {
         match &self.source {
-            EventSource::Judged(judged, _) => judged,
+            EventSource::Marks(marks, _) => marks,
             EventSource::Own(stream) => stream.judged(),
         }
     }

@@ -4,7 +4,8 @@ use http::{HeaderName, request::Parts};
 
 use super::source::{KeySource, OwnerSource};
 use crate::{
-    registry::{Owner, OwnerCaps, RunRegistry},
+    headers::{X_RUN_ID, X_SESSION_ID},
+    registry::{Owner, RunRegistry},
     run::{CallSummary, OnEnd},
 };
 
@@ -17,37 +18,37 @@ pub struct RunLayer {
     pub(super) owner: OwnerSource,
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
-    pub(super) owner_caps: Option<OwnerCaps>,
-    pub(super) hears_stop: bool,
     pub(super) keep_partial: usize,
 }
 
 impl RunLayer {
-    /// Keeps runs in `registry`; ids from `x-run-id`, sessions from
-    /// `x-session-id`, owners from the caller's credential.
+    /// Makes a layer that keeps its runs in `registry`.
+    ///
+    /// Ids come from `x-run-id`, sessions from `x-session-id`, and owners from the
+    /// caller's credential.
     #[must_use]
     pub fn new(registry: RunRegistry) -> Self {
         Self {
             registry,
-            id: KeySource::Header(HeaderName::from_static("x-run-id")),
-            session: KeySource::Header(HeaderName::from_static("x-session-id")),
+            id: KeySource::Header(X_RUN_ID),
+            session: KeySource::Header(X_SESSION_ID),
             owner: OwnerSource::Credential,
             idle: RunRegistry::IDLE,
             on_end: None,
-            owner_caps: None,
-            hears_stop: false,
             keep_partial: 0,
         }
     }
 
-    /// Takes the run's id from this header.
+    /// Takes the run's id from the request header `name`.
     #[must_use]
     pub fn id_header(mut self, name: HeaderName) -> Self {
         self.id = KeySource::Header(name);
         self
     }
 
-    /// Takes the run's id from `read`; `None` means a run of its own.
+    /// Takes the run's id from the result of `read`, in place of a header.
+    ///
+    /// If `read` returns `None`, the request is a run of its own.
     #[must_use]
     pub fn id_by(
         mut self,
@@ -57,14 +58,14 @@ impl RunLayer {
         self
     }
 
-    /// Takes the session from this header.
+    /// Takes the run's session from the request header `name`.
     #[must_use]
     pub fn session_header(mut self, name: HeaderName) -> Self {
         self.session = KeySource::Header(name);
         self
     }
 
-    /// Takes the session from `read`.
+    /// Takes the run's session from the result of `read`, in place of a header.
     #[must_use]
     pub fn session_by(
         mut self,
@@ -74,17 +75,20 @@ impl RunLayer {
         self
     }
 
-    /// Takes the owner from `read`, in place of a digest of the key in the first of
-    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`; a word before
-    /// the key, `Bearer` for one, is not part of it.
+    /// Takes the run's owner from the result of `read`, in place of the default.
+    ///
+    /// By default the owner is a digest of the key in the first of `authorization`,
+    /// `x-api-key`, `api-key` and `x-goog-api-key`. A scheme before the key, such as
+    /// `Bearer`, is not part of it.
     #[must_use]
     pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
         self.owner = OwnerSource::By(Arc::new(read));
         self
     }
 
-    /// How long a run that was given an id may have nothing in flight before
-    /// it counts as completed; 30 minutes by default.
+    /// How long a run with a given id may be idle before it completes.
+    ///
+    /// A run is idle while nothing of it is in flight; 30 minutes by default.
     ///
     /// # Panics
     ///
@@ -99,63 +103,28 @@ impl RunLayer {
         self
     }
 
-    /// Caps what the runs of one owner come to together, so that an agent gains
-    /// nothing by a new id, or by none. What is over a cap is answered as
-    /// [`TurnCap`](crate::TerminalReason::TurnCap), with a message that says which; a
-    /// run that would be new is not remembered, one that is known lives on.
+    /// Keeps up to `max_bytes` of the text of each answer while it streams.
     ///
-    /// A turn is what [`TurnCapLayer`](crate::TurnCapLayer) takes for one by its path.
-    /// Layers of one registry share what was counted. Calls that the program attached
-    /// to a run pass.
-    ///
-    /// That something was refused is logged as a warning, and a line of the registry's
-    /// [`Trajectory`](crate::run::Trajectory): at once, and then once a minute for each
-    /// owner and cap as long as it goes on, with how many requests it has been.
-    ///
-    /// A caller is as many owners as he has keys. Unless somebody in front refuses
-    /// those that are none, say whose a request is with [`owner_by`](Self::owner_by).
-    #[must_use]
-    pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
-        self.registry.count_owners();
-        self.owner_caps = Some(caps);
-        self
-    }
-
-    /// Lets a word to stop through though its owner is at a cap: who has too much running
-    /// must be able to end it. It opens nothing, and costs no turn.
-    ///
-    /// There has to be a [`StopPhraseLayer`](crate::StopPhraseLayer) further in, outside
-    /// of all that calls: a request of a session that is over a cap is read there, and
-    /// refused there if it is anything else. Without that layer it is refused by a
-    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) or
-    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer), and served if there is none. At
-    /// most four such requests of an owner are read at a time, more are refused unread.
-    #[must_use]
-    pub const fn hears_stop(mut self) -> Self {
-        self.hears_stop = true;
-        self
-    }
-
-    /// Keeps up to `max_bytes` of the text of each answer while it streams, for the
-    /// case that it is cut: see [`Run::keep_partial`](crate::Run::keep_partial).
-    /// Nothing by default.
+    /// The text serves when the answer is cut: see
+    /// [`Run::keep_partial`](crate::Run::keep_partial). Nothing is kept by default.
     #[must_use]
     pub const fn keep_partial(mut self, max_bytes: usize) -> Self {
         self.keep_partial = max_bytes;
         self
     }
 
-    /// Tells `hook` what each call came to: once per call, however it ended,
-    /// when all that was done for it has been dropped, so that what its
-    /// attempts cost is known. A second one replaces the first.
+    /// Calls `hook` with a summary of each call, once per call, however it ended.
     ///
-    /// A call that was answered at once, because its run is over, is told of
-    /// too. A request that is refused for its id is no call.
+    /// The hook runs after all parts of the call have been dropped, so the summary
+    /// includes the cost of its attempts. A second hook replaces the first.
     ///
-    /// It is called where the last of the call is dropped, outside of any lock:
-    /// on the server's task, or on that of a [`PumpLayer`](crate::PumpLayer). It
-    /// should be quick. If it panics, the call is not disturbed, and
-    /// `on_end panicked` is logged.
+    /// A call that fails at once, because its run has ended, is reported too. A request
+    /// that is refused for its id is no call.
+    ///
+    /// The hook runs where the last part of the call is dropped, outside of any lock: on
+    /// the server's task, or on the task of a [`PumpLayer`](crate::PumpLayer). The hook
+    /// should be quick. If the hook panics, the call is not disturbed, and `on_end
+    /// panicked` is logged.
     ///
     /// ```
     /// use tower_agent::{RunLayer, RunRegistry};

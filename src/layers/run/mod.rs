@@ -1,38 +1,40 @@
 //! Finds or opens the run that a request belongs to, and opens its call.
 //!
-//! Without it each request is a run of its own, and nobody outside can name
-//! it. With it a run has an id that spans requests, that operators can list
-//! and abort, and that stays ended once it was ended: a client that retries a
-//! run which was cut gets the stored reason, and no upstream call starts.
+//! Without this layer each request is a run of its own, and no other process can name
+//! it. With it a run has an id that spans requests, operators can list and abort the
+//! run, and an ended run stays ended: a client that retries a run which was cut gets
+//! the stored reason, and no upstream call starts.
 //!
 //! # What is counted
 //!
 //! The id comes from a header (`x-run-id`) or a closure, the session likewise
-//! (`x-session-id`). Ids belong to an owner, by default a digest of the
-//! caller's credential, so that one caller cannot touch another's runs. A
-//! request without an id is a run of its own, under an id that is made up. The
-//! answer carries the id as `x-run-id`.
+//! (`x-session-id`). Ids belong to an owner, by default a digest of the caller's
+//! credential, so that one caller cannot touch another's runs. A request without an id
+//! is a run of its own, under a generated id. The response carries the id as
+//! `x-run-id`.
 //!
-//! A run that was given an id is never completed by an answer: it ends by a
-//! reason, by [`Run::end`](crate::Run::end), or as completed after
-//! [`idle`](RunLayer::idle) with nothing in flight.
+//! A response never completes a run with a given id. Such a run ends by a reason, by
+//! [`Run::end`](crate::Run::end), or as completed after [`idle`](RunLayer::idle) with
+//! nothing in flight.
 //!
-//! # What a call came to
+//! # The summary of a call
 //!
-//! [`on_end`](RunLayer::on_end) is told once per call, with the tokens of all
-//! its attempts.
+//! The hook of [`on_end`](RunLayer::on_end) runs once per call, and gets the tokens of
+//! all its attempts.
 //!
 //! # Order
 //!
-//! Outermost but for [`TerminalResponseLayer`](crate::TerminalResponseLayer).
-//! Further in it still works: a run that an outer layer opened is given the id
-//! if that is free; else the call belongs to the run of that id, and also ends
-//! when the outer one does.
+//! This layer is the outermost, except for
+//! [`TerminalResponseLayer`](crate::TerminalResponseLayer).
+//! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner. It
+//! also works further in: the run of an outer layer gets the request's id if that id is
+//! free. Else the call belongs to the run of that id, and also ends when the outer run
+//! does.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body settles the call as aborted, unless
-//! somebody stored a better reason; the run of an id lives on.
+//! Dropping the future or the body settles the call as aborted, unless another reason
+//! is stored already. A run with an id lives on.
 //!
 //! # Examples
 //!
@@ -58,7 +60,7 @@
 //! # }
 //! ```
 //!
-//! Ids and owners of the program's own:
+//! Takes ids and owners from the program's own closures:
 //!
 //! ```
 //! use std::time::Duration;

@@ -1,4 +1,4 @@
-//! The service: finds or opens the run of a request, and opens its call.
+//! The service that finds or opens a request's run, and opens its call.
 
 use std::{
     error::Error,
@@ -8,17 +8,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::layer::RunLayer;
 use crate::{
-    attempt::generates,
     error::BoxError,
-    registry::{Held, OpenRun, Owner, RunRegistry},
-    run::{InvalidRunId, LimitHit, NodeKind, Run, RunId, TerminalReason, Terminated},
+    headers::X_RUN_ID,
+    registry::{Finder, Owner, Uncounted},
+    run::{InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
     supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
 };
 
@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RunService<S> {
     inner: S,
-    // Shared, so that a service that is cloned per request clones cheaply.
+    // Shared, because servers clone a service for each request.
     layer: Arc<RunLayer>,
 }
 
@@ -45,62 +45,45 @@ impl<S> RunService<S> {
     }
 }
 
-/// What a request says about its run.
+/// The identity of a run that a request states: id, session and owner.
 struct NamedRun {
     owner: Owner,
     id: Option<RunId>,
     session: Option<Arc<str>>,
-    /// Whether it is a turn, if somebody counts.
-    is_turn: bool,
 }
 
 /// The run that a request belongs to.
 struct Resolved<'a> {
     run: Run,
-    /// The one around it, if that is another.
+    /// The run of an outer layer, if it is a different run.
     outer: Option<&'a Run>,
-    /// It is worked on, lest it completes as idle before its call begins.
+    /// Whether the look-up that found the run has entered it.
+    ///
+    /// An entered run does not complete as idle before its call begins.
     entered: bool,
-    /// It is a new one, and its owner's count has it and its first turn.
-    counted: bool,
 }
 
 impl RunLayer {
     fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), InvalidRunId> {
-        let is_turn = self.owner_caps.is_some() && generates(&request);
         let (parts, body) = request.into_parts();
         let session = self.session.read(&parts)?;
         let named = NamedRun {
             owner: self.owner.read(&parts),
             id: self.id.read(&parts)?,
             session: session.map(|session| session.to_string().into()),
-            is_turn,
         };
         Ok((named, Request::from_parts(parts, body)))
     }
 
-    /// Opens the call of a request, or finds the one that the program put into
-    /// it, and enters it; the caller settles it if the second is true.
-    fn enter(&self, named: NamedRun, found: Option<Run>) -> (Run, bool) {
-        // Put there by the program, for a run that it knows.
-        if let Some(call) = found.as_ref().filter(|found| found.kind() != NodeKind::Run) {
-            return (call.clone(), call.node().payload.claim());
-        }
-        (self.open(&named, found.as_ref()), true)
-    }
-
-    fn open(&self, named: &NamedRun, found: Option<&Run>) -> Run {
-        let found_run = match self.find(named, found) {
-            Ok(found_run) => found_run,
-            Err(cap) => return self.refuse(named, cap, found),
-        };
+    /// Opens the call of a request in its run, and enters it.
+    fn open(&self, named: NamedRun, found: Option<&Run>) -> Run {
+        let is_unnamed = named.id.is_none();
         let Resolved {
             run,
             outer,
             entered,
-            counted,
-        } = found_run;
-        // A deadline that has come is stored here; the call inherits it.
+        } = self.find(named, found);
+        // Stores a deadline that has passed; the call inherits that end.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
         call.node().enter();
@@ -110,157 +93,53 @@ impl RunLayer {
         if found.is_some() {
             run.pass_turn_to(&call);
         }
-        if !counted {
-            self.count_turn(named, &call);
-        }
         match outer {
             Some(outer) => call.end_with(outer),
-            None if named.id.is_none() => call.node().payload.set_sole(),
+            None if is_unnamed => call.node().payload.settlement.set(Settlement::OnlyCall),
             None => {}
         }
         call
     }
 
-    /// A call of a run that is none, for its owner is over a cap.
-    fn refuse(&self, named: &NamedRun, cap: LimitHit, found: Option<&Run>) -> Run {
-        let (id, session) = (named.id.clone(), named.session.clone());
-        let run = RunRegistry::open_unknown(named.owner, id, session);
-        let call = run.open_below(NodeKind::Call);
-        call.node().enter();
-        call.node().payload.set_sole();
-        match self.hold(named, cap, true) {
-            Some(held) => {
-                call.hold(held);
-                if let Some(found) = found {
-                    call.end_with(found);
-                }
-            }
-            None => {
-                let now = run.now();
-                drop(run.node().end(TerminalReason::TurnCap, Some(cap), now));
-                self.registry.tell_refused(named.owner, cap, None);
-            }
-        }
-        call
-    }
-
-    /// Leaves it to a layer further in whether a call is refused, if there is one and
-    /// the call may be a word to stop.
-    fn hold(&self, named: &NamedRun, cap: LimitHit, is_new: bool) -> Option<Held> {
-        let may_stop = self.hears_stop && named.session.is_some();
-        may_stop.then(|| self.registry.hold(named.owner, cap, is_new))?
-    }
-
-    /// Counts a run that is about to be opened, with its first turn; none if nobody
-    /// counts.
+    /// Finds the run of a request by its id, or opens one.
     ///
-    /// # Errors
-    ///
-    /// The cap of its owner that it is over.
-    fn count_run(&self, named: &NamedRun) -> Result<Option<OpenRun>, LimitHit> {
-        // Of a registry that is shut down it is over from its birth, which says more.
-        let admits = !self.registry.is_closed();
-        let Some(caps) = self.owner_caps.filter(|_| admits) else {
-            return Ok(None);
-        };
-        let owners = self.registry.count_owners();
-        owners.open(named.owner, caps, named.is_turn).map(Some)
-    }
-
-    /// Counts a turn of a run that is known; over the cap the call alone ends.
-    fn count_turn(&self, named: &NamedRun, call: &Run) {
-        let Some(caps) = self.owner_caps.filter(|_| named.is_turn) else {
-            return;
-        };
-        if call.terminal_reason().is_some() {
-            return;
-        }
-        let Err(cap) = self.registry.count_owners().turn(named.owner, caps) else {
-            return;
-        };
-        if let Some(held) = self.hold(named, cap, false) {
-            call.hold(held);
-            return;
-        }
-        let now = call.now();
-        drop(call.node().end(TerminalReason::TurnCap, Some(cap), now));
-        self.registry.tell_refused(named.owner, cap, Some(call));
-    }
-
-    /// The run that a request belongs to.
-    ///
-    /// # Errors
-    ///
-    /// The cap of its owner that it is over, if it would be a new one.
-    fn find<'a>(&self, named: &NamedRun, found: Option<&'a Run>) -> Result<Resolved<'a>, LimitHit> {
-        let registry = &self.registry;
-        let nameless = |run: &Run| run.node().payload.identity().is_none();
-        match (found, &named.id) {
-            (None, Some(id)) => self.find_named(named, id, None),
-            (None, None) => {
-                let counted = self.count_run(named)?;
-                let run = Run::open_single();
-                registry.adopt(&run, named.owner, None, named.session.clone(), self.idle);
-                Ok(Resolved::new(run, counted))
-            }
-            (Some(found), Some(id)) if nameless(found) => {
-                if registry.is_taken(named.owner, id) {
-                    return self.find_named(named, id, Some(found));
-                }
-                let counted = match self.count_run(named) {
-                    Ok(counted) => counted,
-                    // Another request of it came at the same time.
-                    Err(_) if registry.is_taken(named.owner, id) => None,
-                    Err(cap) => return Err(cap),
-                };
-                let (name, session) = (Some(id.clone()), named.session.clone());
-                if registry.adopt(found, named.owner, name, session, self.idle) {
-                    return Ok(Resolved::new(found.clone(), counted));
-                }
-                drop(counted);
-                self.find_named(named, id, Some(found))
-            }
-            (Some(found), None) if nameless(found) => {
-                let counted = self.count_run(named)?;
-                registry.adopt(found, named.owner, None, named.session.clone(), self.idle);
-                Ok(Resolved::new(found.clone(), counted))
-            }
-            (Some(found), _) => Ok(Resolved::new(found.clone(), None)),
-        }
-    }
-
-    /// Finds a run by its name, or opens it.
-    fn find_named<'a>(
-        &self,
-        named: &NamedRun,
-        id: &RunId,
-        outer: Option<&'a Run>,
-    ) -> Result<Resolved<'a>, LimitHit> {
-        let (id, session) = (id.clone(), named.session.clone());
-        let count = || self.count_run(named);
-        let (run, counted) =
-            self.registry
-                .enter_with(named.owner, id, session, self.idle, count)?;
-        Ok(Resolved {
-            run,
-            outer,
-            entered: true,
-            counted,
-        })
-    }
-}
-
-impl Resolved<'_> {
-    fn new(run: Run, counted: Option<OpenRun>) -> Self {
-        let is_counted = counted.is_some();
-        if let Some(counted) = counted {
-            run.count_as(Box::new(counted));
-        }
-        Self {
+    /// A run that an outer layer opened gets the id, if the id is free.
+    fn find<'a>(&self, named: NamedRun, found: Option<&'a Run>) -> Resolved<'a> {
+        let NamedRun { owner, id, session } = named;
+        let (registry, idle) = (&self.registry, self.idle);
+        let adopt =
+            |run: &Run, id| registry.adopt(run, owner, id, session.clone(), idle, Finder::Request);
+        let here = |run: Run| Resolved {
             run,
             outer: None,
             entered: false,
-            counted: is_counted,
+        };
+        match (found, id) {
+            (Some(found), id) if found.node().payload.identity().is_none() => {
+                if adopt(found, id.clone()) {
+                    return here(found.clone());
+                }
+                match id {
+                    // The id belongs to another run.
+                    Some(id) => Resolved {
+                        run: registry.enter(owner, id, session, idle),
+                        outer: Some(found),
+                        entered: true,
+                    },
+                    None => here(found.clone()),
+                }
+            }
+            (Some(found), _) => here(found.clone()),
+            (None, Some(id)) => Resolved {
+                run: registry.enter(owner, id, session, idle),
+                outer: None,
+                entered: true,
+            },
+            (None, None) => {
+                let run = Run::open_single();
+                adopt(&run, None);
+                here(run)
+            }
         }
     }
 }
@@ -287,7 +166,20 @@ where
             Err(error) => return SupervisedFuture::refused(error.into()),
         };
         let found = request.extensions().get::<Run>().cloned();
-        let (call, owns) = self.layer.enter(named, found);
+        let (call, owns) = match found {
+            // The program attached a call of one of its own runs to the request.
+            Some(call) if call.kind() != NodeKind::Run => {
+                let owns = call.node().payload.settlement.claim();
+                (call, owns)
+            }
+            found => {
+                let call = self.layer.open(named, found.as_ref());
+                if self.layer.registry.has_caps() {
+                    request.extensions_mut().insert(Uncounted);
+                }
+                (call, true)
+            }
+        };
         if let Some(hook) = &self.layer.on_end {
             call.on_end(hook);
         }
@@ -302,7 +194,7 @@ where
     }
 }
 
-/// Measures nothing; tells the caller which run it was.
+/// The supervision policy that names the run in the response or error; it measures nothing.
 #[derive(Debug)]
 pub struct RunPolicy;
 
@@ -310,14 +202,14 @@ impl Policy for RunPolicy {
     const READS: bool = true;
 
     fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
-        // An id is made of characters that a header may hold.
+        // A `RunId` has only characters that are valid in a header.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
-            headers.insert(HeaderName::from_static("x-run-id"), id);
+            headers.insert(X_RUN_ID, id);
         }
     }
 
     fn error(&self, found: &Run, error: BoxError) -> BoxError {
-        // An end says itself which run it is of.
+        // A `Terminated` already names its run.
         if Terminated::find(&*error).is_some_and(|end| end.is_kin_of(found)) {
             return error;
         }
@@ -325,12 +217,13 @@ impl Policy for RunPolicy {
     }
 }
 
-/// A call failed for a reason that is not the end of its run; it says which
-/// run that was, and has the failure as its source.
+/// The error of a call that failed without the end of its run.
+///
+/// The error names the run, and has the failure as its source.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct CallFailed {
-    /// The run that the call belongs to.
+    /// The id of the run that the call belongs to.
     pub run: RunId,
     source: BoxError,
 }

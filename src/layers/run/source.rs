@@ -3,34 +3,32 @@ use std::{fmt, sync::Arc};
 use http::{HeaderName, HeaderValue, request::Parts};
 
 use crate::{
+    headers::CREDENTIALS,
     registry::Owner,
     run::{InvalidRunId, RunId},
 };
 
 type RequestReadFn<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 
-/// Where an id comes from.
+/// The source of a run id or session id.
 #[derive(Clone)]
 pub(super) enum KeySource {
     Header(HeaderName),
     By(RequestReadFn<Option<String>>),
 }
 
-/// Where the owner comes from.
+/// The source of a run's owner.
 #[derive(Clone)]
 pub(super) enum OwnerSource {
     Credential,
     By(RequestReadFn<Owner>),
 }
 
-/// The headers that hold a caller's credential; the first that is there counts.
-const CREDENTIALS: [&str; 4] = ["authorization", "x-api-key", "api-key", "x-goog-api-key"];
-
 impl KeySource {
     pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
         match self {
             Self::Header(name) => match parts.headers.get(name) {
-                // Bytes that are no text have no valid id in them either.
+                // Bytes that are no text contain no valid id: the space fails to parse.
                 Some(value) => value.to_str().unwrap_or(" ").parse().map(Some),
                 None => Ok(None),
             },
@@ -45,9 +43,9 @@ impl OwnerSource {
             Self::Credential => {
                 let mut found = CREDENTIALS
                     .iter()
-                    .filter_map(|name| parts.headers.get(*name));
-                // Callers without one are not the program: its runs are not
-                // theirs.
+                    .filter_map(|name| parts.headers.get(name));
+                // A caller without a credential gets the anonymous owner: the default
+                // owner is that of the program's own runs.
                 found
                     .next()
                     .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
@@ -57,8 +55,10 @@ impl OwnerSource {
     }
 }
 
-/// The key itself: what comes after `Bearer` or another scheme, if that is there.
-/// Letter case and spaces are free in it, and one key would be many owners.
+/// The key of a credential, without `Bearer` or another scheme.
+///
+/// The letter case of a scheme and the spaces after it are free, so with them one key
+/// would be many owners.
 fn key_in(value: &HeaderValue) -> &[u8] {
     let value = value.as_bytes().trim_ascii();
     let mut words = value.splitn(2, u8::is_ascii_whitespace);

@@ -1,4 +1,4 @@
-//! The builder and the service.
+//! The stop phrase layer, its settings, and its service.
 
 use std::{
     mem,
@@ -20,7 +20,8 @@ use crate::{
     supervise::{Claim, Policy, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends the runs of a session when its user says so: see the [module](super).
+/// Ends the runs of a session when its user sends a stop phrase: see the
+/// [module](super).
 #[derive(Clone, Debug)]
 pub struct StopPhraseLayer {
     registry: RunRegistry,
@@ -29,9 +30,11 @@ pub struct StopPhraseLayer {
 }
 
 impl StopPhraseLayer {
-    /// Ends runs of `registry`, which is that of the [`RunLayer`](crate::RunLayer)
-    /// further out. `"/stop"` is a good phrase; one without a letter or a digit is
-    /// none, and without any phrase requests pass as they are.
+    /// Makes a layer that ends runs of `registry`, the registry of the
+    /// [`RunLayer`](crate::RunLayer) further out.
+    ///
+    /// `"/stop"` is a good phrase. Phrases without a letter or a digit are ignored, and
+    /// without any phrase all requests pass unchanged.
     #[must_use]
     pub fn new(registry: RunRegistry, phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {
@@ -41,8 +44,10 @@ impl StopPhraseLayer {
         }
     }
 
-    /// The largest request body that is kept, in bytes; a larger one is an error,
-    /// a [`LengthLimitError`](http_body_util::LengthLimitError). 32 MiB by default.
+    /// The largest request body that the layer buffers, in bytes; 32 MiB by default.
+    ///
+    /// A larger body is an error, a
+    /// [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
@@ -88,7 +93,7 @@ impl<S> StopPhrase<S> {
     }
 }
 
-/// Measures nothing.
+/// The supervision policy of the layer, which measures nothing.
 #[derive(Debug)]
 pub struct StopPolicy;
 
@@ -123,7 +128,7 @@ where
         let entry = Claim::of(&mut request);
         let run = entry.run.clone();
         let stop = Stop::new(run, self.registry.clone(), self.phrases.clone());
-        // The clone has not been asked whether it is ready.
+        // Only the original was polled ready; the clone takes its place.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;

@@ -1,40 +1,41 @@
-//! Ends the runs of a session when its user says a word, without asking a model.
+//! Ends the runs of a session when its user sends a stop phrase.
 //!
-//! A user who wants an agent to stop writes so, in the only place there is: the
-//! chat. The message becomes one more turn for a model to think about, while the
-//! agent that it was about goes on. With this layer the message itself ends it.
+//! A user stops an agent by writing to it in the chat. Without this layer that message
+//! becomes one more turn for a model, while the agent goes on. With this layer the
+//! message itself ends the agent's runs, and no model is called.
 //!
-//! # What is a word to stop
+//! # What a stop phrase is
 //!
-//! The last message of the request, if a user said it, it is text alone, and as a
-//! whole one of the phrases; letter case and punctuation do not count on either
-//! side, so `STOP!!!` is `/stop`, and `please stop` is not. Requests of OpenAI's
-//! chat and Responses and of Anthropic's messages are read. Off without phrases.
+//! A stop phrase is the last message of the request, if its role is the user's, it is
+//! text alone, and as a whole it is one of the phrases. Letter case and punctuation do
+//! not count on either side, so `STOP!!!` is `/stop`, and `please stop` is not. The layer
+//! reads requests of OpenAI's chat and Responses and of Anthropic's messages. Without
+//! phrases it is off.
 //!
-//! It needs a session, see [`RunLayer`](crate::RunLayer), and ends all other live
-//! runs of it that the same owner has, as
-//! [`Aborted`](crate::TerminalReason::Aborted). The request itself is answered with
-//! 200 and one message of an assistant's, in the request's dialect, as a stream if
-//! it asked for one; no inner call is made, and its own run goes on.
+//! The request needs a session, see [`RunLayer`](crate::RunLayer). The layer ends all
+//! other live runs of that session with the same owner, as
+//! [`Aborted`](crate::TerminalReason::Aborted). The request itself is answered with 200
+//! and one assistant message, in the request's dialect, as a stream if it asked for
+//! one; no inner call is made, and its own run goes on. Where owners have caps, the
+//! message opens no run and is no turn.
 //!
 //! # Order
 //!
-//! Inside of [`RunLayer`](crate::RunLayer) and of the layers that limit the call, whose
-//! clocks then bound the reading of the request; outside of all that counts or calls,
-//! such as [`TurnCapLayer`](crate::TurnCapLayer): inside of that, a run at its cap is
-//! answered 422 and the other runs go on. Of an
-//! owner at its cap it hears no word, unless
-//! [`RunLayer::hears_stop`](crate::RunLayer::hears_stop) is set. The
+//! This layer belongs inside of [`RunLayer`](crate::RunLayer) and of the layers that
+//! limit the call: their deadlines then bound the reading of the request. It belongs
+//! outside of all layers that count or call, such as
+//! [`OwnerCapLayer`](crate::OwnerCapLayer) and [`TurnCapLayer`](crate::TurnCapLayer):
+//! inside of those, a caller at a cap would get a 422 and its other runs would go on. The
 //! inner service must be `Clone`, and takes a [`ReplayBody`](crate::ReplayBody).
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops what is inside. What was ended stays ended.
+//! Dropping the future or the body drops the inner one. Ended runs stay ended.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, once something
-//! is waited for.
+//! Polling panics outside of a tokio runtime with its timer enabled, as soon as the
+//! layer has to wait.
 //!
 //! # Examples
 //!

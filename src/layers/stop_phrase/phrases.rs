@@ -1,11 +1,11 @@
 use std::{collections::HashSet, sync::Arc};
 
-/// What stops the runs of a session, as it is compared.
+/// The stop phrases, in normalized form.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Phrases(Arc<HashSet<String>>);
 
 impl Phrases {
-    /// Those that have a letter or a digit.
+    /// Normalizes the phrases, and drops those without a letter or a digit.
     pub(super) fn new(phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let plain = phrases.into_iter().map(|phrase| plain(phrase.as_ref()));
         Self(Arc::new(
@@ -17,13 +17,13 @@ impl Phrases {
         self.0.is_empty()
     }
 
-    /// Whether the text is one of them, and nothing else.
+    /// Whether the whole text `text` is one of the stop phrases.
     pub(super) fn contain(&self, text: &str) -> bool {
         self.0.contains(&plain(text))
     }
 }
 
-/// In small letters, without punctuation, one space between words.
+/// Normalizes a text to lower case, no punctuation, and single spaces.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut gap = false;
@@ -42,6 +42,8 @@ fn plain(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    //! covers: C5
+
     use super::*;
 
     #[test]

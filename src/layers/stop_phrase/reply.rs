@@ -1,4 +1,4 @@
-//! One message of an assistant's, as a whole answer of each API.
+//! An assistant message as a complete response of each API.
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, header};
@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use crate::llm::{dialect::Dialect, sse::DONE};
 
-/// What is said, and to whom.
+/// The content of a reply, and the form that the caller expects.
 #[derive(Debug)]
 pub(super) struct Reply<'a> {
     pub(super) text: &'a str,
-    /// The model that was asked for.
+    /// The model that the request names.
     pub(super) model: &'a str,
-    /// Makes the ids of the answer.
+    /// The number from which the ids of the response are made.
     pub(super) number: u64,
     pub(super) streams: bool,
 }
 
 impl Reply<'_> {
-    /// None if nobody knows how answers of this dialect read.
+    /// The reply as a response in `dialect`; `None` if its format is not known.
     pub(super) fn answer(&self, dialect: Dialect) -> Option<Response<Full<Bytes>>> {
         let body: Vec<u8> = match (dialect, self.streams) {
             (Dialect::OpenAiChat, false) => self.chat().to_string().into(),

@@ -14,7 +14,7 @@ use crate::{
     supervise::{RequestReader, dialect_of},
 };
 
-/// Whether a request is a word to stop, and what is done then.
+/// Recognizes a stop phrase, and ends the other runs of its session.
 #[derive(Debug)]
 pub struct Stop {
     run: Run,
@@ -31,12 +31,13 @@ impl Stop {
         }
     }
 
-    /// Ends what is to end, and answers; none if it is any other request.
+    /// Answers a request that is a stop phrase; `None` for any other request.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
         if self.phrases.is_empty() || self.run.session().is_none() {
             return None;
         }
-        // Who asks for something else than a message gets no message.
+        // A request for another operation, such as embeddings, cannot be answered with
+        // a message.
         match Operation::from_path(request.uri().path()) {
             None
             | Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages) => {}
@@ -55,7 +56,7 @@ impl Stop {
             number: self.run.seed(),
             streams: history.streams,
         };
-        // Nothing is ended that could not be answered for.
+        // Build the response first: without one, no run is ended.
         let stopped = reply("Stopped.").answer(dialect)?;
         if self.registry.abort_others(&self.run).is_empty() {
             return reply("Nothing was running.").answer(dialect);
@@ -72,11 +73,10 @@ impl<B> RequestReader<Response<B>> for Stop {
     }
 
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
-        let answer = self.answer(request);
-        if answer.is_none() {
-            self.run.refuse_held();
-        }
-        Some(answer?.map(Either::Right))
+        let answer = self.answer(request)?;
+        // The stop phrase does not count as a run of its own.
+        self.registry.withdraw(&self.run);
+        Some(answer.map(Either::Right))
     }
 
     fn pass(answer: Response<B>) -> Self::Answer {
@@ -84,7 +84,10 @@ impl<B> RequestReader<Response<B>> for Stop {
     }
 }
 
-/// By the path, else by what only one of them has. A bare `input` may be anything.
+/// The dialect of the request, for the reply.
+///
+/// The path decides, else a key that only one dialect has. A bare `input` may belong to
+/// any dialect.
 fn spoken(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
     let anthropic = request.headers().contains_key("anthropic-version") || history.is_anthropic;
     match dialect_of(request) {

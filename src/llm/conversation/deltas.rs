@@ -1,4 +1,4 @@
-//! Calls that come in the events of a stream, in parts.
+//! Reads tool calls that a stream sends in parts.
 
 use memchr::memmem;
 
@@ -11,20 +11,22 @@ use crate::llm::{
     sse::Event as SseEvent,
 };
 
-/// How many calls of one answer are read.
+/// The most tool calls that are read of one answer.
 pub(super) const CALLS: usize = 128;
 
-/// The longest arguments that are read from parts, in bytes. A call with longer
-/// ones is left to the request that repeats it.
+/// The longest arguments of a tool call that are joined from parts, in bytes.
+///
+/// A tool call with longer arguments is read from the next request, which repeats the
+/// call.
 const ARGUMENTS: usize = 64 * 1024;
 
 /// The longest name of a tool, in bytes; the APIs allow 64 or 128.
 const NAME: usize = 1024;
 
-/// A call that comes in parts.
+/// A streamed tool call of which more parts may follow.
 #[derive(Debug, Default)]
-pub(super) struct Open {
-    /// The choice, and the number in it.
+pub(super) struct OpenCall {
+    /// The index of the answer's choice, and of the tool call in that choice.
     at: (u64, u64),
     id: Option<u64>,
     name: Vec<u8>,
@@ -32,7 +34,7 @@ pub(super) struct Open {
     too_long: bool,
 }
 
-/// The parts of an event, of whichever API it is.
+/// The values of an event's keys that parts of tool calls use, in any API.
 #[derive(Default)]
 struct Parts<'a> {
     kind: Option<Text<'a>>,
@@ -43,17 +45,19 @@ struct Parts<'a> {
     delta: Option<&'a [u8]>,
 }
 
-impl Open {
+impl OpenCall {
     fn append(&mut self, id: Option<Text<'_>>, name: Option<Text<'_>>, part: Option<&[u8]>) {
         self.id = identify(id).or(self.id);
         let name = name.filter(|name| !name.is_empty());
         if let Some(name) = name {
-            // Said once by most, and again with every part by some.
+            // Most APIs send a call's name once, some with every part, so a name replaces
+            // the earlier one.
             self.name = name.decoded().into_owned();
             self.name.truncate(NAME);
         }
         let Some(part) = part else { return };
-        // As text everywhere but where it begins, as an object, with Anthropic.
+        // A part of the arguments is text, except for Anthropic's first part, which is an
+        // object.
         let text = Scanner::new(part).text().ok().flatten();
         let part = text.map_or(part.into(), Text::decoded);
         self.too_long |= self.arguments.len() + part.len() > ARGUMENTS;
@@ -72,8 +76,8 @@ impl Open {
     }
 }
 
-/// Keeps a call, while there is room.
-pub(super) fn owned(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
+/// Adds the tool call of an event to `calls`, up to the limits.
+pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     if let ConversationEvent::Call(call) = event {
         if calls.len() < CALLS && call.name.len() <= NAME {
             calls.push(ToolCall {
@@ -84,15 +88,17 @@ pub(super) fn owned(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     }
 }
 
-/// Whether an event may speak of tools: most are text, and need not be read.
-fn speaks_of_tools(event: &SseEvent<'_>, open: &[Open]) -> bool {
+/// Whether an event may contain a part of a tool call.
+///
+/// Most events are text, and need not be parsed.
+fn speaks_of_tools(event: &SseEvent<'_>, open: &[OpenCall]) -> bool {
     let says = |words: &[u8]| memmem::find(event.data, words).is_some();
     says(b"tool_")
         || says(b"function_call")
         || !open.is_empty() && (says(b"_json") || says(b"content_block_stop"))
 }
 
-pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<Open>, calls: &mut Vec<Called>) {
+pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: &mut Vec<Called>) {
     if !speaks_of_tools(event, open) {
         return;
     }
@@ -118,14 +124,14 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<Open>, calls: &mut
         let _ = read_choices(choices, open);
     } else if is(b"response.output_item.done") {
         if let Some(item) = read_item(parts.item) {
-            item.report(&mut |event| owned(event, calls));
+            item.report(&mut |event| push_call(event, calls));
         }
     } else if is(b"content_block_start") {
-        // The input at the start is a place holder, unless nothing follows it.
+        // The input at the start of a block is a placeholder; an empty object is dropped.
         if let Some(block) = read_item(parts.block).filter(Item::is_tool_use) {
             let (id, name, input) = block.parts();
             let input = input.filter(|input| canonical(input) != canonical(b"{}"));
-            if let Some(call) = opened(open, at) {
+            if let Some(call) = find_or_open(open, at) {
                 call.append(id, name, input);
             }
         }
@@ -157,8 +163,8 @@ fn partial_json(delta: &[u8]) -> Scan<Option<&[u8]>> {
     Ok(part)
 }
 
-/// The parts of calls in a chat's chunk.
-fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Scan<()> {
+/// Adds the parts of tool calls in the choices of a chat chunk to the open calls.
+fn read_choices(choices: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
     let on_choice = |json: &mut Scanner<'_>| {
         let (mut choice, mut delta) = (0, None);
         json.object(|json, key| {
@@ -174,7 +180,7 @@ fn read_choices(choices: &[u8], open: &mut Vec<Open>) -> Scan<()> {
     Scanner::new(choices).array(on_choice).map(drop)
 }
 
-fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<Open>) -> Scan<()> {
+fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
     Scanner::document(delta, |json, key| match key {
         b"tool_calls" => {
             let mut number = 0;
@@ -203,29 +209,29 @@ fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<Open>) -> Scan<()> {
 }
 
 fn append(
-    open: &mut Vec<Open>,
+    open: &mut Vec<OpenCall>,
     at: (u64, u64),
     id: Option<Text<'_>>,
     function: Option<&[u8]>,
 ) -> Scan<()> {
     let function = function.unwrap_or(b"{}");
     let (_, name, arguments) = Item::read(&mut Scanner::new(function))?.parts();
-    if let Some(call) = opened(open, at) {
+    if let Some(call) = find_or_open(open, at) {
         call.append(id, name, arguments);
     }
     Ok(())
 }
 
-fn opened(open: &mut Vec<Open>, at: (u64, u64)) -> Option<&mut Open> {
+fn find_or_open(open: &mut Vec<OpenCall>, at: (u64, u64)) -> Option<&mut OpenCall> {
     if let Some(place) = open.iter().position(|call| call.at == at) {
         return open.get_mut(place);
     }
     if open.len() >= CALLS {
         return None;
     }
-    open.push(Open {
+    open.push(OpenCall {
         at,
-        ..Open::default()
+        ..OpenCall::default()
     });
     open.last_mut()
 }

@@ -2,17 +2,18 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::llm::json::{Scan, Scanner};
 
-/// A number that equal values share, within one process.
+/// Hashes a value; equal values have the same hash within one process.
 pub(crate) fn digest(value: impl Hash) -> u64 {
     let mut hasher = DefaultHasher::new();
     value.hash(&mut hasher);
     hasher.finish()
 }
 
-/// The digest of a JSON text, whatever the order of its keys and the white space
-/// between its tokens; numbers and strings count as they are written. Of a text
-/// that is not JSON, or nested more than 127 deep, that of its bytes. Nothing at
-/// all is what models call no arguments, and the same as `{}`.
+/// Hashes a JSON text, whatever its key order and white space.
+///
+/// Numbers and strings count as written. A text that is not JSON, or nested more than
+/// 127 deep, is digested as bytes. An empty text equals `{}`, because models send
+/// either for a call without arguments.
 pub(crate) fn canonical(json: &[u8]) -> u64 {
     let json = json.trim_ascii();
     let mut scanner = Scanner::new(if json.is_empty() { b"{}" } else { json });
@@ -22,7 +23,7 @@ pub(crate) fn canonical(json: &[u8]) -> u64 {
     }
 }
 
-/// As deep as the scanner lets it.
+/// Hashes the next value of the scanner, by recursion to the scanner's limited depth.
 fn value(json: &mut Scanner<'_>) -> Scan<u64> {
     match json.first()? {
         b'{' => {

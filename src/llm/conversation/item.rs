@@ -3,38 +3,39 @@ use std::borrow::Cow;
 use super::digest::{canonical, digest};
 use crate::llm::json::{Scan, Scanner, Text};
 
-/// Something that a conversation says, in its order.
+/// One event of a conversation; events come in the order of the conversation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConversationEvent<'a> {
-    /// The model called a tool.
+    /// The event that the model called a tool.
     Call(ToolCall<'a>),
-    /// What came of a call.
+    /// The event that the caller sent the result of a tool call.
     Result {
-        /// That of the call; none where the API has no ids.
+        /// The digest of the tool call's id; `None` if the API has no ids.
         id: Option<u64>,
-        /// Equal for equal results.
+        /// The digest of the result, equal for equal results.
         result: u64,
     },
-    /// The user said something, which is no result.
+    /// The event that the user sent a message without the result of a tool.
     Said,
-    /// The model said something, and called nothing: its turn is over.
+    /// The event that the model sent a message without a tool call: its turn is over.
     Answered,
 }
 
-/// A tool call, in digests.
+/// A tool call, with digests of its id and of its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ToolCall<'a> {
     pub(crate) id: Option<u64>,
     pub(crate) name: Cow<'a, [u8]>,
-    /// Equal for equal arguments, see [`canonical`].
+    /// The digest of the arguments, equal for equal arguments: see [`canonical`].
     pub(crate) arguments: u64,
 }
 
-/// A tool call that an answer made.
+/// A tool call of an answer, which borrows nothing from the answer's bytes.
 pub(crate) type Called = ToolCall<'static>;
 
-/// The keys of a message, of a block in one, or of an item of the Responses API,
-/// that tell what it is.
+/// The values of some keys of a message, of a block in a message, or of a Responses item.
+///
+/// The keys are those that identify the item's kind and describe a tool call.
 #[derive(Debug, Default)]
 pub(super) struct Item<'a> {
     kind: Option<Text<'a>>,
@@ -47,20 +48,22 @@ pub(super) struct Item<'a> {
     content: Option<&'a [u8]>,
     text: Option<&'a [u8]>,
     tool_calls: Option<&'a [u8]>,
-    /// Of a chat's call, and of a message in the days before `tool_calls`.
+    /// The function that a chat's tool call names, or a message of the API before
+    /// `tool_calls`.
     function: Option<&'a [u8]>,
     arguments: Option<&'a [u8]>,
     output: Option<&'a [u8]>,
 }
 
-/// What an item was.
+/// The kind of an item in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemKind<'a> {
-    /// Said by a user, with this content.
+    /// The item is a message of the user, with this content.
     Said(Option<&'a [u8]>),
-    /// Part of an agent's work.
+    /// The item is part of an agent's work, such as a tool call or a message of the
+    /// model.
     Work,
-    /// Instructions, or nothing that is known.
+    /// The item is an instruction for the model, or unknown.
     Other,
 }
 
@@ -71,7 +74,8 @@ impl ConversationEvent<'_> {
 }
 
 impl<'a> Item<'a> {
-    /// Reads one; nothing if the value is no object.
+    /// Reads the scanner's next value as an item, which is empty if the value is no
+    /// object.
     pub(super) fn read(json: &mut Scanner<'a>) -> Scan<Self> {
         let mut item = Self::default();
         json.object(|json, key| item.member(json, key))?;
@@ -98,7 +102,7 @@ impl<'a> Item<'a> {
         Ok(())
     }
 
-    /// Hands on what it says, and answers what it was.
+    /// Calls `on` for each event of the item, and returns the item's kind.
     pub(super) fn report(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> ItemKind<'a> {
         let is = |text: Option<Text<'a>>, words: &[&[u8]]| {
             text.is_some_and(|text| words.iter().any(|word| text.is(word)))
@@ -135,7 +139,8 @@ impl<'a> Item<'a> {
                 return ItemKind::Said(self.content);
             }
         } else {
-            // Reasoning and the calls that the provider makes itself.
+            // Reasoning, and calls that the provider makes itself, are work without a
+            // role.
             let instructs = is(self.role, &[b"system", b"developer"]);
             let work = self.role.is_none() && self.kind.is_some();
             return if work && !instructs {
@@ -147,7 +152,7 @@ impl<'a> Item<'a> {
         ItemKind::Work
     }
 
-    /// The calls of a message of the model's.
+    /// Calls `on` for each tool call in a message of the model.
     pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) {
         each(self.tool_calls, |call| call.function(call.id, on));
         if self.tool_calls.is_none() {
@@ -164,14 +169,14 @@ impl<'a> Item<'a> {
         self.kind.is_some_and(|kind| kind.is(b"tool_use"))
     }
 
-    /// The text of a block of text.
+    /// Returns the text of the item, if it is a block of text.
     pub(super) fn text_of(&self) -> Option<&'a [u8]> {
         let kind = self.kind?;
         let is_text = kind.is(b"text") || kind.is(b"input_text");
         is_text.then_some(self.text).flatten()
     }
 
-    /// The name, arguments and id, for an answer that says them in parts.
+    /// Returns the id, name and arguments of an item that is a tool call.
     pub(super) fn parts(&self) -> (Option<Text<'a>>, Option<Text<'a>>, Option<&'a [u8]>) {
         (self.id, self.name, self.arguments)
     }
@@ -180,7 +185,7 @@ impl<'a> Item<'a> {
         self.function
     }
 
-    /// A call whose name and arguments stand one deeper.
+    /// Reports a tool call that has its name and arguments in the item's `function`.
     fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
         if let Some(Ok(function)) = self
             .function
@@ -212,13 +217,13 @@ impl<'a> Item<'a> {
     }
 }
 
-/// An id that is there and says something.
+/// Hashes an id of a tool call, if the id is present and not empty.
 pub(super) fn identify(id: Option<Text<'_>>) -> Option<u64> {
     let id = id.filter(|id| !id.is_empty())?;
     Some(digest(&*id.decoded()))
 }
 
-/// The digest of arguments, as an object or as the text of one.
+/// Hashes the arguments of a tool call, which are either an object or the text of one.
 fn arguments(span: &[u8]) -> u64 {
     match Scanner::new(span).text() {
         Ok(Some(text)) => canonical(&text.decoded()),
@@ -226,10 +231,10 @@ fn arguments(span: &[u8]) -> u64 {
     }
 }
 
-/// Walks the items of an array; anything else holds none.
+/// Calls `on` for each item of an array; any other value has none.
 pub(super) fn each<'a>(array: Option<&'a [u8]>, mut on: impl FnMut(&Item<'a>)) {
     if let Some(array) = array {
-        // The span was walked before: it is well-formed.
+        // Ignore errors: the span was scanned before, so it is well-formed.
         let _ = Scanner::new(array).array(|json| {
             on(&Item::read(json)?);
             Ok(())

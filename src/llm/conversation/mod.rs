@@ -1,18 +1,17 @@
-//! What requests and answers say of tools: which were called with what, and what
-//! came of it.
+//! Reads tool calls and their results from requests and answers.
 //!
-//! An agent's request carries the whole conversation, so all that its run did
-//! can be read from it, in the words of OpenAI's chat and Responses and of
-//! Anthropic's messages. The three share no key with another meaning, so one
-//! reader serves them all.
+//! An agent's request carries the whole conversation, so it shows all that its run did,
+//! in the formats of OpenAI's chat and Responses and of Anthropic's messages. The three
+//! share no key with different meanings, so one reader serves them all.
 //!
-//! Nothing here does I/O. What it reads comes from anybody: a body that is not
-//! JSON, or of no known shape, holds nothing to read and is no error.
+//! The module does no I/O. The input is not trusted: a body that is not JSON, or of
+//! unknown shape, yields no events and no error.
 //!
 //! # Cost
 //!
 //! A request is walked from the [`HistoryPlace`] where the last one ended, if the bytes
-//! before it are still the same, so that a conversation costs what is new in it.
+//! before it are still the same, so that only the new part of a conversation costs
+//! time.
 
 mod deltas;
 mod digest;

@@ -9,66 +9,74 @@ use crate::llm::{
     json::{Scan, Scanner, Text},
 };
 
-/// Under which key a request keeps the conversation.
+/// The keys under which a request's body has the conversation.
 const CHAT: &[u8] = b"messages";
 const RESPONSES: &[u8] = b"input";
 
-/// How many places are remembered. A client that moves a mark for caching changes
-/// the last messages of a request in the next; those before stay as they are.
+/// The number of places in a conversation that are kept for its next request.
+///
+/// A client that moves a cache marker changes the last messages of a request in the
+/// next one; earlier messages stay the same.
 const PLACES: usize = 8;
 
-/// How much of what is new is told at least, the latest; twice as much at most.
+/// The least number of a conversation's latest events that are kept; the most is twice as
+/// many.
 const EVENTS: usize = 512;
 
-/// The longest text that is read as a whole, in bytes.
+/// The longest text of a user's message that is read, in bytes.
 const TEXT: usize = 1024;
 
-/// Where a message of a request ended.
+/// The place of a message in a request, by which the next request's reader finds it
+/// again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HistoryPlace {
-    /// Behind it, counted from the bracket that opens the array.
+    /// The offset behind the message, from the opening bracket of the request's array of
+    /// messages.
     end: usize,
     len: usize,
     digest: u64,
 }
 
-/// What a request says of the conversation so far.
+/// The conversation so far, as a request contains it.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// What was said, from where the reading began.
+    /// The events of the conversation, from the place at which the walk began.
     pub(crate) events: Vec<ConversationEvent<'a>>,
-    /// The names of the tools that it declares.
+    /// Digests of the names of the tools that the request declares.
     pub(crate) tools: Vec<u64>,
-    /// It declares more than that, in words that are not read.
+    /// Whether the request declares further tools in an unknown format.
     pub(crate) more_tools: bool,
-    /// Where its last messages end, the oldest first.
+    /// The places of the request's last messages, the oldest first.
     pub(crate) places: VecDeque<HistoryPlace>,
-    /// At which of the places that were given the reading began.
+    /// The place of an earlier request at which the walk began, if one was unchanged.
     pub(crate) from: Option<HistoryPlace>,
-    /// What came before is known to the provider, by a name.
+    /// Whether the request refers by id to a conversation that the provider keeps.
     pub(crate) continues: bool,
-    /// A stream is asked for.
+    /// Whether the request asks for a stream.
     pub(crate) streams: bool,
-    /// It has the keys of Anthropic's, or of the Responses API.
+    /// Whether the request has keys of Anthropic's API.
     pub(crate) is_anthropic: bool,
+    /// Whether the request has keys of the Responses API.
     pub(crate) is_responses: bool,
     model: Option<Text<'a>>,
-    /// How many messages were walked.
+    /// The number of the request's messages that the reader walked.
     pub(crate) walked: usize,
-    /// The content of the last message, if a user said it.
+    /// The content of the request's last message, if its role is the user's.
     said: Option<&'a [u8]>,
 }
 
-/// A message of the array, in offsets of the body.
+/// The offsets of a message in the request's body.
 struct RequestMessage {
     start: usize,
     end: usize,
 }
 
 impl<'a> History<'a> {
-    /// Reads a request's body, from the last of `places` that is still there: what
-    /// `dialect` calls the conversation, and no other key, which an upstream would
-    /// not read either. None if it holds none.
+    /// Reads a request's body, from the last of `places` that is unchanged.
+    ///
+    /// Only the key that `dialect` uses for the conversation is read, because an upstream
+    /// would not read another one either. The history is `None` if the body has no
+    /// conversation.
     pub(crate) fn read(
         dialect: &Dialect,
         body: &'a [u8],
@@ -89,17 +97,18 @@ impl<'a> History<'a> {
         }
     }
 
-    /// It says of tools.
+    /// Whether the history contains tool calls or their results.
     fn acts(&self) -> bool {
         self.events.iter().any(ConversationEvent::is_of_tools)
     }
 
-    /// Of a request that may be either, all that it says.
+    /// Reads the conversation under both keys of a request that may be of either API.
     fn both(body: &'a [u8]) -> Option<Self> {
         let whole = |key| Self::under(key, body, &VecDeque::new());
         let mut history = whole(CHAT)?;
         let other = whole(RESPONSES)?;
-        // What one says ends nothing of the other.
+        // Only calls and results of the other key count: a message under one key ends no
+        // turn under the other.
         let acts = other
             .events
             .into_iter()
@@ -113,7 +122,8 @@ impl<'a> History<'a> {
     fn under(key: &[u8], body: &'a [u8], places: &VecDeque<HistoryPlace>) -> Option<Self> {
         let whole = || Self::walk(key, body, &VecDeque::new()).ok()?;
         match Self::walk(key, body, places) {
-            // It holds what is new alone, which may say the same as before.
+            // The request has only the new part of the conversation, which may repeat the
+            // bytes of an earlier part.
             Ok(Some(history)) if history.continues => {
                 let mut history = whole()
                     .filter(|_| history.from.is_some())
@@ -122,7 +132,7 @@ impl<'a> History<'a> {
                 Some(history)
             }
             Ok(history) => history,
-            // The same bytes at the same place, and no message ends there.
+            // The bytes at the place are the same, but no message ends there.
             Err(()) => whole(),
         }
     }
@@ -170,9 +180,10 @@ impl<'a> History<'a> {
         json: &mut Scanner<'a>,
         places: &VecDeque<HistoryPlace>,
     ) -> Scan<()> {
-        // Of two equal keys the last counts.
+        // Of two equal keys in a body the last counts.
         self.events.clear();
-        self.said = None;
+        self.places.clear();
+        (self.from, self.said) = (None, None);
         if json.first()? != b'[' {
             let text = json.span()?;
             if text.starts_with(b"\"") {
@@ -242,20 +253,22 @@ impl<'a> History<'a> {
         });
     }
 
-    /// The latest of what was said, from where the reading began.
+    /// Returns the conversation's latest events, from the place at which the walk began.
     pub(crate) fn latest(&self) -> &[ConversationEvent<'a>] {
         let surplus = self.events.len().saturating_sub(EVENTS);
         &self.events[surplus..]
     }
 
-    /// The model that is asked for.
+    /// The model that the request names.
     pub(crate) fn model(&self) -> String {
         let model = self.model.map(Text::decoded).unwrap_or_default();
         String::from_utf8_lossy(&model).into_owned()
     }
 
-    /// The text of the last message, if a user said it, it is text alone, and it
-    /// is not longer than a kilobyte.
+    /// Returns the text of the request's last message, if the message is the user's.
+    ///
+    /// The text is `None` if the message contains more than text, or is longer than a
+    /// kilobyte.
     pub(crate) fn said(&self) -> Option<String> {
         let said = self.said?;
         let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
@@ -278,7 +291,8 @@ impl<'a> History<'a> {
 }
 
 impl HistoryPlace {
-    /// Whether the message is where it was, in an array that starts here.
+    /// Whether `array`, from its opening bracket on, still has the message at this
+    /// place.
     fn is_in(&self, array: &[u8]) -> bool {
         let Some(start) = self.end.checked_sub(self.len) else {
             return false;

@@ -1,17 +1,18 @@
 use bytes::Bytes;
 
 use super::{
-    deltas::{CALLS, Open, owned, read_event},
+    deltas::{CALLS, OpenCall, push_call, read_event},
     item::{Called, ConversationEvent, Item},
 };
 use crate::llm::{json::Scanner, sse::Splitter};
 
-/// The longest answer that is no stream, and is read, in bytes.
+/// The longest answer, other than a stream, that is read for tool calls, in bytes.
 const WHOLE: usize = 1024 * 1024;
 
-/// Reads the tool calls of an answer as it passes by. Bounded: it keeps at most
-/// 128 calls of 64 KiB of a stream, and one MiB of any other answer, which is
-/// shared and not copied.
+/// The observer of an answer, which reads the answer's tool calls.
+///
+/// Memory is bounded: of a stream the reader keeps at most 128 calls of 64 KiB, and of
+/// any other answer one MiB, which is shared and not copied.
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     mode: AnswerMode,
@@ -22,7 +23,7 @@ pub(crate) struct AnswerReader {
 enum AnswerMode {
     Events {
         splitter: Box<Splitter>,
-        open: Vec<Open>,
+        open: Vec<OpenCall>,
     },
     Whole {
         parts: Vec<Bytes>,
@@ -32,7 +33,7 @@ enum AnswerMode {
 }
 
 impl AnswerReader {
-    /// A stream of events.
+    /// Creates a reader for an answer that is an event stream.
     pub(crate) fn events() -> Self {
         Self::of(AnswerMode::Events {
             splitter: Box::default(),
@@ -40,13 +41,13 @@ impl AnswerReader {
         })
     }
 
-    /// One JSON document.
+    /// Creates a reader for an answer that is one JSON document.
     pub(crate) const fn document() -> Self {
         let parts = Vec::new();
         Self::of(AnswerMode::Whole { parts, len: 0 })
     }
 
-    /// Not to be read.
+    /// Creates a reader that ignores the answer.
     pub(crate) const fn nothing() -> Self {
         Self::of(AnswerMode::Nothing)
     }
@@ -56,7 +57,7 @@ impl AnswerReader {
         Self { mode, calls }
     }
 
-    /// The next bytes.
+    /// Reads the next bytes of the answer.
     pub(crate) fn push(&mut self, data: &Bytes) {
         match &mut self.mode {
             AnswerMode::Events { splitter, open } => {
@@ -75,12 +76,14 @@ impl AnswerReader {
         }
     }
 
-    /// The answer is over, or at least said so: the calls that it made, in order.
+    /// Ends the reading, and returns the answer's tool calls in order.
+    ///
+    /// The caller of this method has seen the answer's end, or its terminator.
     pub(crate) fn finish(&mut self) -> Vec<Called> {
         let mut calls = std::mem::take(&mut self.calls);
         match std::mem::replace(&mut self.mode, AnswerMode::Nothing) {
             AnswerMode::Events { open, .. } => {
-                calls.extend(open.into_iter().filter_map(Open::close));
+                calls.extend(open.into_iter().filter_map(OpenCall::close));
             }
             AnswerMode::Whole { parts, .. } => match &parts[..] {
                 [whole] => read_document(whole, &mut calls),
@@ -93,9 +96,9 @@ impl AnswerReader {
     }
 }
 
-/// A whole answer of any of the APIs.
+/// Adds the tool calls of a complete answer, of any API, to `calls`.
 fn read_document(body: &[u8], calls: &mut Vec<Called>) {
-    let mut on = |event: ConversationEvent<'_>| owned(event, calls);
+    let mut on = |event: ConversationEvent<'_>| push_call(event, calls);
     let mut message = Item::default();
     let _ = Scanner::document(body, |json, key| match key {
         b"choices" => json

@@ -2,7 +2,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{grammar::Grammar, state::StreamState};
+use super::{
+    grammar::Grammar,
+    state::{StreamState, Tokens},
+};
 use crate::llm::{
     json::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
@@ -11,7 +14,9 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct Anthropic;
 
-/// One event, read but not yet believed: it may turn out to be malformed at its end.
+/// The values of one Anthropic event's keys that its judgement needs.
+///
+/// The event may still turn out to be malformed at its end.
 #[derive(Default)]
 struct AnthropicMessage<'a> {
     kind: Option<Text<'a>>,
@@ -26,23 +31,17 @@ struct AnthropicMessage<'a> {
 struct Delta<'a> {
     kind: Option<Text<'a>>,
     stop: Option<Text<'a>>,
-    /// It is an object that carries nothing.
+    /// Whether the event's delta is an object without content.
     empty: bool,
 }
 
-// What a delta carries, a bit each, so that the last of two equal keys wins.
+// The content of a delta, one bit per key, so that the last of two equal keys wins.
 const TEXT: u32 = 1;
 const THINKING: u32 = 1 << 1;
 const SIGNATURE: u32 = 1 << 2;
 const PARTIAL_JSON: u32 = 1 << 3;
 const CITATION: u32 = 1 << 4;
 const UNKNOWN: u32 = 1 << 5;
-
-#[derive(Default)]
-struct Tokens {
-    input: Option<u64>,
-    output: Option<u64>,
-}
 
 impl Grammar for Anthropic {
     fn name(&self) -> &'static str {
@@ -78,7 +77,7 @@ impl<'a> AnthropicMessage<'a> {
                 b"delta" => self.delta = Delta::read(json)?,
                 b"content_block" => self.block = Some(json.span()?),
                 b"message" => self.message = Some(json.span()?),
-                b"usage" => self.usage = Tokens::read(json)?,
+                b"usage" => self.usage = Tokens::read(json, &[Tokens::INPUT])?,
                 b"error" => self.is_error = json.is_error()?,
                 _ => json.skip()?,
             }
@@ -89,7 +88,8 @@ impl<'a> AnthropicMessage<'a> {
     #[inline]
     fn report(self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
         let kind = match &*self.kind.map_or(Cow::Borrowed(event.name), Text::decoded) {
-            // An upstream may send these for ever, as it may send pings.
+            // Empty deltas are no progress: an upstream may send them without end, like
+            // pings.
             b"content_block_delta" if self.delta.empty => EventKind::Prelude,
             b"content_block_delta" => {
                 return EventVerdict::content(self.delta.kind.is_some_and(|kind| {
@@ -100,14 +100,15 @@ impl<'a> AnthropicMessage<'a> {
                 return self.block.map_or(EventKind::Progress.into(), judge_block);
             }
             b"message_start" => {
-                if let Some(message) = self.message {
-                    // One that is no object has nothing to report.
-                    let _ = report_start(message, stream);
+                // A message that is no object has no tokens to report.
+                let tokens = |message| Tokens::within(message, &[Tokens::INPUT]);
+                if let Some(Ok(tokens)) = self.message.map(tokens) {
+                    stream.report_tokens(tokens);
                 }
                 EventKind::Prelude
             }
             b"message_delta" => {
-                self.usage.report(stream);
+                stream.report_tokens(self.usage);
                 if let Some(reason) = self.delta.stop {
                     stream.report_stop(&reason.decoded());
                 }
@@ -159,39 +160,9 @@ impl<'a> Delta<'a> {
     }
 }
 
-impl Tokens {
-    fn read(json: &mut Scanner<'_>) -> Scan<Self> {
-        let mut tokens = Self::default();
-        json.object(|json, key| {
-            match key {
-                b"input_tokens" => tokens.input = json.integer()?,
-                b"output_tokens" => tokens.output = json.integer()?,
-                _ => json.skip()?,
-            }
-            Ok(())
-        })?;
-        Ok(tokens)
-    }
-
-    fn report(&self, stream: &mut StreamState) {
-        stream.report_usage(self.input, self.output);
-    }
-}
-
-fn report_start(message: &[u8], stream: &mut StreamState) -> Scan<()> {
-    let mut tokens = Tokens::default();
-    Scanner::document(message, |json, key| {
-        match key {
-            b"usage" => tokens = Tokens::read(json)?,
-            _ => json.skip()?,
-        }
-        Ok(())
-    })?;
-    tokens.report(stream);
-    Ok(())
-}
-
-/// The start of a block that is still empty says nothing; a tool's name already does.
+/// Judges the `block` of an event that starts a content block.
+///
+/// An empty block of text is no content, but the name of a tool is.
 fn judge_block(block: &[u8]) -> EventVerdict {
     let mut kind = None;
     let mut filled = (false, false);

@@ -1,6 +1,6 @@
 use super::{
     grammar::{Finish, Grammar},
-    state::{ChatChoices, StreamState},
+    state::{ChatChoices, StreamState, Tokens},
 };
 use crate::llm::{
     json::{Scan, Scanner, Text},
@@ -10,7 +10,7 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct OpenAiChat;
 
-// What a delta carries, a bit each, so that the last of two equal keys wins.
+// The content of a delta, one bit per key, so that the last of two equal keys wins.
 const CONTENT: u32 = 1;
 const REFUSAL: u32 = 1 << 1;
 const TOOL_CALLS: u32 = 1 << 2;
@@ -22,7 +22,9 @@ const REASONING_DETAILS: u32 = 1 << 7;
 const UNKNOWN: u32 = 1 << 8;
 const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
 
-/// One event, read but not yet believed: it may turn out to be malformed at its end.
+/// The values of one chat event's keys that its judgement needs.
+///
+/// The event may still turn out to be malformed at its end.
 #[derive(Default)]
 struct Chunk<'a> {
     has_choices: bool,
@@ -31,11 +33,10 @@ struct Chunk<'a> {
     type_is_error: bool,
     is_ping: bool,
     choices: Parsed<'a>,
-    input_tokens: Option<u64>,
-    output_tokens: Option<u64>,
+    usage: Tokens,
 }
 
-/// What all the choices of one event say together.
+/// The content, stop reason and failure of all choices of one chat event.
 #[derive(Default)]
 struct Parsed<'a> {
     choices: ChatChoices,
@@ -67,7 +68,7 @@ impl Grammar for OpenAiChat {
     }
 }
 
-/// Whether the data is `[DONE]`.
+/// Whether an event's data is `[DONE]`.
 pub(super) fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }
@@ -99,16 +100,8 @@ impl<'a> Chunk<'a> {
                 Ok(())
             }
             b"usage" => {
-                (self.input_tokens, self.output_tokens) = (None, None);
-                json.object(|json, key| {
-                    match key {
-                        b"prompt_tokens" => self.input_tokens = json.integer()?,
-                        b"completion_tokens" => self.output_tokens = json.integer()?,
-                        _ => json.skip()?,
-                    }
-                    Ok(())
-                })
-                .map(drop)
+                self.usage = Tokens::read(json, &[Tokens::PROMPT])?;
+                Ok(())
             }
             b"error" => {
                 self.is_error = json.is_error()?;
@@ -127,7 +120,7 @@ impl<'a> Chunk<'a> {
     #[inline]
     fn report(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
         stream.choices.merge(self.choices.choices);
-        stream.report_usage(self.input_tokens, self.output_tokens);
+        stream.report_tokens(self.usage);
         if let Some(reason) = self.choices.stop {
             stream.report_stop(&reason.decoded());
         }
@@ -162,7 +155,7 @@ impl<'a> Parsed<'a> {
                 b"delta" => delta = read_delta(json)?,
                 b"index" => index = json.integer()?,
                 b"finish_reason" => stop = json.text()?.filter(|text| !text.is_empty()),
-                // `completions`, the predecessor of chat, has its text here.
+                // The older `completions` API has the text of a choice here.
                 b"text" => carried = if json.filled()? { LEGACY_TEXT } else { 0 },
                 _ => json.skip()?,
             }
@@ -180,7 +173,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// Answers what a delta carries.
+/// Reads a delta, and returns one bit for each kind of content that it has.
 #[inline]
 fn read_delta(json: &mut Scanner<'_>) -> Scan<u32> {
     let mut carried = 0;

@@ -1,4 +1,4 @@
-//! Finding out which dialect a stream speaks.
+//! Detects the dialect of a stream from its events.
 
 use std::borrow::Cow;
 
@@ -8,15 +8,15 @@ use crate::llm::{
     sse::{Event, EventKind},
 };
 
-/// What an event tells of its dialect.
+/// The result of detecting a stream's dialect from one event.
 pub(crate) enum Detected {
-    /// Only this dialect has such an event.
+    /// The dialect is detected: no other has such an event.
     As(Dialect),
-    /// Any dialect may have it.
+    /// The dialect stays unknown: any may have such an event, which has this kind.
     Undecided(EventKind),
 }
 
-/// Looks at one event of a stream whose dialect is not known yet.
+/// Detects the dialect of one event, in a stream without a known dialect.
 pub(crate) fn detect(event: &Event<'_>) -> Detected {
     let mut kind = None;
     let mut has_choices = false;

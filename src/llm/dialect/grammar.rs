@@ -7,58 +7,66 @@ use super::{
 };
 use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body};
 
-/// Which API's events a stream carries.
+/// The event format of a stream, named for its API.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Dialect {
-    /// Not known yet: the first event that only one dialect has decides.
+    /// The dialect is not known yet: the first event that only one dialect has decides
+    /// it.
     #[default]
     Any,
-    /// OpenAI's `chat/completions`, and what imitates it.
+    /// The dialect of OpenAI's `chat/completions`, and of compatible APIs.
     OpenAiChat,
-    /// OpenAI's `responses`.
+    /// The dialect of OpenAI's `responses`.
     OpenAiResponses,
-    /// Anthropic's `messages`.
+    /// The dialect of Anthropic's `messages`.
     Anthropic,
-    /// Another API.
+    /// The dialect of another API, as this grammar reads it.
     Custom(&'static dyn Grammar),
 }
 
-/// How one API's events are read, and how it is told of an error: the seam for further dialects.
+/// The reader of one API's events and writer of its errors; implement it for other APIs.
 ///
-/// A grammar has no state; what it must remember of a stream it keeps in [`StreamState`].
+/// A grammar has no state of its own; it keeps the state of a stream in [`StreamState`].
 pub trait Grammar: fmt::Debug + Send + Sync {
-    /// A short name for messages. Dialects of the same name count as the same.
+    /// A short name of the API for messages. Dialects of the same name count as the same.
     fn name(&self) -> &'static str;
 
-    /// Judges one event. Called once per event, in order, but not for one that is named `error`,
-    /// which is a failure in every dialect. A failure that the grammar itself finds should be given
-    /// to [`StreamState::report_failure`]; else the event's data is read for the known shapes.
+    /// Judges the meaning of one event of a stream.
     ///
-    /// An event that is [`oversized`](Event::oversized) has only its name.
+    /// The stream's reader judges each event once, in order, but not events named
+    /// `error`, which are failures in every dialect. A failure that the grammar itself
+    /// detects should go to [`StreamState::report_failure`]; else the event's data is
+    /// read for the known shapes.
+    ///
+    /// An [`oversized`](Event::oversized) event has only its name, and no data.
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict;
 
-    /// What a clean end of the transport means after events of which none was a terminator or an
-    /// error. By default the stream is truncated.
+    /// Judges a clean end of the transport without a terminator and without an error
+    /// event.
+    ///
+    /// By default such a stream is truncated.
     fn finish(&self, stream: &StreamState) -> Finish {
         let _ = stream;
         Finish::Truncated
     }
 
-    /// The bytes that end a stream early. By default one frame that the official SDKs of OpenAI and
-    /// Anthropic all raise on.
+    /// Returns the error event, as bytes, that ends a stream early.
+    ///
+    /// By default the event is one frame that the official SDKs of OpenAI and Anthropic
+    /// all raise.
     fn error_event(&self, error: &ErrorInfo<'_>) -> Bytes {
         common_event(error)
     }
 
-    /// The body of an error answer. By default in the shape of OpenAI.
+    /// Returns the body of an error response, by default in OpenAI's format.
     fn error_body(&self, error: &ErrorInfo<'_>) -> Bytes {
         openai_body(error)
     }
 }
 
 impl Dialect {
-    /// The dialect of an operation, by the last segments of the request's path.
+    /// Returns the dialect of a request, by the last segments of its path.
     #[must_use]
     pub fn from_path(path: &str) -> Self {
         let path = path.strip_suffix('/').unwrap_or(path);
@@ -77,13 +85,13 @@ impl Dialect {
         }
     }
 
-    /// A short name for messages.
+    /// A short name of the dialect for messages.
     #[must_use]
     pub fn name(self) -> &'static str {
         self.grammar().map_or("any", Grammar::name)
     }
 
-    /// How its events are read, if it is known.
+    /// The grammar that reads the dialect, if the dialect is known.
     #[must_use]
     pub const fn grammar(self) -> Option<&'static dyn Grammar> {
         match self {
@@ -104,13 +112,16 @@ impl PartialEq for Dialect {
 
 impl Eq for Dialect {}
 
-/// The bytes that end a stream early, to be put at a [`boundary`](crate::llm::stream::StreamReader::boundary) as the
-/// last of the body, without a terminator.
+/// Returns the error event, as bytes, that ends a stream early.
 ///
-/// One frame makes the official SDKs of OpenAI and Anthropic raise an error. In the Responses
-/// dialect a `response.failed` event comes first, if the answer's id is known, and takes `sequence`;
-/// the frame has the next. OpenAI's SDKs compare the ids: one of another answer would make them
-/// raise that, and not the reason.
+/// Append the bytes at a [`boundary`](crate::llm::stream::StreamReader::boundary) as the
+/// last ones of the body, without a terminator.
+///
+/// The bytes hold one frame that makes the official SDKs of OpenAI and Anthropic raise an
+/// error. In the Responses dialect a `response.failed` event comes before the frame, if
+/// the answer's id is known, and takes `sequence`; the frame has the next number.
+/// OpenAI's SDKs compare the ids: with the id of another answer they would raise a
+/// mismatch, and not the reason.
 #[must_use]
 pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     match dialect.grammar() {
@@ -119,7 +130,8 @@ pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     }
 }
 
-/// The JSON body that answers a request before any of its stream was sent.
+/// Returns the JSON body of an error response, for an error before any byte of a stream
+/// was sent.
 #[must_use]
 pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     match dialect.grammar() {
@@ -128,19 +140,21 @@ pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     }
 }
 
-/// What it means that the transport ended cleanly.
+/// The completeness of a stream whose transport has ended cleanly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {
-    /// The terminator was seen.
+    /// The stream is complete: it had its terminator.
     Complete,
-    /// All of the answer was seen but not the terminator: in chat, every choice has finished and
-    /// none with an error.
+    /// The stream had no terminator, but the answer in it is complete.
+    ///
+    /// A chat answer is complete if every choice has finished, and none with an error.
     Finished,
-    /// Upstream reported an error before any terminator.
+    /// The stream failed: the upstream reported an error before any terminator.
     Failed,
-    /// The dialect's terminator is missing.
+    /// The stream is truncated: the terminator of its dialect is missing.
     Truncated,
-    /// The dialect is not known, so neither is its terminator.
+    /// The stream's completeness is unknown: its dialect, and so its terminator, is not
+    /// known.
     Unknown,
 }

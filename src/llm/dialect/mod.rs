@@ -1,4 +1,4 @@
-//! What the events of each API mean, and how an error is written for its clients.
+//! The event formats of each API, and the error events for its clients.
 
 mod anthropic;
 mod chat;

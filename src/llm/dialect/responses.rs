@@ -2,7 +2,10 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{grammar::Grammar, state::StreamState};
+use super::{
+    grammar::Grammar,
+    state::{StreamState, Tokens},
+};
 use crate::llm::{
     json::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},
@@ -45,7 +48,7 @@ impl Grammar for OpenAiResponses {
             is_error,
             empty,
         );
-        // One that is no object has nothing to report.
+        // An event's response that is no object has nothing to report.
         let _ = match (verdict.kind, response) {
             (EventKind::Terminator | EventKind::Error, Some(response)) => {
                 report_response(response, stream)
@@ -63,8 +66,10 @@ impl Grammar for OpenAiResponses {
     }
 }
 
-/// The whole answer is in the last event, so one with images may well be too large to be read:
-/// then its name tells.
+/// Judges an event without readable data by the event's name alone.
+///
+/// The last event of a stream contains the whole answer, so one with images may be
+/// oversized.
 fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
     if event.oversized {
         stream.report_sequence(stream.next_sequence());
@@ -81,7 +86,8 @@ fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
 #[inline]
 fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
     let kind = match kind {
-        // An upstream may send these for ever, as it may send pings.
+        // Empty deltas are no progress: an upstream may send them without end, like
+        // pings.
         _ if empty && kind.ends_with(b".delta") => EventKind::Prelude,
         _ if kind.ends_with(b".delta") => {
             return EventVerdict::content(kind.starts_with(b"response.reasoning"));
@@ -112,20 +118,12 @@ fn report_id(response: &[u8], stream: &mut StreamState) -> Scan<()> {
 }
 
 fn report_response(response: &[u8], stream: &mut StreamState) -> Scan<()> {
-    let mut tokens = (None, None);
+    let mut tokens = Tokens::default();
     let mut stop = None;
     Scanner::document(response, |json, key| match key {
         b"usage" => {
-            tokens = (None, None);
-            json.object(|json, key| {
-                match key {
-                    b"input_tokens" => tokens.0 = json.integer()?,
-                    b"output_tokens" => tokens.1 = json.integer()?,
-                    _ => json.skip()?,
-                }
-                Ok(())
-            })
-            .map(drop)
+            tokens = Tokens::read(json, &[Tokens::INPUT])?;
+            Ok(())
         }
         b"incomplete_details" => {
             stop = None;
@@ -140,7 +138,7 @@ fn report_response(response: &[u8], stream: &mut StreamState) -> Scan<()> {
         }
         _ => json.skip(),
     })?;
-    stream.report_usage(tokens.0, tokens.1);
+    stream.report_tokens(tokens);
     if let Some(stop) = stop {
         stream.report_stop(&stop.decoded());
     }

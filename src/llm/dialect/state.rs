@@ -3,47 +3,35 @@ use std::sync::Arc;
 use memchr::memmem;
 
 use super::stream_failure::StreamFailure;
-use crate::llm::json::Scanner;
+use crate::llm::json::{Scan, Scanner};
 
-/// Bytes kept of a text that upstream sent.
+/// The most bytes that are kept of a text that an upstream sends.
 pub(crate) const MAX_TEXT: usize = 1024;
 
-/// Bytes of the longest id that is kept: half of one would be another's.
+/// The longest id of an answer that is kept, in bytes. A cut id could equal another one.
 const MAX_ID: usize = 256;
 
-/// Tokens that upstream says it used, in its own way of counting.
+/// The token counts of an answer, as the upstream reports them, in its own way of
+/// counting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Tokens of the prompt. Anthropic counts cached ones apart; they are not in here.
+    /// The tokens of the prompt, without Anthropic's cached tokens, which that API counts
+    /// apart.
     pub input_tokens: u64,
-    /// Tokens of the answer.
+    /// The tokens of the answer.
     pub output_tokens: u64,
 }
 
 impl Usage {
-    /// What a whole answer that is no stream says at its top: `usage`, with the
-    /// names of any of the dialects.
+    /// Reads the usage that a complete answer, one that is no stream, states.
+    ///
+    /// The usage stands in the answer's top-level `usage`, with the names of any dialect.
     pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
-        // What says nothing of it is not parsed.
+        // Spare a body without usage the parser.
         memmem::find(body, b"\"usage\"")?;
-        let (mut input, mut output) = (None, None);
-        let read = Scanner::document(body, |json, key| match key {
-            b"usage" => {
-                (input, output) = (None, None);
-                json.object(|json, key| {
-                    match key {
-                        b"input_tokens" | b"prompt_tokens" => input = json.integer()?,
-                        b"output_tokens" | b"completion_tokens" => output = json.integer()?,
-                        _ => json.skip()?,
-                    }
-                    Ok(())
-                })
-                .map(drop)
-            }
-            _ => json.skip(),
-        });
-        read.ok()?;
+        let Tokens { input, output } =
+            Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
         input.or(output)?;
         Some(Self {
             input_tokens: input.unwrap_or(0),
@@ -52,7 +40,55 @@ impl Usage {
     }
 }
 
-/// What a [`Grammar`](crate::llm::dialect::Grammar) remembers of one stream, from event to event.
+/// The token counts of a `usage` object, each if present.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tokens {
+    pub(super) input: Option<u64>,
+    pub(super) output: Option<u64>,
+}
+
+/// The names of the two counts in a `usage` object: of the prompt's tokens and the
+/// answer's.
+type TokenNames = [&'static [u8]; 2];
+
+impl Tokens {
+    /// The names of the token counts in OpenAI's chat.
+    pub(super) const PROMPT: TokenNames = [b"prompt_tokens", b"completion_tokens"];
+
+    /// The names of the token counts in all dialects but OpenAI's chat.
+    pub(super) const INPUT: TokenNames = [b"input_tokens", b"output_tokens"];
+
+    #[inline]
+    pub(super) fn read(json: &mut Scanner<'_>, names: &[TokenNames]) -> Scan<Self> {
+        let mut tokens = Self::default();
+        json.object(|json, key| {
+            if names.iter().any(|[input, _]| key == *input) {
+                tokens.input = json.integer()?;
+            } else if names.iter().any(|[_, output]| key == *output) {
+                tokens.output = json.integer()?;
+            } else {
+                json.skip()?;
+            }
+            Ok(())
+        })?;
+        Ok(tokens)
+    }
+
+    /// Reads the token counts in the `usage` of an object.
+    pub(super) fn within(object: &[u8], names: &[TokenNames]) -> Scan<Self> {
+        let mut tokens = Self::default();
+        Scanner::document(object, |json, key| {
+            match key {
+                b"usage" => tokens = Self::read(json, names)?,
+                _ => json.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(tokens)
+    }
+}
+
+/// The state that a [`Grammar`](crate::llm::dialect::Grammar) keeps of one stream.
 #[derive(Debug, Default)]
 pub struct StreamState {
     usage: Option<Usage>,
@@ -63,38 +99,26 @@ pub struct StreamState {
     pub(crate) choices: ChatChoices,
 }
 
-/// Which choices of a chat answer appeared, and which of them finished.
+/// The choices of a chat answer that appeared, and those that finished.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChatChoices {
     seen: u128,
     finished: u128,
-    /// An index beyond 127: nobody can tell any more whether every choice finished.
+    /// Whether a choice had an index beyond 127, so that it is unknown whether every
+    /// choice finished.
     overflow: bool,
 }
 
 impl StreamState {
-    pub(crate) const fn new() -> Self {
-        Self {
-            usage: None,
-            stop_reason: None,
-            failure: None,
-            next_sequence: 0,
-            response_id: None,
-            choices: ChatChoices {
-                seen: 0,
-                finished: 0,
-                overflow: false,
-            },
-        }
-    }
-
-    /// What upstream reported so far.
+    /// The token usage that the upstream has reported in the stream so far.
     #[must_use]
     pub const fn usage(&self) -> Option<Usage> {
         self.usage
     }
 
-    /// Takes counts of one event. They are running totals, so the greater one stays.
+    /// Merges the token counts of one event into the stream's usage.
+    ///
+    /// Token counts are running totals, so of two values the greater one stays.
     pub fn report_usage(&mut self, input_tokens: Option<u64>, output_tokens: Option<u64>) {
         if input_tokens.is_none() && output_tokens.is_none() {
             return;
@@ -104,13 +128,18 @@ impl StreamState {
         usage.output_tokens = usage.output_tokens.max(output_tokens.unwrap_or(0));
     }
 
-    /// Why the model stopped, in upstream's words.
+    #[inline]
+    pub(super) fn report_tokens(&mut self, tokens: Tokens) {
+        self.report_usage(tokens.input, tokens.output);
+    }
+
+    /// The reason why the model stopped, in the upstream's words.
     #[must_use]
     pub fn stop_reason(&self) -> Option<&str> {
         self.stop_reason.as_deref()
     }
 
-    /// Keeps why the model stopped, cut at 1 KiB.
+    /// Stores the reason why the model stopped, cut at 1 KiB.
     pub fn report_stop(&mut self, reason: &[u8]) {
         let reason = String::from_utf8_lossy(&reason[..reason.len().min(MAX_TEXT)]);
         if self.stop_reason() != Some(&*reason) {
@@ -118,31 +147,31 @@ impl StreamState {
         }
     }
 
-    /// What upstream said when it failed.
+    /// The failure that the upstream reported in the stream.
     #[must_use]
     pub fn failure(&self) -> Option<&StreamFailure> {
         self.failure.as_deref()
     }
 
-    /// Keeps the failure; the first one stays.
+    /// Stores a failure that the upstream reported; the stream's first one stays.
     pub fn report_failure(&mut self, failure: StreamFailure) {
         self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
-    /// Whether the event of the failure is called `error`.
+    /// Stores whether the event that reported the failure is named `error`.
     pub(crate) fn name_failure(&mut self, is_named: bool) {
         if let Some(failure) = &mut self.failure {
             failure.is_named = is_named;
         }
     }
 
-    /// The sequence number that an event appended now should carry.
+    /// The sequence number of an event that would be appended to the stream now.
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {
         self.next_sequence
     }
 
-    /// Takes the sequence number of one event.
+    /// Stores the sequence number of the stream's latest event.
     pub const fn report_sequence(&mut self, sequence: u64) {
         self.next_sequence = sequence.saturating_add(1);
     }
@@ -153,8 +182,10 @@ impl StreamState {
         self.response_id.as_deref()
     }
 
-    /// Keeps the answer's id, to be told with an event of the prelude; the first one stays. An empty
-    /// one, one of more than 256 bytes, and one that is no UTF-8 are none.
+    /// Stores the id of the answer; the stream's first one stays.
+    ///
+    /// A grammar reports the id of an event of the prelude. An empty id, one of more than
+    /// 256 bytes, and one that is not UTF-8 are ignored.
     pub fn report_response_id(&mut self, id: &[u8]) {
         if self.response_id.is_some() || id.is_empty() || id.len() > MAX_ID {
             return;

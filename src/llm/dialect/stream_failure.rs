@@ -5,42 +5,48 @@ use serde_json::Value;
 
 use super::{grammar::Dialect, state::MAX_TEXT};
 
-/// A longer event is not kept as [`StreamFailure::body`].
+/// The longest data of a failure event that are kept as [`StreamFailure::body`], in
+/// bytes.
 const MAX_BODY: usize = 16 * 1024;
 
-/// What an upstream said in the event by which it reported that it failed.
+/// The content of the event by which an upstream reported a failure.
 ///
-/// Texts that upstream did not give are empty; each is cut at 1 KiB.
+/// Texts that the event lacks are empty; each text is cut at 1 KiB.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamFailure {
-    /// `error.type`, Google's `error.status`, AWS's `__type` or the exception that it is.
+    /// The kind of the failure: `error.type`, Google's `error.status`, AWS's `__type`, or
+    /// the name of AWS's exception.
     pub kind: String,
-    /// `error.code`, a number as its digits.
+    /// The code of the failure: `error.code`, a number as its digits.
     pub code: String,
-    /// `error.message`, or the text if upstream sent one in place of an object.
+    /// The message of the failure: `error.message`, or the text that the upstream sent in
+    /// place of an error object.
     pub message: String,
-    /// The event's data, so that whoever reads error bodies can look for more. Empty if over 16 KiB.
+    /// The data of the failure event; empty if longer than 16 KiB.
     pub body: Bytes,
-    /// Its event is called `error`.
+    /// Whether the failure event is named `error`.
     pub(super) is_named: bool,
 }
 
-/// A stream ended without the event that its dialect requires at the end.
+/// The error of a stream that ended without the event that its dialect requires at the
+/// end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Truncated {
-    /// Bytes received until then.
+    /// The number of the stream's bytes that were received.
     pub position: u64,
 }
 
 impl StreamFailure {
-    /// Whether the SDKs of this dialect raise it. An upstream that answers in words
-    /// of another one is not heard: the SDK takes what came so far for the whole.
+    /// Whether the SDKs of `dialect` raise the failure as an error.
+    ///
+    /// An SDK ignores a failure in the format of another dialect, and takes the answer
+    /// so far for complete.
     pub(crate) fn is_heard(&self, dialect: Dialect) -> bool {
         match dialect {
             Dialect::Anthropic => self.is_named,
-            // Too long to be kept, it is taken for what it most likely is.
+            // An event that is too long to be kept most likely has an `error` key.
             Dialect::OpenAiChat if self.body.is_empty() => true,
             Dialect::OpenAiChat => serde_json::from_slice::<Value>(&self.body)
                 .is_ok_and(|event| !event["error"].is_null()),
@@ -48,7 +54,7 @@ impl StreamFailure {
         }
     }
 
-    /// Reads the data of an event that is known to report a failure, in any of the known shapes.
+    /// Reads a failure from the data of the event that reports it, in any known shape.
     #[must_use]
     pub fn read(data: &[u8]) -> Self {
         let mut failure = Self::default();
@@ -63,7 +69,7 @@ impl StreamFailure {
         let nested = error_in(event);
         let text = |key: &str| {
             let found = [&nested[key], &event[key]].map(scalar);
-            // A flat event's `type` says only that it is an error.
+            // The `type` of a flat event is only the name of the event.
             found
                 .into_iter()
                 .flatten()
@@ -84,7 +90,7 @@ impl StreamFailure {
 }
 
 impl Truncated {
-    /// The error of a stream that ended after `position` bytes.
+    /// Creates the error of a stream that ended after `position` bytes.
     #[must_use]
     pub const fn new(position: u64) -> Self {
         Self { position }
@@ -103,8 +109,10 @@ impl fmt::Display for Truncated {
 
 impl std::error::Error for Truncated {}
 
-/// The error inside the data of an event that reports a failure, in any of the known shapes; null
-/// if the data itself is the error, or text.
+/// Finds the error object in the data of a failure event, in any known shape.
+///
+/// The result is null if the data has no inner error object: it is itself the error, or a
+/// text.
 pub(crate) fn error_in(event: &Value) -> &Value {
     let event = first(event);
     let choices = event["choices"].as_array().into_iter().flatten();
@@ -116,12 +124,13 @@ pub(crate) fn error_in(event: &Value) -> &Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Google sends a list where it would have streamed.
+/// Returns the event itself, or the first of a list, which Google sends in place of a
+/// stream.
 fn first(event: &Value) -> &Value {
     event.get(0).unwrap_or(event)
 }
 
-/// AWS's streams have one member, which is named for what it is.
+/// Finds the name and the fields of an AWS exception, the only member of its event.
 fn exception(event: &Value) -> Option<(&str, &Value)> {
     let mut members = event.as_object()?.iter();
     let (name, error) = members.find(|(name, _)| name.ends_with("Exception"))?;
@@ -141,9 +150,5 @@ fn scalar(value: &Value) -> Option<String> {
 }
 
 fn cut(text: &str) -> String {
-    let mut end = text.len().min(MAX_TEXT);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
+    crate::llm::cut(text, MAX_TEXT).to_owned()
 }

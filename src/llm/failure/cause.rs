@@ -12,8 +12,9 @@ use crate::{
     llm::dialect::Truncated,
 };
 
-/// How TLS libraries say that they do not trust a certificate. They have types
-/// of their own for it, which no layer can know.
+/// The phrases by which TLS libraries report an untrusted certificate.
+///
+/// Each library has its own error type, which this crate cannot know.
 const UNTRUSTED: [&str; 6] = [
     // rustls
     "invalid peer certificate",
@@ -26,9 +27,9 @@ const UNTRUSTED: [&str; 6] = [
     "certificate chain was issued by an authority that is not trusted",
 ];
 
-/// The class of an error that came in place of an answer, or of its rest.
+/// Classifies an error that came in place of an answer, or of an answer's rest.
 pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
-    // Judged before the transport: a body over its limit is the caller's.
+    // The caller's errors come before those of the transport, which may wrap them.
     let callers = |error: &(dyn Error + 'static)| {
         error.is::<RequestCut>() || error.is::<LengthLimitError>() || error.is::<InvalidRequest>()
     };

@@ -1,105 +1,97 @@
-//! Classes of failures, and what each allows: the same candidate, another, a cooldown.
+//! Classes of failures, with the retries and the cooldown that each allows.
 
 use std::fmt;
 
 use http::StatusCode;
 
-/// Why an upstream's answer is a failure.
+/// The class of an upstream's failure.
 ///
-/// What follows from it is told by [`same`](Self::same), [`other`](Self::other)
-/// and [`cool`](Self::cool).
+/// [`same`](Self::same), [`other`](Self::other) and [`cool`](Self::cool) say which
+/// retries and which cooldown the class allows.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// Our step window of a stream passed before its first content.
+    /// The step window of this process passed before the first content of a stream.
     Silence,
-    /// Another deadline of ours passed: a ceiling, a share of the time left.
+    /// A deadline of this process other than the step window passed: a ceiling, or a
+    /// share of the time left.
     Deadline,
-    /// The connection could not be made, was reset, or the body was cut, as half a
-    /// JSON document under a good status is.
+    /// The connection failed or was reset, or the body was cut.
+    ///
+    /// Half a JSON document under a good status is a cut body.
     Transport,
     /// The upstream's certificate could not be verified.
     Certificate,
-    /// A 1xx or 3xx of a candidate with a base URL: it is somewhere else, and a
-    /// person has to say where. Nothing is sent there.
+    /// A candidate with a base URL answered 1xx or 3xx.
+    ///
+    /// The redirecting service has moved, and a person has to configure the new address.
+    /// No request is sent there.
     Redirect,
-    /// 408, `ModelTimeoutException`.
+    /// The upstream timed out: 408, `ModelTimeoutException`.
     RequestTimeout,
-    /// 409.
+    /// The upstream reports a conflict with another request: 409.
     Conflict,
-    /// 429, `rate_limit_error`, `rate_limit_exceeded`, `RESOURCE_EXHAUSTED`.
+    /// A rate limit is reached: 429, `rate_limit_error`, `rate_limit_exceeded`,
+    /// `RESOURCE_EXHAUSTED`.
     RateLimit,
     /// A rate limit that this request exceeds by itself, however long it waits.
     RequestLimit,
-    /// 529, `overloaded_error`, `server_is_overloaded`, `slow_down`, `UNAVAILABLE`.
+    /// The upstream is overloaded: 529, `overloaded_error`, `server_is_overloaded`,
+    /// `slow_down`, `UNAVAILABLE`.
     Overloaded,
-    /// The upstream is still starting, or access to it is still being set up:
-    /// `ModelNotReadyException`, llama.cpp's "Loading model".
+    /// The upstream is still starting, or access to it is being set up.
+    ///
+    /// Upstreams report it as `ModelNotReadyException`, or as llama.cpp's "Loading
+    /// model".
     NotReady,
-    /// Any other 5xx, `api_error`, `server_error`, an HTML page in place of an
-    /// answer, and what a stream says that is not known.
+    /// The upstream failed in itself: any other 5xx, `api_error`, `server_error`.
+    ///
+    /// The class also covers an HTML page in place of an answer, and an unknown error of
+    /// a stream.
     Server,
-    /// 424, `ModelStreamErrorException`: the model broke down while it answered.
+    /// The model failed during its answer: 424, `ModelStreamErrorException`.
     ModelFault,
-    /// 402, `insufficient_quota`, `billing_error`, a quota per day: nothing left
-    /// to pay with.
+    /// No credit is left: 402, `insufficient_quota`, `billing_error`, or a used-up daily
+    /// quota.
     Quota,
-    /// 401, a bare 403, `authentication_error`, `invalid_api_key`.
+    /// The credential is not accepted: 401, a bare 403, `authentication_error`,
+    /// `invalid_api_key`.
     Auth,
-    /// 410, `model_not_found`, `permission_error`: gone, or not for this credential.
+    /// The model is gone, or not for this credential: 410, `model_not_found`,
+    /// `permission_error`.
     ModelGone,
-    /// `unsupported_country_region_territory`, or a firewall's page under 403: not
-    /// from where we are.
+    /// The upstream allows no access from this location:
+    /// `unsupported_country_region_territory`, or a firewall's page under 403.
     Region,
-    /// `context_length_exceeded`: more than the model can read.
+    /// The prompt is longer than the model can read: `context_length_exceeded`.
     ContextOverflow,
-    /// 413, `request_too_large`: more bytes than the upstream takes.
+    /// The request has more bytes than the upstream accepts: 413, `request_too_large`.
     TooLarge,
-    /// `content_filter`, `content_policy_violation`, `invalid_prompt`, or a model
-    /// that stopped with `refusal`.
+    /// The upstream refused the content: `content_filter`, `content_policy_violation`,
+    /// `invalid_prompt`, or a model that stopped with `refusal`.
     ContentFilter,
-    /// Any other 4xx, `invalid_request_error`.
+    /// The request is at fault in another way: any other 4xx, `invalid_request_error`.
     Caller,
 }
 
 impl FailureClass {
-    /// The class of an answer of which nothing but the status is known; `None`
-    /// if it is no failure. A redirect is none by itself: whether it is
-    /// [`Redirect`](Self::Redirect) depends on the candidate that it comes from.
+    /// Classifies an answer by its status alone; `None` if the status is no failure.
     ///
-    /// [`Failure::of_answer`](crate::llm::failure::Failure::of_answer) sees more.
+    /// A redirect is no failure by itself: whether it is [`Redirect`](Self::Redirect)
+    /// depends on the candidate that sent it.
+    ///
+    /// [`Failure::of_answer`](crate::llm::failure::Failure::of_answer) classifies an
+    /// answer by its headers and body as well.
     #[must_use]
     pub fn from_status(status: StatusCode) -> Option<Self> {
         is_failure_status(status)
             .then(|| class_of_status(status).unwrap_or_else(|| fallback_class(Some(status))))
     }
 
-    /// The class in one lower-case word, for logs and metrics.
+    /// The name of the class, one lower-case word for logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Silence => "silence",
-            Self::Deadline => "deadline",
-            Self::Transport => "transport",
-            Self::Certificate => "certificate",
-            Self::Redirect => "redirect",
-            Self::RequestTimeout => "request_timeout",
-            Self::Conflict => "conflict",
-            Self::RateLimit => "rate_limit",
-            Self::RequestLimit => "request_limit",
-            Self::Overloaded => "overloaded",
-            Self::NotReady => "not_ready",
-            Self::Server => "server",
-            Self::ModelFault => "model_fault",
-            Self::Quota => "quota",
-            Self::Auth => "auth",
-            Self::ModelGone => "model_gone",
-            Self::Region => "region",
-            Self::ContextOverflow => "context_overflow",
-            Self::TooLarge => "too_large",
-            Self::ContentFilter => "content_filter",
-            Self::Caller => "caller",
-        }
+        self.traits().0
     }
 }
 
@@ -109,132 +101,105 @@ impl fmt::Display for FailureClass {
     }
 }
 
-/// Whether the same candidate is worth another try.
+/// Whether the candidate that failed is itself worth another try.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetrySame {
-    /// It would fail the same way again.
+    /// The candidate is not worth another try: it would fail the same way again.
     No,
-    /// One more, whatever the budget would allow.
+    /// The candidate is worth one more attempt, even if the budget allows more.
     Once,
-    /// Yes, after the delay that it asked for.
+    /// The candidate is worth another try, after the delay that the upstream asked for.
     Yes,
-    /// Yes, but after a longer wait, and of one that is overloaded only where
-    /// there is no other candidate.
+    /// The candidate is worth another try, but after a longer wait.
+    ///
+    /// An overloaded candidate is retried only if there is no other.
     Slowly,
 }
 
-/// Which other candidate is worth a try.
+/// Which other candidate is worth a try after a candidate has failed.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TryOther {
-    /// None.
+    /// No other candidate is worth a try.
     No,
-    /// Any.
+    /// Any other candidate is worth a try.
     Yes,
-    /// One that is reached with another credential.
+    /// Another candidate is worth a try if it has another credential.
     Credential,
-    /// One of another provider.
+    /// Another candidate is worth a try if it is of another provider.
     Provider,
-    /// One with a larger context window.
+    /// Another candidate is worth a try if its context window is larger.
     LargerWindow,
-    /// Any, if the program allows it for requests that are themselves at fault.
+    /// Any other candidate is worth a try, if the program allows it for requests that are
+    /// at fault themselves.
     IfAllowed,
 }
 
-/// How long a candidate is left alone after the failure.
+/// How long a candidate cools down after its failure.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cooldown {
-    /// Not at all: the failure says nothing about the next request.
+    /// The candidate does not cool down: the next request may succeed.
     No,
-    /// For seconds to minutes.
+    /// The candidate cools down for seconds to minutes.
     Short,
-    /// For ten minutes at first, up to a day: a person has to mend it.
+    /// The candidate cools down for ten minutes at first, up to a day: a person has to
+    /// fix the cause.
     Long,
-    /// For hours, up to a day: until the quota is filled up.
+    /// The candidate cools down for hours, up to a day, until its quota is renewed.
     Quota,
 }
 
 impl FailureClass {
-    /// Whether the same candidate is worth another try.
+    /// Whether the candidate that failed is itself worth another try.
     ///
-    /// An upstream's `x-should-retry` may forbid it:
+    /// An upstream's `x-should-retry` may forbid a retry that the class allows: see
     /// [`Failure::is_worth_repeating`](crate::llm::failure::Failure::is_worth_repeating).
     #[must_use]
     pub const fn same(self) -> RetrySame {
-        match self {
-            Self::Silence => RetrySame::Once,
-            Self::Overloaded | Self::NotReady => RetrySame::Slowly,
-            Self::Transport
-            | Self::RequestTimeout
-            | Self::Conflict
-            | Self::RateLimit
-            | Self::Server
-            | Self::ModelFault => RetrySame::Yes,
-            Self::Deadline
-            | Self::Certificate
-            | Self::Redirect
-            | Self::RequestLimit
-            | Self::Quota
-            | Self::Auth
-            | Self::ModelGone
-            | Self::Region
-            | Self::ContextOverflow
-            | Self::TooLarge
-            | Self::ContentFilter
-            | Self::Caller => RetrySame::No,
-        }
+        self.traits().1
     }
 
-    /// Which other candidate is worth a try, as long as nothing was committed.
+    /// Which other candidate is worth a try after this failure, while the attempt has not
+    /// committed.
     #[must_use]
     pub const fn other(self) -> TryOther {
-        match self {
-            Self::Conflict => TryOther::No,
-            Self::Silence
-            | Self::Deadline
-            | Self::Transport
-            | Self::Certificate
-            | Self::Redirect
-            | Self::RequestTimeout
-            | Self::RateLimit
-            | Self::RequestLimit
-            | Self::Overloaded
-            | Self::NotReady
-            | Self::Server
-            | Self::ModelFault
-            | Self::ModelGone => TryOther::Yes,
-            Self::Quota | Self::Auth => TryOther::Credential,
-            Self::Region => TryOther::Provider,
-            Self::ContextOverflow => TryOther::LargerWindow,
-            Self::TooLarge | Self::ContentFilter | Self::Caller => TryOther::IfAllowed,
-        }
+        self.traits().2
     }
 
-    /// How long the candidate is left alone.
+    /// How long the candidate cools down after a failure of this class.
     #[must_use]
     pub const fn cool(self) -> Cooldown {
+        self.traits().3
+    }
+
+    /// The table of the classes: the name of each, the retries and the cooldown that it
+    /// allows.
+    #[rustfmt::skip]
+    const fn traits(self) -> (&'static str, RetrySame, TryOther, Cooldown) {
         match self {
-            Self::Silence
-            | Self::Transport
-            | Self::RateLimit
-            | Self::Overloaded
-            | Self::NotReady
-            | Self::Server => Cooldown::Short,
-            Self::Certificate | Self::Redirect | Self::Auth | Self::ModelGone | Self::Region => {
-                Cooldown::Long
-            }
-            Self::Quota => Cooldown::Quota,
-            Self::Deadline
-            | Self::RequestTimeout
-            | Self::Conflict
-            | Self::RequestLimit
-            | Self::ModelFault
-            | Self::ContextOverflow
-            | Self::TooLarge
-            | Self::ContentFilter
-            | Self::Caller => Cooldown::No,
+            Self::Silence => ("silence", RetrySame::Once, TryOther::Yes, Cooldown::Short),
+            Self::Deadline => ("deadline", RetrySame::No, TryOther::Yes, Cooldown::No),
+            Self::Transport => ("transport", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+            Self::Certificate => ("certificate", RetrySame::No, TryOther::Yes, Cooldown::Long),
+            Self::Redirect => ("redirect", RetrySame::No, TryOther::Yes, Cooldown::Long),
+            Self::RequestTimeout => ("request_timeout", RetrySame::Yes, TryOther::Yes, Cooldown::No),
+            Self::Conflict => ("conflict", RetrySame::Yes, TryOther::No, Cooldown::No),
+            Self::RateLimit => ("rate_limit", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+            Self::RequestLimit => ("request_limit", RetrySame::No, TryOther::Yes, Cooldown::No),
+            Self::Overloaded => ("overloaded", RetrySame::Slowly, TryOther::Yes, Cooldown::Short),
+            Self::NotReady => ("not_ready", RetrySame::Slowly, TryOther::Yes, Cooldown::Short),
+            Self::Server => ("server", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
+            Self::ModelFault => ("model_fault", RetrySame::Yes, TryOther::Yes, Cooldown::No),
+            Self::Quota => ("quota", RetrySame::No, TryOther::Credential, Cooldown::Quota),
+            Self::Auth => ("auth", RetrySame::No, TryOther::Credential, Cooldown::Long),
+            Self::ModelGone => ("model_gone", RetrySame::No, TryOther::Yes, Cooldown::Long),
+            Self::Region => ("region", RetrySame::No, TryOther::Provider, Cooldown::Long),
+            Self::ContextOverflow => ("context_overflow", RetrySame::No, TryOther::LargerWindow, Cooldown::No),
+            Self::TooLarge => ("too_large", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
+            Self::ContentFilter => ("content_filter", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
+            Self::Caller => ("caller", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
         }
     }
 }
@@ -244,9 +209,9 @@ pub(super) fn is_failure_status(status: StatusCode) -> bool {
     status.as_u16() >= 400
 }
 
-/// The class that a status tells by itself.
+/// The failure class that a status determines by itself.
 ///
-/// A plain 400 or 404 tells nothing: an exact name may still say more.
+/// A plain 400 or 404 determines no class: an exact name may still decide.
 pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     match status.as_u16() {
         401 | 403 => Some(FailureClass::Auth),
@@ -257,7 +222,8 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
         413 => Some(FailureClass::TooLarge),
         424 => Some(FailureClass::ModelFault),
         429 => Some(FailureClass::RateLimit),
-        // We are still here, so it was not us who went away.
+        // 499 says that the request was closed: this process has not closed it, so
+        // another proxy did.
         499 => Some(FailureClass::Server),
         529 => Some(FailureClass::Overloaded),
         500.. => Some(FailureClass::Server),
@@ -265,11 +231,12 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     }
 }
 
-/// The class of a failure about which nothing else is known.
+/// The class of a failure about which nothing but the status, if any, is known.
 pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
     match status {
         Some(status) if status.is_client_error() => FailureClass::Caller,
-        // An answer that was begun was asked for in a way that could be served.
+        // Without a status the failure came in an answer that had begun, so the request
+        // was acceptable.
         _ => FailureClass::Server,
     }
 }

@@ -1,4 +1,4 @@
-//! Classifies a failure: the head and the body of an answer, an event of a stream, or an error.
+//! Classifies failed answers, failure events of streams, and errors.
 
 use std::{
     error::Error,
@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, StatusCode, header::AsHeaderName};
 
 use super::{
     cause,
@@ -17,20 +17,23 @@ use super::{
     error_body,
     errors::{CoolingDown, Redirected},
     retry_after,
-    rules::{Said, judge},
+    rules::{FailureFacts, judge},
     stop,
 };
-use crate::{error::chain, llm::dialect::StreamFailure};
+use crate::{
+    error::chain,
+    llm::{dialect::StreamFailure, is_plain},
+};
 
-/// A longer body is not an error's.
+/// The longest body of an answer that is read for an error, in bytes.
 const MAX_BODY: usize = 64 * 1024;
 
-/// How answers are judged: by a program's own rules first, then by what is known
-/// of the providers.
+/// The judge of answers, by the program's own rules first, then by those of known
+/// providers.
 ///
 /// # Examples
 ///
-/// A gateway of one's own that reports under 200 what went wrong:
+/// A private gateway that reports errors under 200:
 ///
 /// ```
 /// use std::time::SystemTime;
@@ -52,41 +55,42 @@ const MAX_BODY: usize = 64 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct Classifier {
-    // Shared: it is cloned with each call of a layer.
+    // Shared, because layers clone the classifier for each call.
     rules: Option<Arc<Vec<Arc<Rule>>>>,
 }
 
 type Rule = dyn Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync;
 
-/// What a rule of a [`Classifier`] sees: an answer, or the event by which a
-/// stream reported that it failed.
+/// The input of a rule: an answer, or the failure event of a stream.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Answered<'a> {
-    /// The answer's status, also a good one; `None` for an event of a stream.
+    /// The status of the answer, good or bad; `None` for an event of a stream.
     pub status: Option<StatusCode>,
-    /// The answer's; empty for an event of a stream.
+    /// The headers of the answer; empty for an event of a stream.
     pub headers: &'a HeaderMap,
-    /// The body or the event's data, as far as it can be read: empty if it is
-    /// compressed, longer than 64 KiB, or an event longer than 16 KiB.
+    /// The body of the answer, or the data of the stream's event.
+    ///
+    /// The bytes are empty for a body that is compressed or longer than 64 KiB, and for
+    /// an event longer than 16 KiB.
     pub body: &'a [u8],
-    /// The error that was found in the body; its texts are empty if there is
-    /// none.
+    /// The error that the body reports; its texts are empty if there is none.
     pub error: &'a StreamFailure,
 }
 
 impl Classifier {
-    /// Judges by what is known of the providers.
+    /// Creates a classifier without rules of the program.
     #[must_use]
     pub const fn new() -> Self {
         Self { rules: None }
     }
 
-    /// Adds a rule, which is asked after those that were added before it.
+    /// Adds a rule, a function that classifies answers, which runs after the rules added
+    /// before.
     ///
-    /// A rule that answers `None` leaves the judgement to the next. It is asked
-    /// about every answer that is no redirect, so it should be quick where the
-    /// status is good; the class that it answers is final.
+    /// A rule that returns `None` leaves the judgement to the next; a class that a rule
+    /// returns is final. A rule runs for every answer that is no redirect, so it should
+    /// be quick if the status is good.
     #[must_use]
     pub fn rule<F>(mut self, rule: F) -> Self
     where
@@ -97,7 +101,7 @@ impl Classifier {
         self
     }
 
-    /// Judges an answer as [`Failure::of_answer`] does.
+    /// Judges an answer by the program's rules, then as [`Failure::of_answer`] does.
     #[must_use]
     pub fn of_answer(
         &self,
@@ -111,11 +115,7 @@ impl Classifier {
             return None;
         }
         let whole = body;
-        let body = if error_body::is_plain(headers) {
-            body
-        } else {
-            b""
-        };
+        let body = if is_plain(headers) { body } else { b"" };
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
         let is_broken = !is_failure && error_body::is_broken_json(headers, whole);
@@ -130,7 +130,7 @@ impl Classifier {
             body,
             error: &error,
         });
-        // A page is none of its own documents, however it is announced.
+        // An HTML page is no cut JSON, even if it is announced as JSON.
         let is_cut = is_broken && !is_page;
         let ruled = match is_error {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
@@ -165,35 +165,40 @@ impl Classifier {
 
 impl fmt::Debug for Classifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Judgement")
+        f.debug_struct("Classifier")
             .field("rules", &self.rules().count())
             .finish()
     }
 }
 
-/// One judged failure of an upstream.
+/// The judgement of one failure of an upstream.
 ///
-/// It says nothing about the run: whoever retries looks first whether its own
-/// node is over.
+/// The judgement contains nothing about the run: a layer that retries first checks
+/// whether its own node has ended.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// What kind of failure it is.
+    /// The class of the failure.
     pub class: FailureClass,
-    /// The answer's status; for an error under 200, the one that it names as
-    /// its code. `None` if there is neither.
+    /// The status of the failed answer; for an error under 200, the status in the error's
+    /// code.
+    ///
+    /// The status is `None` if the failure has neither the status of an answer nor one in
+    /// a code.
     pub status: Option<StatusCode>,
-    /// The upstream's own words, at most 1 KiB; empty if it had none.
+    /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
-    /// How long the upstream asks to be left alone, at most 30 days. Its head
-    /// goes before its words, which count only where waiting helps.
+    /// The delay that the upstream asks for, at most 30 days.
+    ///
+    /// A delay in the headers comes before one in the message, which counts only if the
+    /// class allows a retry.
     pub retry_after: Option<Duration>,
-    /// The upstream's `x-should-retry`.
+    /// The upstream's advice in `x-should-retry`, whether to retry.
     pub should_retry: Option<bool>,
 }
 
 impl Failure {
-    /// A failure of which the upstream itself said nothing.
+    /// Creates a failure of this class, without details from the upstream.
     #[must_use]
     pub const fn new(class: FailureClass) -> Self {
         Self {
@@ -205,16 +210,15 @@ impl Failure {
         }
     }
 
-    /// Judges an answer; `None` if it is healthy.
+    /// Judges an answer; the result is `None` for a healthy one.
     ///
-    /// `body` is the whole body of an error, or of an answer that is no event
-    /// stream: some upstreams report an error, or that the model refused, under
-    /// 200. Where it was not read, is compressed or longer than 64 KiB, the head
-    /// alone decides. `now` is the wall clock's, for a `retry-after` that names
-    /// a date.
+    /// `body` is the whole body of an error, or of an answer that is no event stream:
+    /// some upstreams report an error, or a refusal of the model, under 200. If the
+    /// body was not read, is compressed or longer than 64 KiB, the head alone decides.
+    /// `now` is the wall clock, for a `retry-after` that is a date.
     ///
-    /// An `x-terminal-reason` is taken for that of a run which is not ours.
-    /// A [`Classifier`] puts a program's own rules in front.
+    /// An `x-terminal-reason` counts as the reason of another process's run. A
+    /// [`Classifier`] adds the program's own rules.
     #[must_use]
     pub fn of_answer(
         status: StatusCode,
@@ -231,23 +235,26 @@ impl Failure {
         Classifier::new().of_stream(failure)
     }
 
-    /// Judges why a model stopped, in the words of
-    /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason); `None` unless it
-    /// refused or its context was full.
+    /// Judges a stop reason; `None` unless the model refused or its context was full.
     ///
-    /// Another model is of use only as long as the caller has seen nothing.
+    /// `reason` is the stop reason that
+    /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason)
+    /// returns.
+    ///
+    /// After a refusal another model helps only as long as the caller has seen no
+    /// content.
     #[must_use]
     pub fn of_stop(reason: &str) -> Option<Self> {
         stop::class_of(reason).map(Self::new)
     }
 
-    /// Judges an error that came in place of an answer, or of the rest of one.
+    /// Judges an error that came in place of an answer, or of an answer's rest.
     ///
-    /// Where [nobody was asked](CoolingDown), it is what failed before, and is
-    /// worth no try before the first may be asked again.
+    /// If [all candidates are cooling down](CoolingDown), the judgement is that of their
+    /// earlier failure, with the delay until the first may be called again.
     ///
-    /// Its message stays empty: an error's text is not the upstream's, and may
-    /// name hosts that are nobody's business.
+    /// The judgement's message stays empty: the error's text is not the upstream's, and
+    /// may name internal hosts.
     #[must_use]
     pub fn of_error(error: &(dyn Error + 'static)) -> Self {
         let cooling = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>());
@@ -265,31 +272,31 @@ impl Failure {
         }
     }
 
-    /// Whether the same candidate may be asked again, as far as the failure is
-    /// concerned; budgets come on top.
+    /// Whether the failure allows a retry with the same candidate; budgets still apply.
     ///
-    /// The upstream may forbid what the class allows, never allow what it forbids.
+    /// The upstream may forbid a retry that the class allows, but not allow one that
+    /// the class forbids.
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
         self.class.same() != RetrySame::No && self.should_retry != Some(false)
     }
 }
 
-/// What the head of an answer adds to an error's own words.
+/// The values of an answer's head that serve to classify a failure.
 #[derive(Default)]
 pub(super) struct FailureHead<'a> {
     reason: &'a str,
     kind: &'a str,
-    /// That of an error.
+    /// The status of the answer, if that status is a failure.
     pub(super) status: Option<StatusCode>,
-    /// The body is a page for people.
+    /// Whether the answer's body is an HTML page.
     pub(super) is_page: bool,
     retry_after: Option<Duration>,
     should_retry: Option<bool>,
 }
 
 impl<'a> FailureHead<'a> {
-    /// What the headers say.
+    /// Reads the headers of an answer; `now` is the wall clock, for dates.
     pub(super) fn read(headers: &'a HeaderMap, now: SystemTime) -> Self {
         Self {
             reason: text(headers, "x-terminal-reason"),
@@ -304,7 +311,8 @@ impl<'a> FailureHead<'a> {
         }
     }
 
-    /// The judgement of the `error` that `body` holds; `ruled` if there is a rule for it.
+    /// Judges the failure that `error` reports in `body`; `ruled` is the class of a rule,
+    /// if one applied.
     pub(super) fn judge(
         self,
         error: &StreamFailure,
@@ -315,7 +323,7 @@ impl<'a> FailureHead<'a> {
         let message = error.message.trim();
         let details = Details::read(body);
         let class = ruled.unwrap_or_else(|| {
-            judge(Said {
+            judge(FailureFacts {
                 reason: self.reason,
                 status,
                 names: &[self.kind, &error.kind, &error.code, &details.reason],
@@ -325,7 +333,7 @@ impl<'a> FailureHead<'a> {
                 is_page: self.is_page,
             })
         });
-        // Google names half a minute also for a quota that is used up for today.
+        // Google asks for half a minute even if the quota of the day is used up.
         let asked = || match class.same() {
             RetrySame::No => None,
             _ => details.retry_delay.or_else(|| delay::in_prose(message)),
@@ -340,12 +348,13 @@ impl<'a> FailureHead<'a> {
     }
 }
 
-fn text<'a>(headers: &'a HeaderMap, name: &str) -> &'a str {
+fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
     let value = headers.get(name).map(HeaderValue::to_str);
     value.and_then(Result::ok).unwrap_or_default()
 }
 
-/// A code that is a status. Some providers number their errors otherwise.
+/// Reads the status in an error's code, if the code is one; some providers use other
+/// numbers.
 fn numeric(code: &str) -> Option<StatusCode> {
     let status: StatusCode = code.parse().ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)

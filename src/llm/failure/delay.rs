@@ -1,10 +1,10 @@
-//! Delays inside a body.
+//! Reads delays in the body of an error.
 
 use std::time::Duration;
 
 use super::{error_messages, retry_after::decimal};
 
-/// What stands before a delay.
+/// The phrases that precede a delay in an upstream's error message.
 const BEFORE: [&str; 4] = [
     // OpenAI, Groq, Azure
     "again in ",
@@ -16,7 +16,7 @@ const BEFORE: [&str; 4] = [
     "again after ",
 ];
 
-/// The delay that a message asks for in prose, as in "try again in 1m30s".
+/// Reads the delay in the prose of an error message, as in "try again in 1m30s".
 pub(super) fn in_prose(message: &str) -> Option<Duration> {
     BEFORE.iter().find_map(|before| {
         let mut rest = message;
@@ -28,12 +28,12 @@ pub(super) fn in_prose(message: &str) -> Option<Duration> {
     })
 }
 
-/// A JSON duration, as in "34.07s".
+/// Parses a JSON duration, as in "34.07s".
 pub(super) fn seconds(text: &str) -> Option<Duration> {
     decimal(text.strip_suffix('s')?, 9)
 }
 
-/// All the parts that `text` begins with, as in "1h2m 3.5 seconds".
+/// Sums the parts of the duration with which `text` begins, as in "1h2m 3.5 seconds".
 fn sum(text: &str) -> Option<Duration> {
     let mut sum = None;
     let mut rest = text;
@@ -50,7 +50,8 @@ fn part(text: &str) -> Option<(Duration, &str)> {
     let rest = rest.strip_prefix(' ').unwrap_or(rest);
     let end = rest.find(|c: char| !c.is_ascii_alphabetic());
     let (word, rest) = rest.split_at(end.unwrap_or(rest.len()));
-    // Rounded up before it is multiplied, so that it is never too short.
+    // The number is rounded up before the multiplication, so that the delay is never too
+    // short.
     let times = |factor| Some(decimal(number, 9)?.saturating_mul(factor));
     let part = match word {
         "ms" | "millisecond" | "milliseconds" => decimal(number, 6),

@@ -6,23 +6,23 @@ use serde_json::Value;
 use super::{class::FailureClass, delay};
 use crate::llm::dialect::error_in;
 
-/// What providers say of an error beside its type, code and message.
+/// The details of an upstream's error beside its type, code and message.
 #[derive(Debug, Default)]
 pub(super) struct Details {
-    /// Google's `ErrorInfo.reason`; empty if there is none.
+    /// The reason of the error in Google's `ErrorInfo.reason`; empty if there is none.
     pub(super) reason: String,
-    /// Google's `RetryInfo.retryDelay`.
+    /// The delay that Google asks for in `RetryInfo.retryDelay`.
     pub(super) retry_delay: Option<Duration>,
-    /// The quota that Google says is used up is filled up once a day.
+    /// Whether the exceeded quota, in Google's details, is a daily one.
     is_daily: bool,
-    /// OpenRouter's moderation stopped the request.
+    /// Whether OpenRouter's moderation stopped the request.
     is_moderated: bool,
-    /// The error of a provider behind OpenRouter.
-    is_provider_s: bool,
+    /// Whether the error is that of a provider behind OpenRouter.
+    is_from_provider: bool,
 }
 
 impl Details {
-    /// Reads an error in JSON; anything else has no details.
+    /// Reads the details of an error in a JSON body; any other body has none.
     pub(super) fn read(body: &[u8]) -> Self {
         let Ok(body) = serde_json::from_slice::<Value>(body) else {
             return Self::default();
@@ -31,7 +31,7 @@ impl Details {
         let metadata = &error["metadata"];
         let mut details = Self {
             is_moderated: metadata["reasons"].is_array() || metadata["flagged_input"].is_string(),
-            is_provider_s: metadata["provider_name"].is_string(),
+            is_from_provider: metadata["provider_name"].is_string(),
             ..Self::default()
         };
         for detail in error["details"].as_array().into_iter().flatten() {
@@ -56,14 +56,14 @@ impl Details {
         });
     }
 
-    /// The class that the details tell.
+    /// The failure class that the details determine, if any.
     pub(super) fn class(&self, status: Option<StatusCode>) -> Option<FailureClass> {
         if self.is_daily {
             return Some(FailureClass::Quota);
         }
         match status {
             Some(StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE)
-                if self.is_provider_s =>
+                if self.is_from_provider =>
             {
                 Some(FailureClass::Overloaded)
             }

@@ -3,7 +3,9 @@ use memchr::memmem;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
-/// The keys that tell an answer from an error, at the top of a body.
+use crate::llm::{is_plain, names_json};
+
+/// The values of a body's top-level keys that distinguish an answer from an error.
 #[derive(Deserialize)]
 struct Top<'a> {
     #[serde(borrow)]
@@ -34,14 +36,14 @@ struct AnswerChoice<'a> {
     finish_reason: Option<&'a RawValue>,
 }
 
-/// Whether a body that came with a good status is an error all the same.
+/// Whether the body of an answer with a good status is an error.
 pub(super) fn is_error(body: &[u8]) -> bool {
-    // Nearly every answer ends here, unparsed. A text that quotes the key has
-    // a backslash before its second quotation mark.
+    // The search spares nearly every answer the parser. A text that quotes the key has a
+    // backslash before its second quotation mark.
     if memmem::find(body, b"\"error\"").is_none() {
         return false;
     }
-    // Google sends a list where it would have streamed.
+    // Google sends a list in place of a stream.
     let body = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(list) => list.first().map_or("", |first| first.get()).as_bytes(),
         Err(_) => body,
@@ -61,53 +63,45 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         top.candidates,
     ];
     let is_answer = answers.into_iter().flatten().any(is_filled);
-    // A failed response may hold what the model had said until then.
+    // A failed response may contain the model's output so far.
     let may_fail = is(top.status, "\"failed\"") || !is_answer;
     may_fail && top.error.is_some_and(says_something)
 }
 
-/// Whether the content type is that of a JSON document.
-pub(crate) fn names_json(headers: &HeaderMap) -> bool {
-    let Some(content_type) = headers.get(header::CONTENT_TYPE) else {
-        return false;
-    };
-    let value = content_type.as_bytes();
-    let essence = value.split(|byte| *byte == b';').next().unwrap_or(value);
-    let essence = essence.trim_ascii();
-    essence.eq_ignore_ascii_case(b"application/json")
-        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
-}
-
-/// Whether a whole body that is announced as JSON, and can be read, is none, or half
-/// of one.
+/// Whether a complete, readable body that is announced as JSON is no whole document.
 pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     if !names_json(headers) || !is_plain(headers) {
         return false;
     }
-    let mut outline = JsonOutline::default();
-    outline.push(body);
-    !outline.is_whole()
+    !JsonOutline::of([body]).is_whole()
 }
 
-/// How far a body that is announced as JSON has come, piece by piece.
+/// The bracket structure of a JSON body, read piece by piece.
 ///
-/// Brackets outside of strings are counted, and nothing is parsed: that tells half a
-/// document from a whole one, and costs little beside what else is done with an answer.
+/// The outline counts brackets outside of strings, and parses nothing: that is enough to
+/// detect half a document, and costs little.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct JsonOutline {
     first: Option<u8>,
     last: Option<u8>,
-    /// How many objects and lists are open; negative for ever once one too many closed.
+    /// The number of objects and lists that are open; it stays negative after a surplus
+    /// bracket.
     open: i64,
     in_string: bool,
-    /// The string's next byte is escaped.
+    /// Whether the next byte of the string is escaped.
     is_escaped: bool,
     bytes: u64,
 }
 
 impl JsonOutline {
+    pub(crate) fn of<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut outline = Self::default();
+        chunks.into_iter().for_each(|chunk| outline.push(chunk));
+        outline
+    }
+
     pub(crate) fn push(&mut self, piece: &[u8]) {
-        // A byte order mark may come before it.
+        // A byte order mark may precede the document.
         let is_blank = |byte: &u8| byte.is_ascii_whitespace() || b"\xEF\xBB\xBF".contains(byte);
         if self.first.is_none() {
             self.first = piece.iter().copied().find(|byte| !is_blank(byte));
@@ -143,12 +137,12 @@ impl JsonOutline {
         }
     }
 
-    /// How many bytes there were.
+    /// The number of the body's bytes that were read.
     pub(crate) const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether what began has ended. Nothing at all is no half of a document.
+    /// Whether the JSON document read so far is complete; an empty one is.
     pub(crate) fn is_whole(&self) -> bool {
         let Some(first) = self.first else {
             return true;
@@ -157,7 +151,7 @@ impl JsonOutline {
             b'{' => b'}',
             b'[' => b']',
             b'"' => b'"',
-            // true, false, null
+            // The last byte of `true`, `false` or `null`.
             b't' | b'f' => b'e',
             b'n' => b'l',
             _ => return matches!(first, b'-' | b'0'..=b'9'),
@@ -166,7 +160,7 @@ impl JsonOutline {
     }
 }
 
-/// Whether the body is a page for people: a wrong address, or a proxy's own.
+/// Whether an answer's body is an HTML page, as from a wrong address or a proxy.
 pub(super) fn is_page(headers: &HeaderMap, body: &[u8]) -> bool {
     let body = body.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(body);
     let body = body.trim_ascii_start();
@@ -177,22 +171,16 @@ pub(super) fn is_page(headers: &HeaderMap, body: &[u8]) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.as_bytes().get(..9));
     let is_announced = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/html"));
-    // Some servers announce their JSON as a page.
+    // Some servers announce JSON as `text/html`, so the body decides.
     let is_json = starts(b"{") || starts(b"[");
     starts(b"<!doctype html") || starts(b"<html") || is_announced && !is_json
-}
-
-/// Whether the body can be read as it is.
-pub(super) fn is_plain(headers: &HeaderMap) -> bool {
-    let coding = headers.get(header::CONTENT_ENCODING);
-    coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
 fn is(raw: Option<&RawValue>, wanted: &str) -> bool {
     raw.is_some_and(|raw| raw.get() == wanted)
 }
 
-/// Whether there is anything between the brackets.
+/// Whether a JSON value has content between its brackets.
 fn is_filled(raw: &RawValue) -> bool {
     let text = raw.get().bytes();
     text.filter(|byte| !byte.is_ascii_whitespace())
@@ -200,7 +188,7 @@ fn is_filled(raw: &RawValue) -> bool {
         .is_some()
 }
 
-/// Whether there are choices, and every one of them ended with an error.
+/// Whether an answer has choices, and every one of them ended with an error.
 fn have_failed(choices: &RawValue) -> bool {
     let choices = serde_json::from_str::<Vec<AnswerChoice<'_>>>(choices.get());
     let choices = choices.unwrap_or_default();
@@ -218,7 +206,8 @@ fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
 }
 
-/// Jobs report an error of which every field is null: it is none.
+/// Whether the value of an `error` key reports an error; batch jobs send an object of
+/// null fields.
 fn says_something(raw: &RawValue) -> bool {
     match serde_json::from_str(raw.get()) {
         Ok(Value::String(text)) => !text.is_empty(),

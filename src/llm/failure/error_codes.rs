@@ -4,9 +4,11 @@ use super::class::FailureClass;
 
 type CodeRow = (FailureClass, &'static [&'static str]);
 
-/// Exact values of `error.type`, `error.code` and their likes that settle the
-/// class whatever the status, in the order of judging: the first row that holds
-/// one wins. AWS's are listed without their `Exception`.
+/// The exact error names that decide the failure class whatever the status.
+///
+/// The names are values of `error.type`, `error.code` and their equivalents, in the order
+/// of judging: the first row that contains one wins. AWS's names are listed without their
+/// `Exception`.
 pub(super) const EXACT: &[CodeRow] = &[
     (
         FailureClass::Quota,
@@ -91,15 +93,16 @@ pub(super) const EXACT: &[CodeRow] = &[
     ),
 ];
 
-/// Names that several causes share: a sentence that tells more goes first, the
-/// status goes after them.
+/// The error names that several causes share: a more exact phrase counts before them, the
+/// status after them.
 pub(super) const SHARED: &[CodeRow] = &[
     (FailureClass::RateLimit, &["RESOURCE_EXHAUSTED"]),
     (FailureClass::Auth, &["PERMISSION_DENIED"]),
     (FailureClass::ModelGone, &["AccessDenied"]),
 ];
 
-/// Names that only say whose fault it is: a status that tells more goes first.
+/// The error names that only say which side is at fault: a more exact status counts
+/// before them.
 pub(super) const BROAD: &[CodeRow] = &[
     (FailureClass::Conflict, &["conflict_error"]),
     (
@@ -138,7 +141,7 @@ pub(super) const BROAD: &[CodeRow] = &[
     ),
 ];
 
-/// The class of the first row that holds one of `names`.
+/// Finds the failure class of the first row that contains one of `names`.
 pub(super) fn find(rows: &[CodeRow], names: &[&str]) -> Option<FailureClass> {
     let row = rows
         .iter()
@@ -146,14 +149,14 @@ pub(super) fn find(rows: &[CodeRow], names: &[&str]) -> Option<FailureClass> {
     row.map(|&(class, _)| class)
 }
 
-/// Whether `names` hold the one that is listed as `known`.
+/// Whether one of an error's `names` is the listed name `known`.
 pub(super) fn is_among(known: &str, names: &[&str]) -> bool {
     names
         .iter()
         .any(|name| bare(name) == known || starts_lower(known, bare(name)))
 }
 
-/// The status that an error of this name has when it does not come in a stream.
+/// The status that an error with one of these names has outside of a stream.
 pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
     if is_among("invalid_request_error", names) || is_among("Validation", names) {
         Some(StatusCode::BAD_REQUEST)
@@ -164,15 +167,17 @@ pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
     }
 }
 
-/// The name itself: AWS adds a namespace before it or an address after it, and
-/// says `Exception` in most of its answers.
+/// Removes AWS's additions from an error name.
+///
+/// AWS adds a namespace before an error name or an address after it, and in most answers
+/// the suffix `Exception`.
 fn bare(name: &str) -> &str {
     let name = name.split_once('#').map_or(name, |(_, name)| name);
     let name = name.split_once(':').map_or(name, |(name, _)| name);
     name.strip_suffix("Exception").unwrap_or(name)
 }
 
-/// Whether `name` is `known` with a small first letter, as in AWS's streams.
+/// Whether `name` is `known` with a lower-case first letter, as in AWS's streams.
 fn starts_lower(known: &str, name: &str) -> bool {
     match (known.split_at_checked(1), name.split_at_checked(1)) {
         (Some((upper, rest)), Some((lower, same))) => {

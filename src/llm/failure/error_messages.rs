@@ -2,12 +2,12 @@ use http::StatusCode;
 
 use super::{class::FailureClass, error_codes};
 
-/// Words by which a provider tells what it has no code for.
+/// A phrase by which a provider reports an error without a code.
 pub(super) struct Sentence {
     class: FailureClass,
-    /// With any of these only.
+    /// The statuses with one of which the phrase counts.
     statuses: &'static [u16],
-    /// Beside this name only; beside any if it is empty.
+    /// The error name beside which the phrase counts; any name if empty.
     name: &'static str,
     words: Words,
 }
@@ -17,10 +17,10 @@ enum Words {
     First(&'static str),
 }
 
-/// In the order of judging: the first that fits wins.
+/// The known phrases, in the order of judging: the first match wins.
 ///
-/// Each counts only with the status, and where it is a common phrase only with
-/// the name, that its provider gives it.
+/// Each phrase counts only with the status that its provider sends, and a common phrase
+/// only with the provider's error name.
 pub(super) const SENTENCES: &[Sentence] = &[
     // Anthropic
     sentence(FailureClass::Quota, &[400], "credit balance").beside("invalid_request_error"),
@@ -131,19 +131,19 @@ impl Sentence {
     }
 }
 
-/// The class that the provider's words tell.
+/// Finds the failure class of the first known phrase that matches an error's message.
 pub(super) fn find(status: StatusCode, names: &[&str], message: &str) -> Option<FailureClass> {
     let mut sentences = SENTENCES.iter();
     let sentence = sentences.find(|sentence| sentence.fits(status, names, message))?;
     Some(sentence.class)
 }
 
-/// Whether `text` holds `phrase`, in any case.
+/// Whether `text` contains `phrase`, in any letter case.
 pub(super) fn has(text: &str, phrase: &str) -> bool {
     after(text, phrase).is_some()
 }
 
-/// What follows the first `phrase` in `text`, in any case.
+/// Returns the rest of `text` behind the first `phrase`, in any letter case.
 pub(super) fn after<'a>(text: &'a str, phrase: &str) -> Option<&'a str> {
     let mut windows = text.as_bytes().windows(phrase.len());
     let at = windows.position(|window| window.eq_ignore_ascii_case(phrase.as_bytes()))?;

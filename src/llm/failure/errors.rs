@@ -1,4 +1,4 @@
-//! The errors that name a failure of an upstream, or a call that no upstream was asked for.
+//! The errors of failed upstreams, and of calls that reached no upstream.
 
 use std::{error::Error, fmt, io::ErrorKind, time::Duration};
 
@@ -7,26 +7,30 @@ use http::StatusCode;
 use super::class::FailureClass;
 use crate::error::{BoxError, chain};
 
-/// The upstream of a candidate with a base URL answered 1xx or 3xx: the request
-/// would have to go elsewhere, with the prompt, and no caller is handed the answer.
+/// The error of a candidate with a base URL that answered 1xx or 3xx.
+///
+/// The request, with its prompt, would have to go to another server, so a redirect is not
+/// followed and not passed on.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {
-    /// The answer's.
+    /// The status that the upstream answered.
     pub status: StatusCode,
 }
 
-/// A whole answer, announced as JSON under a good status, is no JSON document, or half
-/// of one: it does not close what it opens.
+/// The error of a complete answer, announced as JSON under a good status, that is no
+/// complete document.
+///
+/// The document is no JSON, or leaves a bracket or a string open.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteJson {
-    /// Its bytes.
+    /// The length of the answer, in bytes.
     pub length: u64,
 }
 
 impl Redirected {
-    /// The error of an answer with this status, which is a 1xx or 3xx.
+    /// Creates the error of an answer with `status`, which is a 1xx or 3xx.
     #[must_use]
     pub const fn new(status: StatusCode) -> Self {
         Self { status }
@@ -34,7 +38,7 @@ impl Redirected {
 }
 
 impl IncompleteJson {
-    /// The error of an answer of `length` bytes.
+    /// Creates the error of an answer of `length` bytes.
     #[must_use]
     pub const fn new(length: u64) -> Self {
         Self { length }
@@ -59,16 +63,18 @@ impl Error for Redirected {}
 
 impl Error for IncompleteJson {}
 
-/// An answer that is no stream of events came behind the head of one, which a
-/// [`ProgressLayer`](crate::ProgressLayer) had sent.
+/// The error of an answer behind an early head that is no event stream.
+///
+/// A [`ProgressLayer`](crate::ProgressLayer) sent the early head, of an event stream,
+/// before the answer came.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAStream {
-    /// The answer's.
+    /// The status that the upstream answered.
     pub status: StatusCode,
-    /// As what it was judged.
+    /// The failure class of the upstream's answer.
     pub class: FailureClass,
-    /// The upstream's own words, at most 1 KiB; empty if it had none.
+    /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
 }
 
@@ -95,35 +101,36 @@ impl fmt::Display for NotAStream {
 
 impl Error for NotAStream {}
 
-/// Every candidate that could serve a request has failed a while ago, and is
-/// left alone: nobody was asked.
+/// The error of a request for which every candidate is cooling down after a failure.
+///
+/// No upstream was called for the request.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoolingDown {
-    /// Each of them.
+    /// The candidates that could serve the request, all of which are cooling down.
     pub candidates: Vec<Cooling>,
 }
 
-/// A candidate that is left alone.
+/// One candidate that is cooling down, in a [`CoolingDown`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cooling {
-    /// Its label.
+    /// The label of the candidate that is cooling down.
     pub candidate: String,
-    /// For how long yet.
+    /// The time left until the candidate's cooldown ends.
     pub left: Duration,
-    /// What it failed with.
+    /// The class of the candidate's failure.
     pub class: FailureClass,
 }
 
 impl CoolingDown {
-    /// How long until the first of them may be asked again.
+    /// The time left until the first candidate's cooldown ends.
     #[must_use]
     pub fn soonest(&self) -> Duration {
         self.first().map(|first| first.left).unwrap_or_default()
     }
 
-    /// What the one failed with that may be asked again first.
+    /// The failure class of the candidate with the earliest end of its cooldown.
     pub(crate) fn class(&self) -> FailureClass {
         self.first().map_or(FailureClass::Server, |it| it.class)
     }
@@ -150,35 +157,36 @@ impl fmt::Display for CoolingDown {
 
 impl Error for CoolingDown {}
 
-/// Whole seconds, never too few.
+/// Converts a duration to whole seconds, rounded up.
 pub(crate) const fn seconds(left: Duration) -> u64 {
     left.as_secs() + (left.subsec_nanos() > 0) as u64
 }
 
-/// The upstream could not be reached, or the connection to it broke.
+/// The error of a call whose upstream could not be reached, or whose connection broke.
 ///
-/// Adapters wrap a client's connection errors in it; a bare
-/// [`std::io::Error`] counts as one too.
+/// Adapters wrap a client's connection errors in this type; a bare [`std::io::Error`]
+/// counts as a transport error too.
 #[derive(Debug)]
 pub struct TransportError {
     source: BoxError,
 }
 
 impl TransportError {
-    /// Marks `source` as a failure of the transport.
+    /// Wraps `source` as a failure of the transport.
     pub fn new(source: impl Into<BoxError>) -> Self {
         Self {
             source: source.into(),
         }
     }
 
-    /// Whether a failure of the transport stands in the chain of `error`.
+    /// Whether `error` or one of its sources is a failure of the transport.
     #[must_use]
     pub fn is_in(error: &(dyn Error + 'static)) -> bool {
         chain(error).any(|error| error.is::<Self>() || error.is::<std::io::Error>())
     }
 
-    /// Whether the upstream refused the connection, so that nothing was sent.
+    /// Whether `error` says that the upstream refused the connection, so that nothing was
+    /// sent.
     #[must_use]
     pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
         let refused = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;

@@ -1,23 +1,22 @@
-//! What an upstream's answer amounts to.
+//! Classifies the failures of upstreams.
 //!
-//! Whether another try is worth it depends on what went wrong, not on which
-//! layer noticed. An upstream says it in many ways: by a status, by a body of
-//! one of several shapes, in an event inside a stream that began with 200, or
-//! not at all because the connection broke. A [`Failure`] is the judgement of
-//! any of them: its [`FailureClass`] says what to do about it, and a client
-//! library's opaque errors become a [`TransportError`], so that no layer has to
-//! guess.
+//! Whether a retry makes sense depends on the failure, not on the layer that notices
+//! it. An upstream reports a failure in many ways: by a status, by a body of one of
+//! several shapes, by an event inside a stream that began with 200, or by a broken
+//! connection. A [`Failure`] is the judgement of any of them: its [`FailureClass`]
+//! decides about retries, and a client library's opaque errors become a
+//! [`TransportError`], so that no layer has to guess.
 //!
 //! # What counts
 //!
-//! The program's own rules first, if a [`Classifier`] has any. Then exact values
+//! The rules of a [`Classifier`] come first, if the program adds any. Then exact values
 //! of `error.type` and `error.code`, in this order: quota, rate limit, overload,
-//! region, credential, model, context, size, filter. Then the few fields and
-//! sentences by which a provider tells what it has no code for, then the status,
-//! and at last names such as `invalid_request_error` that say only whose fault
-//! it is. What is announced as JSON under a good status and does not begin and end as
-//! JSON was cut. Text elsewhere in a body is never looked at: an answer that quotes an
-//! error is healthy.
+//! region, credential, model, context, size, filter. Then the few fields and sentences
+//! that providers use in place of a code, then the status, and at last names such as
+//! `invalid_request_error` that only say which side is at fault. A body that is
+//! announced as JSON under a good status, and does not begin and end as JSON, counts as
+//! cut. Text elsewhere in a body is never read: an answer that quotes an error is
+//! healthy.
 //!
 //! # Examples
 //!
@@ -71,6 +70,6 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    error_body::{JsonOutline, is_broken_json, names_json},
+    error_body::{JsonOutline, is_broken_json},
     errors::seconds,
 };

@@ -1,10 +1,9 @@
 use super::class::FailureClass;
 
-/// What a terminal reason of another supervisor, which is not trusted here,
-/// amounts to.
+/// The failure class of a terminal reason, given by name, of another process's run.
 ///
-/// Its clock or its caller ended its run, not ours; but a limit would stop the
-/// same work again.
+/// The reason is not trusted as one of this process. A deadline or a disconnect over
+/// there ended only its own run, but a limit would stop the same work again.
 pub(super) fn class_of(name: &str) -> Option<FailureClass> {
     match name {
         "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"

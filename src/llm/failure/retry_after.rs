@@ -2,13 +2,14 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, header};
 
-/// More than anybody waits; it keeps sums of instants from overflowing.
+/// The longest delay before a retry that counts; a limit keeps sums with instants from
+/// overflowing.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// How long the upstream asks to be left alone; never shorter than it asked.
+/// Reads the delay that an upstream's headers ask for, never rounded down.
 ///
-/// Reads `retry-after-ms`, else `retry-after` in seconds or as a date. The first
-/// usable header of a name counts; a date that has passed asks for no delay.
+/// The delay stands in `retry-after-ms`, else in `retry-after` in seconds or as a date.
+/// The first usable header of a name counts; a date that has passed asks for no delay.
 pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let millis = HeaderName::from_static("retry-after-ms");
     values(headers, &millis)
@@ -20,7 +21,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         .map(capped)
 }
 
-/// A delay that sums up with any instant.
+/// Returns a delay cut to the limit, so that its sum with an instant does not overflow.
 pub(super) fn capped(delay: Duration) -> Duration {
     delay.min(LONGEST)
 }
@@ -30,9 +31,9 @@ fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     values.filter_map(|value| value.to_str().ok().map(str::trim))
 }
 
-/// A decimal number of units of 10^`exponent` nanoseconds each, rounded up.
+/// Parses a decimal number of units of 10^`exponent` nanoseconds each, rounded up.
 ///
-/// Read as digits: a float would round some delays down.
+/// The parser reads digits, because a float would round some delays down.
 pub(super) fn decimal(text: &str, exponent: usize) -> Option<Duration> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let mut digits = whole.bytes().chain(fraction.bytes());

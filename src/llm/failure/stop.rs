@@ -1,12 +1,13 @@
-//! Answers in which the model stopped where another might not.
+//! The stop reasons of answers that another model might avoid.
 
 use memchr::memmem;
 use serde::Deserialize;
 
 use super::class::FailureClass;
 
-/// Anthropic's `stop_reason`, chat's `finish_reason`, the `reason` of Responses'
-/// `incomplete_details`, and Gemini's `finishReason` and `blockReason`.
+/// The failure class of each stop reason that is a failure: of Anthropic's `stop_reason`,
+/// chat's `finish_reason`, the `reason` of Responses' `incomplete_details`, and Gemini's
+/// `finishReason` and `blockReason`.
 const STOPS: [(&str, FailureClass); 6] = [
     ("refusal", FailureClass::ContentFilter),
     ("content_filter", FailureClass::ContentFilter),
@@ -49,7 +50,7 @@ struct Feedback<'a> {
     reason: Option<&'a str>,
 }
 
-/// The class of a stop reason; none for one that ends an answer well.
+/// The failure class of a stop reason that the table lists as a failure; `None` for any other.
 pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
     let mut stops = STOPS.iter();
     stops
@@ -57,13 +58,13 @@ pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
         .map(|&(_, class)| class)
 }
 
-/// The class of an answer that is no error, if no choice of it ended well.
+/// The failure class of an answer with a good status in which no choice ended normally.
 pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
     }
     let answer: StopAnswer<'_> = serde_json::from_slice(body).ok()?;
-    // Whatever the reason is, there is no answer.
+    // An upstream that gives a block reason, whichever it is, gives no answer.
     if answer
         .feedback
         .is_some_and(|feedback| feedback.reason.is_some())
@@ -80,9 +81,10 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     first.filter(|_| classes.all(|class| class.is_some()))
 }
 
-/// Whether a key that ends like those of the reasons has one of the values.
+/// Whether a body has a key like those of the stop reasons, with a value that is a
+/// failure.
 ///
-/// Nearly every answer ends here, unparsed.
+/// The search spares nearly every answer the parser.
 fn is_suspect(body: &[u8]) -> bool {
     let reasons = memmem::find_iter(body, b"eason\"");
     let mut values = reasons.filter_map(|at| {

@@ -1,8 +1,9 @@
-//! A forward scanner of JSON objects: it walks the keys that a judge asks for and skips the rest.
+//! A forward scanner of JSON objects that skips the keys it does not need.
 //!
-//! Every valid document reads as `serde_json` reads it. What is skipped is checked for structure
-//! only, so a broken number or a bad escape in there goes unnoticed: a judge may be lenient. It may
-//! be nested to any depth, too, or a few brackets where nobody looks would hide all the rest.
+//! Every valid document gives the same values as with `serde_json`. Skipped values are
+//! checked for structure only, so a broken number or a bad escape in them goes unnoticed.
+//! Skipped values may be nested to any depth: otherwise a few brackets in one would hide
+//! the rest of the document.
 
 mod scanner;
 mod text;
@@ -10,7 +11,7 @@ mod tokens;
 
 pub(crate) use self::{scanner::Scanner, text::Text};
 
-/// Not JSON, or walked too deeply.
+/// The error of a text that is not JSON, or that is nested too deeply in its walked part.
 #[derive(Debug)]
 pub(crate) struct Malformed;
 

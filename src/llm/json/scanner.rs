@@ -3,11 +3,13 @@ use super::{
     text::{Text, decode},
 };
 
-/// As deep as it is walked, which is as deep as `serde_json` goes.
+/// The greatest depth to which a document is walked, the same as in `serde_json`.
 const MAX_DEPTH: usize = 127;
 
-/// Where the scan stands. Each method reads one value, whatever its type, and leaves the scanner
-/// behind it.
+/// A forward scanner over the bytes of a JSON document.
+///
+/// Each method of the scanner reads one value of any type, and leaves the scanner behind
+/// that value.
 #[derive(Debug)]
 pub(crate) struct Scanner<'a> {
     pub(super) bytes: &'a [u8],
@@ -16,24 +18,25 @@ pub(crate) struct Scanner<'a> {
 }
 
 impl<'a> Scanner<'a> {
-    /// At the first of `bytes`.
+    /// Creates a scanner at the start of `bytes`.
     #[inline]
     pub(crate) const fn new(bytes: &'a [u8]) -> Self {
         let (at, depth) = (0, 0);
         Self { bytes, at, depth }
     }
 
-    /// How many bytes were read.
+    /// The number of the document's bytes that were read.
     pub(crate) const fn position(&self) -> usize {
         self.at
     }
 
-    /// The first byte of the next value, which is not yet read.
+    /// Returns the first byte of the next value, without reading it.
     pub(crate) fn first(&mut self) -> Scan<u8> {
         self.peek()
     }
 
-    /// Goes on in an array from `at`, which lies right behind one of its elements.
+    /// Resumes a walk of an array at the offset `at`, directly behind one of its
+    /// elements.
     pub(crate) fn resume(
         &mut self,
         at: usize,
@@ -53,7 +56,7 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Walks the object that `bytes` hold; anything else is malformed.
+    /// Walks the object in `bytes`; any other document is malformed.
     #[inline]
     pub(crate) fn document(
         bytes: &'a [u8],
@@ -70,8 +73,10 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Walks an object; `member` gets each key, decoded, and must read its value. False if the
-    /// value was none.
+    /// Walks the next value as an object; `member` gets each decoded key, and must read
+    /// its value.
+    ///
+    /// The result is `false` if the value is no object.
     #[inline]
     pub(crate) fn object(
         &mut self,
@@ -106,7 +111,9 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// Walks an array; `element` must read each value. False if the value was none.
+    /// Walks the next value as an array; `element` must read each value in it.
+    ///
+    /// The result is `false` if the value is no array.
     #[inline]
     pub(crate) fn array(&mut self, mut element: impl FnMut(&mut Self) -> Scan<()>) -> Scan<bool> {
         if self.peek()? != b'[' {
@@ -128,7 +135,7 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
-    /// Reads any value.
+    /// Reads the next value, of any type, and discards it.
     #[inline(always)]
     pub(crate) fn skip(&mut self) -> Scan<()> {
         match self.peek()? {
@@ -144,7 +151,7 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads any value and answers its bytes.
+    /// Reads the next value, of any type, and returns its bytes.
     pub(crate) fn span(&mut self) -> Scan<&'a [u8]> {
         self.peek()?;
         let start = self.at;
@@ -152,7 +159,7 @@ impl<'a> Scanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// A string; `None` if the value was none.
+    /// Reads the next value as a string; `None` if it is no string.
     #[inline]
     pub(crate) fn text(&mut self) -> Scan<Option<Text<'a>>> {
         if self.peek()? != b'"' {
@@ -164,7 +171,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(Text { raw, escaped }))
     }
 
-    /// A number without sign, fraction and exponent that fits.
+    /// Reads the next value as a `u64`; `None` if it is no unsigned integer that fits.
     #[inline]
     pub(crate) fn integer(&mut self) -> Scan<Option<u64>> {
         if !matches!(self.peek()?, b'-' | b'0'..=b'9') {
@@ -178,7 +185,8 @@ impl<'a> Scanner<'a> {
         }))
     }
 
-    /// Whether the value is a string, array or object that is not empty.
+    /// Reads the next value, and returns whether it is a non-empty string, array or
+    /// object.
     #[inline]
     pub(crate) fn filled(&mut self) -> Scan<bool> {
         match self.peek()? {
@@ -198,7 +206,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Whether the value of a top-level `error` key reports one: an object, or some text.
+    /// Reads the value of an `error` key, and returns whether it reports an error: an
+    /// object, or a text.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'{' => self.skip().map(|()| true),

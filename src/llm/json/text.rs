@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-/// A string as it is written in the document.
+/// A string of a JSON document, as the document has it, with its escapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     pub(super) raw: &'a [u8],
@@ -13,7 +13,7 @@ impl<'a> Text<'a> {
         self.raw.is_empty()
     }
 
-    /// The text itself.
+    /// Returns the text of the string, with its escapes decoded.
     #[inline]
     pub(crate) fn decoded(self) -> Cow<'a, [u8]> {
         if self.escaped {
@@ -33,7 +33,9 @@ impl<'a> Text<'a> {
     }
 }
 
-/// Decodes escapes; text that cannot be decoded stays as it is and so equals no known word.
+/// Decodes the escapes of a JSON string.
+///
+/// Undecodable text is returned unchanged, and so equals no known word.
 #[cold]
 pub(super) fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted = Vec::with_capacity(raw.len() + 2);

@@ -1,14 +1,15 @@
-//! What a document is made of, a token at a time.
+//! The part of the scanner that reads the tokens of a JSON document.
 
 use memchr::memchr2;
 
 use super::{Malformed, Scan, scanner::Scanner};
 
-/// How many levels of what is skipped are told apart.
+/// The number of levels down to which the brackets of a skipped value are matched by
+/// kind.
 const KINDS: usize = u128::BITS as usize;
 
 impl<'a> Scanner<'a> {
-    /// The next byte that is not white space, not yet read.
+    /// Skips white space, and returns the next byte without reading it.
     #[inline(always)]
     pub(super) fn peek(&mut self) -> Scan<u8> {
         loop {
@@ -29,7 +30,9 @@ impl<'a> Scanner<'a> {
         Ok(())
     }
 
-    /// Reads a string from behind its opening quote; answers it raw, and whether it has escapes.
+    /// Reads a string from behind its opening quote.
+    ///
+    /// The result is the string as written, and whether it contains escapes.
     #[inline(always)]
     pub(super) fn string(&mut self) -> Scan<(&'a [u8], bool)> {
         let start = self.at;
@@ -72,8 +75,10 @@ impl<'a> Scanner<'a> {
         Ok(&rest[..len])
     }
 
-    /// Skips an array or object without recursion: a bit per level tells which bracket closes it;
-    /// what is deeper than there are bits is only counted.
+    /// Skips an array or object without recursion.
+    ///
+    /// One bit per level holds the kind of its closing bracket; levels beyond the bits
+    /// are only counted.
     pub(super) fn skip_nested(&mut self) -> Scan<()> {
         let mut objects = 0_u128;
         let mut depth = 0_usize;
@@ -106,8 +111,10 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// Where the first `"` or `\` stands. Most strings of a frame are short: eight bytes at a time
-/// beats the set-up of a vector search, which takes over for the long ones.
+/// Finds the position of the first `"` or `\` in `bytes`.
+///
+/// Most strings of a frame are short: a search of eight bytes at a time beats the set-up
+/// of a vector search, which takes over for long strings.
 #[inline(always)]
 fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
@@ -119,7 +126,7 @@ fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
         let word = u64::from_le_bytes(*word);
         let quote = word ^ (ONES * b'"' as u64);
         let backslash = word ^ (ONES * b'\\' as u64);
-        // The lowest high bit that is set marks the first zero byte; those above may be wrong.
+        // The lowest set high bit marks the first zero byte; higher bits may be wrong.
         let hits =
             (quote.wrapping_sub(ONES) & !quote | backslash.wrapping_sub(ONES) & !backslash) & HIGH;
         if hits != 0 {

@@ -1,20 +1,25 @@
-/// One event of a stream, as [`Splitter`](crate::llm::sse::Splitter) hands it out.
+/// One event of a stream, from a [`Splitter`](crate::llm::sse::Splitter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<'a> {
-    /// The value of the last `event` line, empty if there was none. Cut at 256 bytes.
+    /// The name of the event: the value of its last `event` line, cut at 256 bytes, or
+    /// empty.
     pub name: &'a [u8],
-    /// The values of the `data` lines, joined with `\n`. Empty if `oversized`.
+    /// The data of the event: the values of its `data` lines, joined with `\n`. Empty if
+    /// `oversized`.
     pub data: &'a [u8],
-    /// The offset just past the blank line that ended the event. Of a CRLF it is the offset behind
-    /// the CR, because the event is complete there.
+    /// The offset in the stream directly behind the blank line that ended the event.
+    ///
+    /// If the blank line ends in CRLF, the offset is the one behind the CR, where the
+    /// event is complete.
     pub end: u64,
-    /// The data was longer than [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) and was dropped.
+    /// Whether the event's data was longer than
+    /// [`MAX_EVENT`](crate::llm::sse::MAX_EVENT), and was dropped.
     pub oversized: bool,
 }
 
 impl<'a> Event<'a> {
-    /// An event made by hand, to test a [`Grammar`](crate::llm::dialect::Grammar) with.
+    /// Creates an event, for tests of a [`Grammar`](crate::llm::dialect::Grammar).
     #[must_use]
     pub const fn new(name: &'a [u8], data: &'a [u8]) -> Self {
         Self {
@@ -25,43 +30,44 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// Has nothing to read, so that only its name can tell.
+    /// Whether the event's data is blank, so that only the name identifies the event.
     pub(crate) fn is_blank(&self) -> bool {
         self.data.trim_ascii().is_empty()
     }
 }
 
-/// What one event means for the run.
+/// The meaning that one event of a stream has for the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// A part of the answer: commits the attempt, and is progress.
+    /// The event is a part of the answer: it commits the attempt, and is progress.
     Content,
-    /// A sign of work that does not commit. Events of an unknown type are progress too.
+    /// The event is a sign of work that does not commit the attempt. Events of unknown
+    /// types are progress too.
     Progress,
-    /// Comes before the answer, or carries nothing of it, as an empty delta; neither commits
-    /// nor is progress.
+    /// The event comes before the answer, or has no part of it, such as an empty delta.
+    /// Such an event neither commits the attempt nor is progress.
     Prelude,
-    /// A sign of life alone, such as a ping.
+    /// The event is a sign of life alone, such as a ping.
     Life,
-    /// Upstream says that it failed.
+    /// The event reports a failure of the upstream.
     Error,
-    /// Upstream says that the answer is complete.
+    /// The event is the upstream's report that the answer is complete.
     Terminator,
 }
 
-/// What a [`Grammar`](crate::llm::dialect::Grammar) found one event to be.
+/// The judgement of a [`Grammar`](crate::llm::dialect::Grammar) on one event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventVerdict {
-    /// What the event means.
+    /// The meaning of the event.
     pub kind: EventKind,
-    /// Content that is reasoning and nothing else.
+    /// Whether the content of the event is reasoning only.
     pub reasoning: bool,
 }
 
 impl EventVerdict {
-    /// An event of this kind.
+    /// Creates a judgement of this kind, without reasoning.
     #[must_use]
     pub const fn new(kind: EventKind) -> Self {
         Self {
@@ -70,7 +76,8 @@ impl EventVerdict {
         }
     }
 
-    /// Content; `reasoning` if it is reasoning and nothing else.
+    /// Creates a judgement of kind [`Content`](EventKind::Content); `reasoning` says that
+    /// it is reasoning only.
     #[must_use]
     pub const fn content(reasoning: bool) -> Self {
         Self {
@@ -86,5 +93,5 @@ impl From<EventKind> for EventVerdict {
     }
 }
 
-/// Most data bytes that one event may carry (1 MiB); beyond it the event is [`Event::oversized`].
+/// The most data bytes of one event, 1 MiB; a longer event is [`Event::oversized`].
 pub const MAX_EVENT: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Server-sent events: bytes are split into events, and an error is written as one.
+//! Server-sent events: a splitter of bytes into events, and error events.
 
 mod error_event;
 mod event;

@@ -1,11 +1,12 @@
-//! The event in progress: what its lines add up to.
+//! The event of a stream that is in progress, collected from its lines.
 
 use super::event::{Event, MAX_EVENT};
 
-/// Longer event names are cut here: no known name comes near.
+/// The longest name of an event that is kept, in bytes; known names are much shorter.
 const MAX_NAME: usize = 256;
 
-/// A buffer that outgrew this is given back after its event, so that an idle stream stays small.
+/// The size in bytes above which a buffer is freed after its event, so that an idle
+/// stream stays small.
 const KEPT: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,7 +17,7 @@ pub(super) enum Field {
     Comment,
 }
 
-/// The event in progress, as far as it was copied out of its chunks.
+/// The part of the event in progress that was copied from earlier chunks.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     name: Vec<u8>,
@@ -26,7 +27,7 @@ pub(super) struct Pending {
     oversized: bool,
 }
 
-/// The parts of the event in progress that lie whole in the current chunk.
+/// The fields of the event in progress that the current chunk contains whole.
 #[derive(Debug, Default)]
 pub(super) struct Borrowed<'a> {
     name: Option<&'a [u8]>,
@@ -34,8 +35,10 @@ pub(super) struct Borrowed<'a> {
 }
 
 impl Field {
-    /// A line without a colon is a field with an empty value, so an empty name is a comment only
-    /// if a colon follows.
+    /// Returns the field of a line, by the field's name.
+    ///
+    /// A line without a colon is a field with an empty value, so an empty name is a
+    /// comment only if a colon follows.
     pub(super) fn of(name: &[u8], colon: bool) -> Self {
         match name {
             b"data" => Self::Data,
@@ -57,7 +60,7 @@ impl Pending {
         }
     }
 
-    /// Reads a line that lies whole in the chunk.
+    /// Reads a line of the stream that lies in the chunk as a whole.
     #[inline]
     pub(super) fn read_line<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
         if let Some(value) = value_of(line, b"data") {
@@ -107,7 +110,7 @@ impl Pending {
         self.name.extend_from_slice(&part[..part.len().min(room)]);
     }
 
-    /// Copies what the chunk holds of the event in progress, because more is to come.
+    /// Copies the borrowed fields, because the event continues in the next chunk.
     pub(super) fn keep(&mut self, borrowed: &mut Borrowed<'_>) {
         if let Some(data) = borrowed.data.take() {
             self.append(data);
@@ -146,7 +149,7 @@ impl Pending {
     }
 }
 
-/// The value of `line` if its field is `name`.
+/// Returns the value of `line`, if the line's field is `name`.
 #[inline]
 fn value_of<'a>(line: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
     match line.strip_prefix(name)? {

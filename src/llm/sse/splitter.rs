@@ -7,15 +7,16 @@ use super::{
 
 const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
-/// Splits a `text/event-stream` into events, without I/O.
+/// The splitter of a `text/event-stream` into events, without I/O.
 ///
-/// The events, their offsets and the [`boundary`](Self::boundary) depend on the bytes alone, never
-/// on how they were cut into chunks. Every byte is looked at once, so the work is linear. An event
-/// that lies whole in one chunk is borrowed from it and allocates nothing, unless it has several
-/// `data` lines, which are joined in a buffer that is used again.
+/// The events, their offsets and the [`boundary`](Self::boundary) depend on the bytes
+/// alone, never on how they are cut into chunks. Every byte is read once, so the work
+/// is linear. An event that lies in one chunk as a whole is borrowed from it and
+/// allocates nothing, unless it has several `data` lines, which are joined in a reused
+/// buffer.
 ///
-/// What is kept between chunks is at most [`MAX_EVENT`](super::MAX_EVENT) bytes of data. Comments and fields other
-/// than `event` and `data` are never stored.
+/// Between chunks the splitter keeps at most [`MAX_EVENT`](super::MAX_EVENT) bytes of
+/// data. Comments and fields other than `event` and `data` are never stored.
 #[derive(Debug, Default)]
 pub struct Splitter {
     position: u64,
@@ -23,25 +24,32 @@ pub struct Splitter {
     comments: u64,
     line: SseLine,
     pending: Pending,
-    /// The last byte was a CR that ended a line: a LF right after belongs to it.
+    /// Whether the last byte of the stream so far was a CR that ended a line.
+    ///
+    /// An LF directly after the CR belongs to the same line end.
     after_cr: bool,
-    /// How much of a byte order mark was seen; 3 when the question is settled.
+    /// The number of bytes of a byte order mark that were read at the start of the
+    /// stream.
+    ///
+    /// The number is 3 once the mark is complete, or found to be absent.
     bom: u8,
 }
 
-/// The line that the last chunk left unfinished.
+/// The state of the line that the last chunk left unfinished.
 #[derive(Clone, Copy, Debug, Default)]
 enum SseLine {
     #[default]
     Start,
-    /// In the field name, of which only as much is kept as can still be `event` or `data`.
+    /// The line broke off in its field name, of which at most the length of `event` is
+    /// kept.
     Name { text: [u8; 5], len: u8 },
-    /// Behind the colon; `first` while the optional space may still come.
+    /// The line broke off behind its colon; `first` says that the optional space may
+    /// still follow.
     Value { field: Field, first: bool },
 }
 
 impl Splitter {
-    /// A splitter at the start of a stream.
+    /// Creates a splitter at the start of a stream.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -55,7 +63,8 @@ impl Splitter {
         }
     }
 
-    /// Feeds the next bytes and calls `on_event` for every event that they complete.
+    /// Reads the next bytes of the stream, and calls `on_event` for every event that they
+    /// complete.
     pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(Event<'_>)) {
         let base = self.position;
         self.position += chunk.len() as u64;
@@ -108,32 +117,36 @@ impl Splitter {
         self.pending.keep(&mut borrowed);
     }
 
-    /// Bytes fed so far.
+    /// The number of the stream's bytes that were read so far.
     #[must_use]
     pub const fn position(&self) -> u64 {
         self.position
     }
 
-    /// How many comment lines there were.
+    /// The number of comment lines in the stream so far.
     #[must_use]
     pub const fn comments(&self) -> u64 {
         self.comments
     }
 
-    /// The greatest offset fed so far at which the stream may be cut, so that bytes appended there
-    /// parse as a fresh event: after a blank line, and after a comment line while no field line is
-    /// pending. Of a blank line that ends in CRLF, the offset behind the CR counts until the LF came.
+    /// The greatest offset so far at which the stream may be cut.
+    ///
+    /// Bytes that are appended at the boundary parse as a new event. The boundary lies
+    /// behind a blank line, or behind a comment line while no field line is pending. Of a
+    /// blank line that ends in CRLF, the offset behind the CR counts until the LF is
+    /// read.
     #[must_use]
     pub const fn boundary(&self) -> u64 {
         self.boundary
     }
 
-    /// Answers how many bytes of `chunk` belong to a byte order mark.
+    /// Returns how many bytes of `chunk` belong to a byte order mark.
     fn skip_bom(&mut self, chunk: &[u8]) -> usize {
         for (at, &byte) in chunk.iter().enumerate() {
             if byte != BOM[usize::from(self.bom)] {
                 if self.bom > 0 {
-                    // Not a mark after all but the start of a field that nobody knows.
+                    // The bytes are no byte order mark, but the start of an unknown
+                    // field.
                     self.begin(Field::Other);
                 }
                 self.bom = 3;
@@ -148,7 +161,7 @@ impl Splitter {
         chunk.len()
     }
 
-    /// Reads a part of a line that does not lie whole in one chunk.
+    /// Reads a part of a line that spans several chunks.
     fn read_part(&mut self, mut part: &[u8]) {
         if matches!(self.line, SseLine::Start) {
             self.line = SseLine::Name {
@@ -185,7 +198,7 @@ impl Splitter {
         }
     }
 
-    /// Ends a line that came in parts.
+    /// Ends a line that spans several chunks.
     fn end_line(&mut self) -> Field {
         let field = match self.line {
             SseLine::Start => Field::Other,
@@ -200,7 +213,7 @@ impl Splitter {
         field
     }
 
-    /// The name of the line in progress is known: what follows is its value.
+    /// Ends the field name of the line in progress; the field's value follows.
     fn begin(&mut self, field: Field) {
         self.pending.begin(field);
         self.line = SseLine::Value { field, first: true };

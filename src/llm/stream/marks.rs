@@ -1,4 +1,4 @@
-//! What a stream has come to so far.
+//! The marks of an event stream so far: offsets of the events that matter to layers.
 
 use super::partial_text::Partial;
 use crate::llm::{
@@ -9,7 +9,7 @@ use crate::llm::{
     sse::{Event, EventKind, EventVerdict},
 };
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct StreamMarks {
     pub(super) dialect: Dialect,
     pub(super) stream: StreamState,
@@ -17,42 +17,23 @@ pub(super) struct StreamMarks {
     pub(super) text: Option<u64>,
     pub(super) terminator: Option<u64>,
     pub(super) error: Option<u64>,
-    pub(super) named: Option<u64>,
+    pub(super) id_end: Option<u64>,
     pub(super) progressed: u64,
     pub(super) events: u64,
     pub(super) pings: Pings,
-    /// The text so far, if somebody wants it.
+    /// The partial text of the answer, if it is collected.
     pub(super) partial: Option<Partial>,
 }
 
-/// Events that say nothing but that upstream lives.
+/// The count of the stream's events that only show that the upstream is alive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pings {
-    /// The one that belongs to how an Anthropic stream begins has come.
+    /// Whether the ping at the start of every Anthropic stream has come.
     opening: bool,
     pub(super) count: u64,
 }
 
 impl StreamMarks {
-    pub(super) const fn new(dialect: Dialect) -> Self {
-        Self {
-            dialect,
-            stream: StreamState::new(),
-            commit: None,
-            text: None,
-            terminator: None,
-            error: None,
-            named: None,
-            progressed: 0,
-            events: 0,
-            pings: Pings {
-                opening: false,
-                count: 0,
-            },
-            partial: None,
-        }
-    }
-
     #[inline]
     pub(super) fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
@@ -76,7 +57,7 @@ impl StreamMarks {
             }
             EventKind::Prelude => {
                 if self.stream.response_id().is_some() {
-                    self.named.get_or_insert(event.end);
+                    self.id_end.get_or_insert(event.end);
                 }
             }
             EventKind::Life => self.ping(),
@@ -131,14 +112,14 @@ impl StreamMarks {
     }
 }
 
-/// What one chunk brought.
+/// The kinds of events that one chunk of a stream completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkSummary {
-    /// An event with content.
+    /// Whether the chunk completed at least one event with content.
     pub content: bool,
-    /// An event with content or progress.
+    /// Whether the chunk completed at least one event with content or progress.
     pub progress: bool,
-    /// The terminator or an error.
+    /// Whether the chunk completed the terminator or an error event.
     pub ended: bool,
 }

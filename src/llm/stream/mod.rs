@@ -1,29 +1,35 @@
-//! Reads `text/event-stream` answers of LLM APIs as they pass by, and writes their last words.
+//! Observes the event streams of LLM APIs: progress, failures, and completeness.
 //!
-//! A status of 200 says nothing about a stream: it may stall, carry an error, or just end, and the
-//! official SDKs take a clean end without its terminator for success. So somebody has to know which
-//! event is a part of the answer, which is mere life, and which is the last one.
+//! A status of 200 does not show that a stream succeeds: it may stall, carry an error,
+//! or just end, and the official SDKs take a clean end without the terminator for
+//! success. So this module decides which event is a part of the answer, which is only a
+//! sign of life, and which is the last one.
 //!
-//! Nothing here does I/O or knows a clock. [`Splitter`](crate::llm::sse::Splitter) finds events, a [`Dialect`](crate::llm::dialect::Dialect) says what they
-//! mean, and [`StreamReader`] keeps the byte offsets at which something was decided, so that a layer that
-//! holds bytes back can tell what it has handed on.
+//! The module does no I/O and knows no clock. [`Splitter`](crate::llm::sse::Splitter)
+//! finds events, a [`Dialect`](crate::llm::dialect::Dialect) gives their meaning, and
+//! [`StreamReader`] keeps the byte offset of each mark, so that a layer that holds bytes
+//! back knows which marks the caller has reached.
 //!
 //! # What is judged
 //!
-//! Each event is one [`EventKind`](crate::llm::sse::EventKind). Content commits an attempt and is progress; unknown event types
-//! and data that is not JSON are progress; the prelude and signs of life are neither. An event that
-//! is named `error` is an error in every dialect, whatever its data. Only keys at their known place
-//! count: text that quotes an error is text.
+//! Each event has one [`EventKind`](crate::llm::sse::EventKind). Content commits an
+//! attempt and is progress; unknown event types and data that is not JSON are progress;
+//! the prelude and signs of life are neither. An event named `error` is an error in
+//! every dialect, whatever its data. Only keys at their known place count: a text that
+//! quotes an error is text.
 //!
 //! # When a stream is complete
 //!
-//! With its dialect's terminator, see [`Finish`](crate::llm::dialect::Finish). While the dialect is not known nothing is called
-//! truncated.
+//! A stream is complete with its dialect's terminator, see
+//! [`Finish`](crate::llm::dialect::Finish). No stream is truncated as long as its
+//! dialect is not known.
 //!
 //! # Cost
 //!
-//! A content frame is judged without allocating, in time linear in its bytes at any chunking.
-//! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes are kept; a longer event is judged by its name.
+//! A content frame is judged without an allocation, in time linear in its bytes,
+//! however it is cut into chunks. Between chunks at most
+//! [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes are kept; a longer event is judged
+//! by its name.
 //!
 //! # Examples
 //!

@@ -1,57 +1,58 @@
-//! The text that an answer has streamed so far, for those who want to keep it.
+//! The partial text of a streamed answer.
 
-use std::{
-    borrow::Cow,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+use std::{borrow::Cow, sync::Arc};
+
+use crate::{
+    llm::{
+        cut,
+        dialect::Dialect,
+        json::{Scan, Scanner, Text},
+        sse::Event,
+    },
+    lock::Lock,
 };
 
-use crate::llm::{
-    dialect::Dialect,
-    json::{Scan, Scanner, Text},
-    sse::Event,
-};
-
-/// The beginning of an answer's text, at most so many bytes; all clones are the same.
+/// The beginning of an answer's text, up to a limit in bytes; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Partial {
-    kept: Arc<Mutex<KeptText>>,
+    shared: Arc<Lock<PartialText>>,
     max: usize,
 }
 
 #[derive(Debug, Default)]
-struct KeptText {
+struct PartialText {
     text: String,
-    /// Something was left out, so nothing may follow.
-    full: bool,
+    /// Whether text of the answer was left out, so that no later text may follow.
+    is_full: bool,
 }
 
 impl Partial {
     pub(crate) fn new(max: usize) -> Self {
         Self {
-            kept: Arc::default(),
+            shared: Arc::default(),
             max,
         }
     }
 
-    /// What there is; `None` if there is nothing.
+    /// Returns the answer's text so far; `None` if it is empty.
     pub(crate) fn read(&self) -> Option<Arc<str>> {
-        let text = &self.lock().text;
+        let text = &self.shared.lock().text;
         (!text.is_empty()).then(|| text.as_str().into())
     }
 
-    /// The answer is whole: there is no part of it.
+    /// Empties the collected text, because the answer is complete.
     pub(crate) fn clear(&self) {
-        self.lock().text.clear();
+        self.shared.lock().text.clear();
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.kept, &other.kept)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Adds the text of an event with content.
+    /// Adds the text of an event with content to the collected text.
     pub(super) fn add(&self, dialect: Dialect, event: &Event<'_>) {
         let mut push = |part: Text<'_>| self.push(&String::from_utf8_lossy(&part.decoded()));
-        // It was read before: what is broken has no content.
+        // Ignore errors: the event was judged as content, so its data is well-formed.
         let _ = match dialect {
             Dialect::OpenAiChat => chat(event.data, &mut push),
             Dialect::OpenAiResponses => responses(event, &mut push),
@@ -60,24 +61,17 @@ impl Partial {
         };
     }
 
-    /// Adds as much as there is room for, whole characters only.
+    /// Adds as many whole characters of `part` as fit into the limit.
     fn push(&self, part: &str) {
-        let mut kept = self.lock();
-        let room = self.max.saturating_sub(kept.text.len());
-        let mut end = if kept.full { 0 } else { room.min(part.len()) };
-        while !part.is_char_boundary(end) {
-            end -= 1;
-        }
-        kept.text.push_str(&part[..end]);
-        kept.full |= end < part.len();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, KeptText> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut shared = self.shared.lock();
+        let room = self.max.saturating_sub(shared.text.len());
+        let fits = cut(part, if shared.is_full { 0 } else { room });
+        shared.text.push_str(fits);
+        shared.is_full |= fits.len() < part.len();
     }
 }
 
-/// Of several choices the first.
+/// Reads the text of a chat event's first choice, and passes it to `push`.
 fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     Scanner::document(data, |json, key| match key {
         b"choices" => json.array(|json| choice(json, push)).map(drop),
@@ -131,7 +125,7 @@ fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()>
 fn anthropic<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     let mut text = None;
     Scanner::document(data, |json, key| match key {
-        // Of the start of a block and of its deltas alike.
+        // The start of a content block contains text as its deltas do.
         b"delta" | b"content_block" => json
             .object(|json, key| {
                 match key {

@@ -12,19 +12,20 @@ use super::super::{
     shared::Shared,
     timer_queue::TimerQueue,
 };
-use crate::run::{Identity, Place, Run};
+use crate::run::{Admission, Identity, Place, Run};
 
 fn known(hash: u64, id: &str) -> (EntryKey, Run) {
     let run = Run::open();
     let nobody: Weak<Shared> = Weak::new();
-    run.node().payload.identify(Identity {
+    run.run_state().identify(Identity {
         id: id.parse().unwrap(),
         session: None,
         registration: nobody,
         owner: 0,
         generation: 1,
-        told: AtomicU64::new(0),
+        end_event: AtomicU64::new(0),
         listed: OnceLock::new(),
+        admission: Admission::new(true),
     });
     let (owner, id) = (0, id.parse().unwrap());
     (Hashed::known(hash, RunName { owner, id }), run)

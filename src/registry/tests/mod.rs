@@ -16,10 +16,8 @@ use crate::run::{Run, RunId, TerminalReason};
 
 /// As a request does that is served.
 fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
-    let uncounted = || Ok(None);
-    let found = registry.enter_with(Owner::default(), id, session, idle, uncounted);
-    let run = found.unwrap().0;
-    run.node().payload.set_used();
+    let run = registry.enter(Owner::default(), id, session, idle);
+    run.run_state().set_used();
     run
 }
 

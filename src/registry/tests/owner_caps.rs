@@ -1,3 +1,5 @@
+//! covers: D6
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::time::advance;

@@ -1,4 +1,4 @@
-//! What observers of a run are told: events, notices, limits in shadow mode.
+//! The notices and events that observers of a run receive, and the reports of shadow mode.
 
 use std::{
     sync::atomic::{Ordering, fence},
@@ -10,29 +10,30 @@ use tokio::sync::broadcast;
 use super::Run;
 use crate::run::{
     kinds::{NodeKind, Scope, Step},
-    limits::{Noted, ProgressNotices, WorkingNotices},
+    limits::{ProgressNotices, ShadowHit, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
     report::{RunEvent, RunEvents, RunNotice},
-    state::{EVENTS, HEARTBEAT, Identity, NodeState, RunGuard, RunState},
+    state::{EVENTS, HEARTBEAT, Identity, NodeState, RunGuard},
     tree::{End, Nanos, Node, nanos},
 };
 
 impl Run {
-    /// What happens to this run from now on: each observer gets every event, or is
-    /// told how many it lost. Of a run that has ended, its end.
+    /// Opens an observer of the events of this run from now on.
     ///
-    /// A sub-agent's run has observers of its own.
+    /// Each observer receives every event, or learns how many it lost. For a run that has ended the
+    /// observer receives the end. A sub-agent's run has observers of its own.
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
         let node = self.nearest();
-        let mut observed = node.payload.harness().lock();
-        // Either the end is seen here, or whoever ends it sees the harness.
+        let mut observed = node.run_state().features().observed.lock();
+        // This fence pairs with the one in `publish_end`: this thread sees the end, or the ending
+        // thread sees the features.
         fence(Ordering::SeqCst);
         if node.nearest_end().is_some() {
             let (sender, receiver) = broadcast::channel(1);
-            let told = node.payload.identity().and_then(Identity::told);
-            let sequence = told.unwrap_or(observed.last());
-            // The receiver is there.
+            let number = node.payload.identity().and_then(Identity::end_event);
+            let sequence = number.unwrap_or(observed.last());
+            // `send` cannot fail: the receiver exists.
             let _ = sender.send(RunEvent::ended(node, sequence));
             return RunEvents::new(receiver);
         }
@@ -41,22 +42,23 @@ impl Run {
         RunEvents::new(sender.subscribe())
     }
 
-    /// How often the streams of the nearest run show a heartbeat, if they do; of
-    /// several the longest.
+    /// Sets the interval at which the streams of the nearest run show a heartbeat.
+    ///
+    /// If several intervals are set, the longest holds.
     pub(crate) fn expect_heartbeat(&self, interval: Duration) {
         if interval != HEARTBEAT {
-            let harness = self.nearest().payload.harness();
-            let set = &harness.heartbeat;
+            let features = self.run_state().features();
+            let set = &features.heartbeat;
             set.fetch_max(nanos(interval), Ordering::AcqRel);
         }
     }
 
-    /// Counts the nearest run as its owner's until it ends; what was counted for it
-    /// before stays.
+    /// Stores the guard that counts the nearest run as open for its owner, until the run ends. A
+    /// guard that was stored before stays.
     pub(crate) fn count_as(&self, open: Box<dyn RunGuard>) {
         let run = self.nearest();
-        let harness = run.payload.harness();
-        let mut slot = harness.lock_open();
+        let features = run.run_state().features();
+        let mut slot = features.open.lock();
         let second = match &*slot {
             Some(_) => Some(open),
             None => slot.replace(open),
@@ -69,47 +71,58 @@ impl Run {
         }
     }
 
-    /// Tells whoever watches the nearest run, unless that is over.
+    /// Sends a notice to the observers of the nearest run and of its registry, unless the run is
+    /// over.
     pub(crate) fn notify(&self, notice: &RunNotice) {
         self.nearest().publish(notice, false);
     }
 }
 
 impl Node<NodeState> {
-    /// Locks are held from the look at the end to the sending, so that the end,
-    /// which is stored before it is told, comes last for everybody. The `last`
-    /// notice is that of whoever ends the run, before the end is told.
+    /// Sends a notice to the observers of this run and of its registry.
+    ///
+    /// The lock is held from the check of the end to the send. The end is stored before it is
+    /// published, so the end is the last event of each observer. `last` marks the notice that the
+    /// ending thread sends just before the end.
     pub(in crate::run) fn publish(&self, notice: &RunNotice, last: bool) {
-        // A subscriber of the program's is not called under a lock.
+        // The event of tracing comes before the lock: the program's subscriber must not run under
+        // it.
         tracing::debug!(target: "tower_agent", run = %self.run_id(), notice = notice.name(), "notice");
-        let mut observed = self.payload.harness_if_any().map(RunState::lock);
+        let mut observed = self
+            .payload
+            .features_if_any()
+            .map(|features| features.observed.lock());
         if !last && self.nearest_end().is_some() {
             return;
         }
         let registration = self.payload.registration();
-        let told = registration.and_then(|registration| registration.notified(self, notice, last));
+        let number =
+            registration.and_then(|registration| registration.notified(self, notice, last));
         if let Some(observed) = &mut observed {
-            observed.send(told, |sequence| RunEvent::notice(self, notice, sequence));
+            observed.send(number, |sequence| RunEvent::notice(self, notice, sequence));
         }
     }
 
-    /// The run is over, and no longer one that its owner has open.
+    /// Drops the guard that counts the run as open for its owner, because the run is over.
     pub(crate) fn uncount(&self) {
-        let harness = self.payload.harness_if_any();
-        let open = harness.and_then(|harness| harness.lock_open().take());
+        let features = self.payload.features_if_any();
+        let open = features.and_then(|features| features.open.lock().take());
         drop(open);
     }
 
-    /// The run is over: its observers are told, and nothing after it.
+    /// Sends the end of the run to its observers, as their last event.
     pub(in crate::run) fn publish_end(&self) {
         fence(Ordering::SeqCst);
-        let mut observed = self.payload.harness_if_any().map(RunState::lock);
+        let mut observed = self
+            .payload
+            .features_if_any()
+            .map(|features| features.observed.lock());
         let registration = self.payload.registration();
-        let told = registration.and_then(|registration| registration.ended(self));
+        let number = registration.and_then(|registration| registration.ended(self));
         if let Some(observed) = &mut observed {
-            let sequence = told.unwrap_or(observed.last());
+            let sequence = number.unwrap_or(observed.last());
             if let Some(sender) = &observed.sender {
-                // Only that nobody listens any more can go wrong.
+                // `send` fails only if no receiver is left.
                 let _ = sender.send(RunEvent::ended(self, sequence));
             }
             observed.sender = None;
@@ -118,34 +131,36 @@ impl Node<NodeState> {
 }
 
 impl Run {
-    /// Has [observers](Self::subscribe) told of tools of this run that take long,
-    /// and of those of its sub-agents, unless they ask for something else. A
-    /// [`ProgressLayer`](crate::ProgressLayer) asks for its own if the program
-    /// did not. Tools that are running already are not concerned.
+    /// Sets when [observers](Self::subscribe) of this run receive notices about its slow tools.
+    ///
+    /// The setting holds for the tools of the run's sub-agents too, unless those runs have their
+    /// own. A [`ProgressLayer`](crate::ProgressLayer) sets its own if the program set none. Tools
+    /// that are running already are not affected.
     pub fn notices(&self, notices: ProgressNotices) {
-        self.nearest().payload.harness().notices.set(notices);
+        self.run_state().features().notices.lock().replace(notices);
     }
 
-    /// The same from a layer: what the program asked for stays.
+    /// Sets a layer's notices for the nearest run, unless the program or another layer set some.
     pub(crate) fn suggest_notices(&self, notices: ProgressNotices) {
         if notices.is_on() {
-            self.nearest().payload.harness().notices.suggest(notices);
+            let mut notices_of_run = self.run_state().features().notices.lock();
+            notices_of_run.get_or_insert(notices);
         }
     }
 
-    /// What holds for the tools of this node.
+    /// The notices that are set for the tools of this node, on the nearest run that has some.
     pub(crate) fn asked_notices(&self) -> Option<ProgressNotices> {
         let node = &**self.node();
         let mut nodes = std::iter::once(node).chain(node.ancestors());
         nodes.find_map(|node| {
             let run = node.kind() == NodeKind::Run;
-            let harness = node.payload.harness_if_any().filter(|_| run)?;
-            harness.notices.get()
+            let features = node.payload.features_if_any().filter(|_| run)?;
+            *features.notices.lock()
         })
     }
 
-    /// The step of this node is waited for, which is not over: tells if it is
-    /// time. Answers when to look again.
+    /// Sends a notice if the running step of this node is due for one. Answers when the step's next
+    /// notice is due.
     pub(crate) fn tell_working(
         &self,
         working: &mut WorkingNotices,
@@ -160,20 +175,22 @@ impl Run {
 }
 
 impl Run {
-    /// A limit that ends nothing has passed on the node of this scope: told once for
-    /// each, and once more if the node completes all the same.
+    /// Reports a limit in shadow mode that has passed on the node of this scope.
+    ///
+    /// The report is sent once per limit. If the node completes later, a second notice says
+    /// that the limit was wrong.
     pub(crate) fn would_end(&self, scope: Scope, reason: &TerminalReason, limit: Option<Duration>) {
         let node = self.in_scope(scope);
         if node.nearest_end().is_some() {
             return;
         }
-        let noted = Noted {
+        let hit = ShadowHit {
             node: node.number(),
             reason: reason.clone(),
             limit,
             after: self.now().saturating_sub(node.opened()),
         };
-        if !node.nearest_run().payload.harness().shadows.note(noted) {
+        if !node.run_state().features().shadows.note(hit) {
             return;
         }
         tracing::info!(
@@ -188,39 +205,35 @@ impl Run {
             reason: reason.clone(),
             limit,
         });
-        // Either the end is seen here, or whoever ends it sees the note.
+        // This fence pairs with the one in `judge_shadows`: this thread sees the end, or the ending
+        // thread sees the note.
         fence(Ordering::SeqCst);
         if node.own_end().is_some() {
-            // Its end may have been told already, and nothing comes after that.
-            let _too_late = node
-                .nearest_run()
-                .payload
-                .harness()
-                .shadows
-                .take(node.number());
+            // The end of the node may have been published already, and no notice may follow it.
+            let _too_late = node.run_state().features().shadows.take(node.number());
         }
     }
 }
 
 impl Node<NodeState> {
-    /// The node is over: tells which limits in shadow mode would have been wrong.
+    /// Reports the limits in shadow mode that were wrong about this node, because it completed.
     pub(in crate::run) fn judge_shadows(&self, end: &End) {
         fence(Ordering::SeqCst);
         let run = self.nearest_run();
-        let Some(harness) = run.payload.harness_if_any() else {
+        let Some(features) = run.payload.features_if_any() else {
             return;
         };
         let completed = end.origin == self.number() && end.reason.class() == ReasonClass::Success;
-        for noted in harness.shadows.take(self.number()) {
+        for hit in features.shadows.take(self.number()) {
             if !completed {
                 continue;
             }
-            let Noted {
+            let ShadowHit {
                 reason,
                 limit,
                 after,
                 ..
-            } = noted;
+            } = hit;
             let took = end.lasted;
             tracing::warn!(
                 target: "tower_agent",
@@ -237,7 +250,7 @@ impl Node<NodeState> {
                 after,
                 took,
             };
-            // Of its own end a run tells this last, before the end.
+            // For its own end, a run sends this notice as the last one before the end.
             run.publish(&notice, self.kind() == NodeKind::Run);
         }
     }

@@ -1,4 +1,4 @@
-//! What bounds a run beside its clocks: turns, loops of tool calls, repetition.
+//! The limits of a run other than its clocks: turns, loops of tool calls, repetition.
 
 use std::{
     collections::VecDeque,
@@ -23,22 +23,22 @@ use crate::{
 };
 
 impl Run {
-    /// How many turns the nearest run has had: requests that had a model write
-    /// something, counted where a [`TurnCapLayer`](crate::TurnCapLayer) stands.
+    /// The number of turns that the nearest run has had. A turn is a request that made a model
+    /// write something; a [`TurnCapLayer`](crate::TurnCapLayer) counts it.
     #[must_use]
     pub fn turns(&self) -> u32 {
         self.nearest().turns()
     }
 
-    /// Puts the run's last call into the request, once it has reached its cap and
-    /// if [`finaliser`](crate::TurnCapLayer::finaliser) allows one: it and its
-    /// attempts are admitted, though nothing else starts any more, and the run ends
-    /// as [`TurnCap`](TerminalReason::TurnCap) when it has been answered. As for
-    /// [`attach`](Self::attach), the first layer settles the call, and it ends as
-    /// aborted if none ever sees it.
+    /// Opens the run's last call and puts it into the request, once the run is at its cap.
     ///
-    /// `None` if the run is not at its cap, or is over, or was given its last call
-    /// before.
+    /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow it. The call
+    /// and its attempts are admitted, though nothing else starts any more. The run ends as
+    /// [`TurnCap`](TerminalReason::TurnCap) when the call has been answered. As for
+    /// [`attach`](Self::attach), the first layer settles the call; the call ends as aborted if
+    /// no layer ever sees it.
+    ///
+    /// The method answers `None` if the run is not at its cap, is over, or has had its last call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -52,9 +52,9 @@ impl Run {
     pub fn finaliser<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
         let run = self.run();
         let now = run.now();
-        // A limit that has come is stored here.
+        // The check stores the end if a deadline has passed.
         run.node().check(now, crate::run::tree::TaskId::NONE).ok()?;
-        let turns = &run.node().payload.harness_if_any()?.turns;
+        let turns = &run.node().payload.features_if_any()?.turns;
         {
             let mut counted = turns.lock();
             if counted.last != LastCall::Held || !run.node().is_closing() {
@@ -63,18 +63,19 @@ impl Run {
             counted.last = LastCall::Over;
         }
         let call = run.open_last(now);
-        // What held the place leaves it to the call.
+        // The call has entered the run, so the placeholder task can leave.
         run.node().leave_task(now);
         Some(call.carried_by(request))
     }
 
-    /// Admits a turn of the nearest run, of which this is the node that a layer
-    /// found. `number` is that of the turn if there is no call to keep it.
+    /// Admits a turn of the nearest run; `self` is the node that the layer found.
+    ///
+    /// `number` stores the turn's number if no call node can hold it.
     ///
     /// # Errors
     ///
-    /// If the run is over, by the clocks first, or closing; one that has used up its
-    /// turns is from now on.
+    /// If the run is over or closing; passed clocks are checked first. A run that has used up its
+    /// turns ends or closes in this method.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -83,7 +84,7 @@ impl Run {
         let call = self.turn_of_call();
         if let Err(end) = self.check() {
             if let Some(call) = call.filter(|call| call.own_end().is_none()) {
-                // It was opened before the closing, and has not begun.
+                // The call was opened before the run was closed, and has not begun.
                 drop(call.end(end.reason.clone(), call.closing_for(), self.now()));
             }
             return Err(end);
@@ -91,9 +92,10 @@ impl Run {
         if self.node().is_last() {
             return Ok(());
         }
-        let number = call.map_or(number, |call| call.payload.turn());
-        let turns = &self.nearest().payload.harness().turns;
-        if turns.take(cap.turns, number).is_some() {
+        let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
+        let number = of_call.unwrap_or(number);
+        let turns = &self.run_state().features().turns;
+        if turns.lock().take(cap.turns, number).is_some() {
             return Ok(());
         }
         let passed = LimitHit {
@@ -113,26 +115,28 @@ impl Run {
         }
         let mut end = self.to_terminated();
         if run.nearest_end().is_none() && run.closing().is_none() {
-            // Whoever was first at the cap has yet to close it.
+            // The thread that reached the cap before this one has not closed the run yet.
             end.reason = TerminalReason::TurnCap;
             end.measure = passed.measure;
         }
         Err(end)
     }
 
-    /// What was counted while this run was one call is that call's, now that it has
-    /// a node of its own.
+    /// Moves the number of the turn from this node to `call`, which has its own node now.
     pub(crate) fn pass_turn_to(&self, call: &Self) {
-        let number = self.node().payload.turn().swap(0, Ordering::AcqRel);
-        call.node().payload.turn().store(number, Ordering::Release);
+        if let (Some(ours), Some(theirs)) = (self.node().payload.call(), call.node().payload.call())
+        {
+            let number = ours.turn.swap(0, Ordering::AcqRel);
+            theirs.turn.store(number, Ordering::Release);
+        }
     }
 
-    /// The node that is one call, at or above this one.
+    /// The node, at or above this one, that counts as one call: a call, or a run of one call.
     fn turn_of_call(&self) -> Option<&Node<NodeState>> {
         let call = self.call_node();
         let is_call = match call.kind() {
             NodeKind::Call => true,
-            NodeKind::Run => call.payload.is_single(),
+            NodeKind::Run => call.payload.settlement.is_with_call(),
             NodeKind::Attempt | NodeKind::Tool => false,
         };
         is_call.then_some(call)
@@ -141,20 +145,20 @@ impl Run {
 
 impl Node<NodeState> {
     pub(in crate::run) fn turns(&self) -> u32 {
-        let harness = self.nearest_run().payload.harness_if_any();
-        harness.map_or(0, |harness| harness.turns.lock().taken)
+        let features = self.run_state().features_if_any();
+        features.map_or(0, |features| features.turns.lock().taken)
     }
 
-    /// The run is at its cap, and is closed; it is held open until its last call has
-    /// come, or `until`.
+    /// Closes a run at its cap, and holds it open for its last call until `until` at the latest.
     fn hold_open(&self, passed: LimitHit, until: Duration, now: Duration) {
         {
-            let mut counted = self.payload.harness().turns.lock();
+            let mut counted = self.run_state().features().turns.lock();
             if counted.last != LastCall::Ahead {
                 return;
             }
             counted.last = LastCall::Held;
-            // Before anybody can take it over. A task is no work of its own.
+            // The task enters under the lock, so that `finaliser` cannot take the place before. A
+            // task is not counted as work in flight.
             self.enter_task();
         }
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
@@ -164,13 +168,13 @@ impl Node<NodeState> {
         }
     }
 
-    /// Nobody waits for the last call of this run any more.
+    /// Ends the wait of a closing run for its last call, so that the run can end without that call.
     pub(crate) fn release(&self, now: Duration) {
-        let Some(harness) = self.payload.harness_if_any() else {
+        let Some(features) = self.payload.features_if_any() else {
             return;
         };
         {
-            let mut counted = harness.turns.lock();
+            let mut counted = features.turns.lock();
             if counted.last != LastCall::Held {
                 return;
             }
@@ -181,18 +185,20 @@ impl Node<NodeState> {
 }
 
 impl Run {
-    /// Limits how far the nearest run may go in circles, or only tells when it would
-    /// have ended. Limits that are there only tighten.
+    /// Limits the loops of the nearest run. Without `ends` a loop is only reported. New limits only
+    /// tighten those that are set already.
     pub(crate) fn limit_loops(&self, limits: LoopLimits, ends: bool) {
         let effects = self.actions().with(|state| state.limit(limits, ends));
-        self.take(effects);
+        self.apply(effects);
     }
 
-    /// Ends the nearest run as [`LoopDetected`](TerminalReason::LoopDetected) once its
-    /// tools go in circles, by the usual limits: those of
-    /// [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). For a run whose tools say
-    /// their [arguments](crate::tool::Tool::arguments), and whose model calls pass no such
-    /// layer; one of both is enough, and of two limits the smaller stays.
+    /// Makes the nearest run end as [`LoopDetected`](TerminalReason::LoopDetected) once its tools
+    /// loop.
+    ///
+    /// The limits are those of [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). The method is
+    /// for a run with tools that report their [arguments](crate::tool::Tool::arguments), and with
+    /// model calls that pass no such layer. Either the method or a layer is enough; of two limits
+    /// the smaller holds.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -211,43 +217,43 @@ impl Run {
         self.limit_loops(LoopLimits::DEFAULT, true);
     }
 
-    /// Where the messages of the last request ended.
+    /// The places at which the histories of the nearest run's last requests ended.
     pub(crate) fn places(&self) -> VecDeque<HistoryPlace> {
         self.actions().with(|state| state.places().clone())
     }
 
-    /// A request says this of what the run did.
+    /// Reads the new actions of the nearest run from the history in a request.
     pub(crate) fn follow(&self, history: &History<'_>) {
         let effects = self.actions().with(|state| state.follow(history));
-        self.take(effects);
+        self.apply(effects);
     }
 
-    /// An answer made these calls; a request that does not repeat them may bring
-    /// their results.
+    /// Records the tool calls that an answer made. A later request may carry their results
+    /// without the calls.
     pub(crate) fn expect(&self, calls: Vec<Called>) {
         if !calls.is_empty() {
             self.actions().with(|state| state.expect(calls));
         }
     }
 
-    /// A tool of the program's ran; `arguments` and `result` are digests.
+    /// Records that a tool of the program ran; `arguments` and `result` are digests.
     pub(crate) fn ran(&self, name: &str, arguments: u64, result: Option<u64>) {
         let action = Action {
             name: name.into(),
             call: digest((name.as_bytes(), arguments)),
             result,
-            told: true,
+            from_tool: true,
         };
         let effects = self.actions().with(|state| state.ran(action));
-        self.take(effects);
+        self.apply(effects);
     }
 
     pub(in crate::run) fn actions(&self) -> &Actions {
-        &self.nearest().payload.harness().actions
+        &self.run_state().features().actions
     }
 
-    /// Outside of the lock: an end goes far.
-    fn take(&self, effects: Vec<Effect>) {
+    /// Applies the effects of new actions without the lock, because an end calls hooks and wakers.
+    fn apply(&self, effects: Vec<Effect>) {
         let acted = effects.iter().filter_map(|effect| match effect {
             Effect::Acted(action) => Some(Some(*action)),
             Effect::Turned => Some(None),
@@ -273,66 +279,70 @@ impl Run {
 }
 
 impl Run {
-    /// The run did these, one after the other; the same digest means the same again,
-    /// and none that it moved. However many they are, one streak that looked stuck is
-    /// told, the last.
+    /// Passes a series of the nearest run's actions to its detector of repetition.
+    ///
+    /// Equal digests are the same action; `None` means that the run made progress. At most one
+    /// notice is sent for the series, for the last streak that looked stuck.
     pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
-        let standstill = &self.nearest().payload.harness().standstill;
-        let mut told = Repetition::Moving;
+        let detector = &self.run_state().features().repeat_detector;
+        let mut result = Repetition::Moving;
         for action in actions {
             let Some(action) = action else {
-                standstill.moved();
+                detector.moved();
                 continue;
             };
-            let standing = standstill.repeat(action);
-            match standing {
+            let repetition = detector.repeat(action);
+            match repetition {
                 Repetition::Stuck { ends: true, .. } => {
-                    told = standing;
+                    result = repetition;
                     break;
                 }
-                Repetition::Stuck { now: true, .. } => told = standing,
+                Repetition::Stuck { now: true, .. } => result = repetition,
                 Repetition::Moving | Repetition::Stuck { .. } => {}
             }
         }
-        self.stands(told);
+        self.report_repetition(result);
     }
 
-    /// A round of the agent's loop began: a sign of life that is no progress, as
-    /// [`heartbeat`](Self::heartbeat). Where nobody sees what the agent does, five
-    /// of them without a [`state_change`](Self::state_change) between them look
-    /// stuck.
+    /// Records the start of a round of the agent's loop, as a sign of life.
+    ///
+    /// A round is no progress, like [`heartbeat`](Self::heartbeat). If no layer or tool reports the
+    /// agent's actions, five rounds without a [`state_change`](Self::state_change) between them
+    /// look stuck.
     pub fn heartbeat_at(&self, iteration: u64, phase: &str) {
         tracing::trace!(target: "tower_agent", run = %self.id(), iteration, phase, "heartbeat");
         self.heartbeat();
-        self.stands(self.nearest().payload.harness().standstill.beat());
+        self.report_repetition(self.run_state().features().repeat_detector.beat());
     }
 
-    /// Ends the nearest run as [`Stuck`](TerminalReason::Stuck) once it has done
-    /// the same thing `repeats` times in a row, the first time included. It looks
-    /// stuck after five in any case, or after as many as these if they are fewer:
-    /// [observers](Self::subscribe) are told then, and after every as many more.
+    /// Makes the nearest run end as [`Stuck`](TerminalReason::Stuck) after `repeats` equal actions
+    /// in a row.
     ///
-    /// The same is an action of the same name and arguments, whatever came of it.
-    /// Of two limits the smaller stays.
+    /// The first of the equal actions counts. In any case the run looks stuck after five equal
+    /// actions, or after `repeats` if that is fewer: [observers](Self::subscribe) receive a notice
+    /// then, and again after each further series of that length.
+    ///
+    /// Two actions are equal if their names and arguments are, whatever their results. Of two
+    /// limits the smaller holds.
     pub fn end_when_stuck(&self, repeats: NonZeroU32) {
-        let standstill = &self.nearest().payload.harness().standstill;
-        standstill.end_at(repeats);
+        let detector = &self.run_state().features().repeat_detector;
+        detector.end_at(repeats);
     }
 
-    /// Whether the nearest run has done the same thing too often in a row.
+    /// Whether the nearest run has repeated one action too often in a row.
     pub(crate) fn is_stuck(&self) -> bool {
         self.nearest().is_stuck()
     }
 
-    /// In which row of the same the nearest run is stuck, if it is: another one says
-    /// that it has moved in between.
+    /// The number of the series of equal actions in which the nearest run is stuck; `None` if it is
+    /// not stuck. A different number later means that the run made progress in between.
     pub(crate) fn stuck_in(&self) -> Option<u64> {
-        let harness = self.nearest().payload.harness_if_any()?;
-        harness.standstill.row()
+        let features = self.run_state().features_if_any()?;
+        features.repeat_detector.row()
     }
 
-    fn stands(&self, standing: Repetition) {
-        match standing {
+    fn report_repetition(&self, repetition: Repetition) {
+        match repetition {
             Repetition::Stuck { ends: true, .. } => {
                 self.run().end(TerminalReason::Stuck);
             }
@@ -347,9 +357,9 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Whether the run has done the same thing too often in a row.
+    /// Whether the run of this node has repeated one action too often in a row.
     pub(in crate::run) fn is_stuck(&self) -> bool {
-        let harness = self.payload.harness_if_any();
-        harness.is_some_and(|harness| harness.standstill.standing() != Repetition::Moving)
+        let features = self.payload.features_if_any();
+        features.is_some_and(|features| features.repeat_detector.repetition() != Repetition::Moving)
     }
 }

@@ -1,10 +1,10 @@
-//! The handle on a node: what a program does with it, and what the layers do.
+//! The handle on a node, for the program and for the layers.
 //!
-//! [`Run`] has many methods, and a file for each part of them: `open` (nodes and requests),
-//! `settle` (how a node that was worked on ends), `limits` (turns, loops, repetition),
-//! `events` (observers, notices, shadow mode), `record` (tries, usage, texts),
-//! `sub_agent` and `wait`. What a program reads of a run, [`Run::snapshot`] and
-//! [`Run::record_to`], stands with the reports; [`Run::tool`] stands with the tools.
+//! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
+//! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
+//! (observers, notices, shadow mode), `record` (tries, usage, texts), `sub_agent` and `wait`.
+//! [`Run::snapshot`] and [`Run::record_to`] stand with the reports; [`Run::tool`] stands with
+//! the tools.
 
 mod events;
 mod limits;
@@ -31,14 +31,14 @@ use super::{
     kinds::{NodeKind, ResetOn, Scope, Step, StepKind},
     reason::TerminalReason,
     report::Terminated,
-    state::NodeState,
+    state::{NodeState, RunState},
     tree::{LimitHit, LimitKind, Node, TaskId},
 };
 
-/// A handle on one node of a run's tree: the run itself, a call, an attempt or
-/// a tool. Cheap to clone; all clones are the same node.
+/// A handle on one node of a run's tree: run, call, attempt or tool.
 ///
-/// Layers look for it in a request's extensions, and act on the node they find.
+/// Cheap to clone; all clones are the same node. A layer looks for the handle in the request's
+/// extensions, and acts on that node.
 ///
 /// ```
 /// use tower_agent::{Run, TerminalReason};
@@ -54,26 +54,29 @@ use super::{
 pub struct Run(Arc<Node<NodeState>>);
 
 impl Run {
-    /// Opens a run that no other handle refers to. Its clock starts now.
+    /// Opens a new run, the root of a tree of its own.
     ///
-    /// It ends by [`end`](Self::end) or by a limit that a layer set on it; a
-    /// finished answer does not end it.
+    /// The run's clock starts now. The run ends by [`end`](Self::end) or by a limit that a layer
+    /// set on it; a finished answer does not end it.
     #[must_use]
     pub fn open() -> Self {
         let number = fastrand::u64(..);
-        let info = NodeState::new(Instant::now(), number);
-        Self(Node::root(NodeKind::Run, number, info))
+        let state = NodeState::root(Instant::now(), number);
+        Self(Node::root(NodeKind::Run, number, state))
     }
 
-    /// Opens a sub-agent's run below this one: it ends when this one ends, and
-    /// its own end leaves this one alone.
+    /// Opens a sub-agent's run below this one.
+    ///
+    /// The sub-agent's run ends when this run ends; its own end leaves this run alone.
     #[must_use]
     pub fn child(&self) -> Self {
         self.open_below(NodeKind::Run)
     }
 
-    /// Ends the node and everything below it. Answers whether this reason won;
-    /// a later one is kept in [`Terminated::also`].
+    /// Ends this node and every node below it, with a reason.
+    ///
+    /// The method answers whether `reason` became the stored reason. A reason that comes later is
+    /// kept in [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
@@ -82,28 +85,30 @@ impl Run {
         self.0.end(reason, None, self.now()).is_ok()
     }
 
-    /// Why this node is over: its own reason, or that of the nearest ended
-    /// ancestor. Reads what is stored, no clock.
+    /// The reason of this node's end, or of the nearest ended ancestor's. The answer is `None`
+    /// while neither the node nor an ancestor has ended. The method reads the stored end, and
+    /// checks no clock.
     #[must_use]
     pub fn terminal_reason(&self) -> Option<TerminalReason> {
         self.0.nearest_end().map(|end| end.reason.clone())
     }
 
-    /// The same as an error, with what is known about the end.
+    /// The end of this node, or of an ancestor, as an error; `None` while the node lives.
     #[must_use]
     pub fn terminated(&self) -> Option<Terminated> {
         self.0.nearest_end()?;
         Some(self.to_terminated())
     }
 
-    /// Compares the clocks from the run down to this node with the time, and
-    /// ends the outermost node whose deadline has come. Call it before you
-    /// start something that the layers do not see.
+    /// Checks the clocks of the nodes from the root down to this one.
+    ///
+    /// The check ends the outermost node whose deadline has passed. Call it before you start work
+    /// that the layers do not see.
     ///
     /// # Errors
     ///
-    /// If this node is over, from now or from before, or if its caller is gone
-    /// and only what is under way goes on.
+    /// If this node is over, whether its end is new or old. Also if the node is closing: then only
+    /// running work goes on, for example because the caller went away.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -117,81 +122,85 @@ impl Run {
         Ok(())
     }
 
-    /// Resolves with the reason when the node ends.
+    /// Waits for the end of this node, and resolves with its reason.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future forgets the waiting and nothing else. It watches no
-    /// clock: a deadline is noticed by the layers and by [`check`](Self::check).
+    /// Dropping the future only removes its waker. The future watches no clock: the layers and
+    /// [`check`](Self::check) notice a deadline.
     pub fn ended(&self) -> Ended {
         Ended::new(self.clone())
     }
 
-    /// Resolves with the reason when the node has ended and no call, attempt
-    /// or tool at or below it is still being dropped, nor the task of a pump;
-    /// [`on_end`](crate::RunLayer::on_end) was told by then.
+    /// Waits until this node has ended and its work is gone, and resolves with the reason.
+    ///
+    /// When the future resolves, no call, attempt or tool at or below the node is still being
+    /// dropped, no task of a pump runs, and [`on_end`](crate::RunLayer::on_end) has been called.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future forgets the waiting and nothing else.
+    /// Dropping the future only removes its waker.
     pub fn settled(&self) -> Settled {
         Settled::new(self.clone())
     }
 
-    /// Stops the step windows at, above and below this node until the guard is
-    /// dropped: a person is asked, a queue is full, a backend restarts.
-    /// Ceilings go on, and alone bound what happens meanwhile.
+    /// Stops the step windows at, above and below this node until the guard is dropped.
     ///
-    /// A pause at one call stops the windows of the run above it as well, so they do
-    /// not see the silence of another call or tool of the run until it is over; the
-    /// windows of those themselves go on.
+    /// Pause while a person is asked, a queue is full, or a backend restarts. Ceilings go on during
+    /// a pause, and alone bound its time.
+    ///
+    /// A pause at one call stops the windows of the run above it as well. Until the pause is over
+    /// the run's windows do not see the silence of another call or tool of the run; the windows of
+    /// that call or tool go on.
     #[must_use = "the pause ends when the guard is dropped"]
     pub fn pause(&self) -> PauseGuard {
         PauseGuard::new(self.clone())
     }
 
-    /// A sign of life that is no progress: resets windows that
+    /// Records a sign of life of this node that is no progress. The sign resets the windows that
     /// [`ResetOn::AnyByte`] resets, and no others.
     pub fn heartbeat(&self) {
         self.beat(1);
         self.0.record(ResetOn::AnyByte, self.now());
     }
 
-    /// A sign of progress that no layer sees: resets every step window of this
-    /// node and of what is above it.
+    /// Records progress that no layer sees, such as a change of the program's state. The progress
+    /// resets every step window of this node and of its ancestors.
     pub fn state_change(&self, state: impl Into<std::borrow::Cow<'static, str>>) {
-        if let Some(harness) = self.nearest().payload.harness_if_any() {
-            harness.standstill.moved();
+        if let Some(features) = self.run_state().features_if_any() {
+            features.repeat_detector.moved();
         }
         self.step(Step::new(StepKind::StateChange).detail(state));
     }
 
-    /// A step was done, or begun: resets every step window of this node and of
-    /// what is above it, and is what the message for people calls the last step.
+    /// Records a step that the program has done or begun.
+    ///
+    /// The step resets every step window of this node and of its ancestors, and the message for
+    /// people names it as the last step.
     pub fn step(&self, step: Step) {
-        self.nearest().payload.set_change(step);
+        self.run_state().set_change(step);
         self.0.record(ResetOn::Step, self.now());
     }
 
-    /// What kind of node this is.
+    /// The kind of this node: run, call, attempt or tool.
     #[must_use]
     pub fn kind(&self) -> NodeKind {
         self.0.kind()
     }
 
-    /// The id of the nearest run; made up if it was given none.
+    /// The id of the nearest run; a generated one if the run was given none.
     #[must_use]
     pub fn id(&self) -> RunId {
         self.0.run_id()
     }
 
-    /// The session of the nearest run, if it has one.
+    /// The session of the nearest run; `None` if the run has no session.
     #[must_use]
     pub fn session(&self) -> Option<Arc<str>> {
-        self.nearest().payload.identity()?.session.clone()
+        self.0.session()
     }
 
-    /// How long ago this node was opened; how long it lasted, if it has ended.
+    /// The time since this node was opened, or how long it lasted if it has ended.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         let until = self
@@ -211,13 +220,13 @@ impl Run {
         Self(Arc::clone(node))
     }
 
-    /// The node above this one.
+    /// The node above this one in the tree; `None` for the root.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         self.0.parent().map(|node| Self(Arc::clone(node)))
     }
 
-    /// How many calls, attempts and tools are under way at or below this node.
+    /// The number of calls, attempts and tools in flight at or below this node.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.0.active()
@@ -229,7 +238,8 @@ impl Run {
         Self(node)
     }
 
-    /// A number that no other run has, for what is to differ between runs.
+    /// A number that no other run of this process has. It seeds values that must differ between
+    /// runs.
     pub(crate) fn seed(&self) -> u64 {
         self.0.payload.tree
     }
@@ -238,7 +248,7 @@ impl Run {
         &self.0
     }
 
-    /// The node that a layer of this scope acts on, if it found this one.
+    /// The node that a layer of `scope` acts on when it finds this node.
     #[inline]
     pub(crate) fn in_scope(&self, scope: Scope) -> &Node<NodeState> {
         match scope {
@@ -251,23 +261,28 @@ impl Run {
         self.0.nearest_run()
     }
 
-    pub(crate) fn note(&self, step: Step) {
-        self.nearest().payload.set_step(step);
+    pub(crate) fn run_state(&self) -> &RunState {
+        self.0.run_state()
     }
 
-    /// So many signs of life that are no progress.
+    pub(crate) fn note(&self, step: Step) {
+        self.run_state().set_step(step);
+    }
+
+    /// Counts `count` signs of life on the nearest run that are no progress.
     pub(crate) fn beat(&self, count: u64) {
-        let heartbeats = &self.nearest().payload.heartbeats;
+        let heartbeats = &self.run_state().heartbeats;
         heartbeats.fetch_add(count, Ordering::AcqRel);
     }
 
-    /// The same, of a stream of this node.
+    /// Counts signs of life like [`beat`](Self::beat), and marks that a stream of this node gave
+    /// them.
     pub(crate) fn beat_of_stream(&self, count: u64) {
-        self.0.payload.pings().store(true, Ordering::Release);
+        self.0.payload.pings.store(true, Ordering::Release);
         self.beat(count);
     }
 
-    /// The core's clock.
+    /// The current time on the tree's clock: since the tree was opened.
     pub(crate) fn now(&self) -> Duration {
         self.at(Instant::now())
     }
@@ -276,18 +291,19 @@ impl Run {
         instant.saturating_duration_since(self.0.payload.epoch)
     }
 
-    /// A point of the core's clock as the runtime's; none if it is out of range.
+    /// The instant of a time on the tree's clock; `None` if an instant cannot hold it.
     pub(crate) fn instant(&self, at: Duration) -> Option<Instant> {
         self.0.payload.epoch.checked_add(at)
     }
 
-    /// The end as an error; a node that is not over reads as aborted.
+    /// The end of this node as an error. For a live node the error says aborted, or its closing
+    /// reason.
     pub(crate) fn to_terminated(&self) -> Terminated {
         Terminated::of(&self.0)
     }
 
-    /// Ends a node whose upstream sent nothing for `silent` and failed its health
-    /// probes, unless a clock of its own or of one above it comes first.
+    /// Ends this node because its upstream was silent for `silent` and failed its health probes. A
+    /// passed clock of the node or of an ancestor ends that node instead.
     pub(crate) fn end_unhealthy(&self, silent: Duration) {
         let now = self.now();
         if self.node().check(now, TaskId::NONE).is_err() {
@@ -297,7 +313,7 @@ impl Run {
             limit: Some(silent),
             measure: LimitKind::Unhealthy,
         };
-        // Losing means that it is over as well.
+        // `end` fails only if the node is over already.
         drop(
             self.node()
                 .end(TerminalReason::StepTimeout, Some(passed), now),
@@ -308,7 +324,7 @@ impl Run {
         WeakRun(Arc::downgrade(self.node()))
     }
 
-    /// Tells one run from another.
+    /// The number of this node, which no other node has.
     pub(crate) fn number(&self) -> u64 {
         self.node().number()
     }
@@ -324,7 +340,7 @@ impl fmt::Debug for Run {
     }
 }
 
-/// Keeps step windows stopped while it lives: [`Run::pause`].
+/// A guard that keeps step windows stopped until it is dropped: see [`Run::pause`].
 #[derive(Debug)]
 pub struct PauseGuard(Run);
 
@@ -341,12 +357,12 @@ impl Drop for PauseGuard {
     }
 }
 
-/// A handle that does not keep the run alive.
+/// A handle on a node that does not keep the node alive.
 #[derive(Clone, Debug)]
 pub(crate) struct WeakRun(Weak<Node<NodeState>>);
 
 impl WeakRun {
-    /// The run, if it is there and goes on.
+    /// A handle on the run, if the run still exists and has not ended.
     pub(crate) fn live(&self) -> Option<Run> {
         let run = Run::of(self.0.upgrade()?);
         run.terminal_reason().is_none().then_some(run)

@@ -1,4 +1,4 @@
-//! How the layers open nodes.
+//! Opens the nodes of a run's tree for the layers.
 
 use std::{sync::Arc, time::Duration};
 
@@ -6,7 +6,7 @@ use super::Run;
 use crate::run::{
     kinds::NodeKind,
     reason::TerminalReason,
-    state::NodeState,
+    state::{NodeState, Settlement},
     tree::{Node, TaskId},
 };
 
@@ -14,105 +14,113 @@ impl Run {
     /// Opens a run that is one call and completes with it.
     pub(crate) fn open_single() -> Self {
         let run = Self::open();
-        run.node().payload.set_single(true);
+        run.node().payload.settlement.set(Settlement::Single);
         run
     }
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
-        self.node().payload.count_opened(kind);
-        // Whether a request's call is work, its end tells.
+        self.count_opened(kind);
+        // A call counts as use of its run only when it settles, unless its request was refused.
         if kind != NodeKind::Call {
-            self.nearest().payload.set_used();
+            self.run_state().set_used();
         }
-        let info = self.node().payload.for_child();
-        Self::of(self.node().child(kind, fastrand::u64(..), info, self.now()))
+        let state = self.node().payload.for_child(kind);
+        Self::of(
+            self.node()
+                .child(kind, fastrand::u64(..), state, self.now()),
+        )
     }
 
-    /// Opens the call that may start though this run is closing.
+    /// Opens the last call of this run, the one call that may start though the run is closing.
     pub(in crate::run) fn open_last(&self, now: Duration) -> Self {
-        self.node().payload.count_opened(NodeKind::Call);
-        let info = self.node().payload.for_child();
-        let call = Self::of(self.node().last_call(fastrand::u64(..), info, now));
+        self.count_opened(NodeKind::Call);
+        let state = self.node().payload.for_child(NodeKind::Call);
+        let call = Self::of(self.node().last_call(fastrand::u64(..), state, now));
         call.node().enter();
         call
     }
 
-    /// Opens a piece of work below this node, which has to be settled, unless
-    /// the node is over, by the clocks, or closing.
+    /// Opens a piece of work below this node, unless the node is over or closing.
+    ///
+    /// The method checks the clocks first. The caller must settle the new node.
     pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
         self.stop_if_parent_ended();
-        // What only a word to stop was let through for starts nothing.
-        self.refuse_held();
         let now = self.now();
         self.node().check(now, TaskId::NONE).ok()?;
         if self.node().is_closing() {
             return None;
         }
-        self.node().payload.count_opened(kind);
-        self.nearest().payload.set_used();
-        let info = self.node().payload.for_child();
-        let child = Self::of(self.node().child(kind, fastrand::u64(..), info, now));
+        self.count_opened(kind);
+        self.run_state().set_used();
+        let state = self.node().payload.for_child(kind);
+        let child = Self::of(self.node().child(kind, fastrand::u64(..), state, now));
         child.node().enter();
         Some(child)
     }
 
-    /// A call of this run, which whoever opened it settles.
+    /// Records on this run that a node of this kind was opened right below it.
+    fn count_opened(&self, kind: NodeKind) {
+        if let Some(run) = self.node().payload.run() {
+            run.count_opened(kind);
+        }
+    }
+
+    /// Opens a call of this run; the caller settles it.
     pub(crate) fn open_call(&self) -> Self {
-        // A deadline that has come is stored here; the call inherits it.
+        // The check stores the end if a deadline has passed; the call inherits the end.
         drop(self.check());
-        self.nearest().payload.set_used();
+        self.run_state().set_used();
         let call = self.open_below(NodeKind::Call);
         call.node().enter();
         call
     }
 
-    /// Makes this call of another run end with `outer`, whose call it is.
+    /// Makes this call end with `outer`, the same call in another run.
     pub(crate) fn end_with(&self, outer: &Self) {
         self.node().follow(outer.node());
-        // This call is logged for both.
+        // One line of the log stands for both nodes, the outer one and this one.
         outer.node().payload.begin_log();
     }
 
-    /// Whether this is a run that may have many calls, and none of them.
+    /// Whether this node is a run that may have several calls.
     pub(crate) fn is_of_many(&self) -> bool {
-        self.kind() == NodeKind::Run && !self.node().payload.is_single()
+        self.kind() == NodeKind::Run && !self.node().payload.settlement.is_with_call()
     }
 }
 
 impl Node<NodeState> {
-    /// It was opened for one call, and takes others from now on: what that one's
-    /// caller announced ends it no more.
+    /// Makes this run, which was opened for one call, one that several calls share. The deadlines
+    /// that the first caller announced no longer end the run.
     pub(crate) fn make_shared(&self) {
-        self.payload.set_single(false);
+        self.payload.settlement.set(Settlement::Shared);
         self.clocks.forget_announced();
     }
 }
 
 impl Run {
-    /// Puts a call of this run into the request, for the layers that the
-    /// request will go through.
+    /// Opens a call of this run and puts it into the request, for the layers on its way.
     ///
-    /// The first of them settles the call. If none ever sees the request, the
-    /// call ends as [`Aborted`](TerminalReason::Aborted) when the last clone
-    /// of the request is dropped.
+    /// The first of the layers that sees the request settles the call. If no layer ever sees the
+    /// request, the call ends as [`Aborted`](TerminalReason::Aborted) when the last clone of the
+    /// request is dropped.
     ///
-    /// If the run is over the call is over from its birth, and the first layer
-    /// answers so.
+    /// If the run is over, the call is over from its birth, and the first layer answers with the
+    /// run's end.
     #[must_use]
     pub fn attach<B>(&self, request: http::Request<B>) -> http::Request<B> {
         self.open_call().carried_by(request)
     }
 
-    /// Puts this call into the request; the first layer that sees it settles it.
+    /// Puts this call into the request; the first layer that sees the request settles the call.
     pub(in crate::run) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
-        self.node().payload.set_unclaimed();
+        self.node().payload.settlement.set(Settlement::Unclaimed);
         request.extensions_mut().insert(Ticket::new(self.clone()));
         request.extensions_mut().insert(self);
         request
     }
 }
 
-/// Settles an attached call that no layer ever saw.
+/// A ticket in a request: if no layer sees the attached call, the last clone's drop settles it.
 #[derive(Clone)]
 struct Ticket {
     _last: Arc<Unclaimed>,
@@ -130,7 +138,7 @@ impl Ticket {
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {
-        if self.0.node().payload.claim() {
+        if self.0.node().payload.settlement.claim() {
             self.0.settle(TerminalReason::Aborted);
         }
     }

@@ -1,155 +1,162 @@
-//! What the layers record on a run: tries, side effects, usage, partial text.
+//! Records what layers report on a run: tries, side effects, usage, partial text.
 
-use std::sync::{Arc, PoisonError, atomic::Ordering};
+use std::sync::{Arc, atomic::Ordering};
 
 use super::Run;
 use crate::{
     llm::{dialect::Usage, stream::Partial},
     run::{
-        kinds::NodeKind, reason::TerminalReason, report::AttemptTarget, state::NodeState,
+        kinds::NodeKind,
+        reason::TerminalReason,
+        state::{AttemptTarget, NodeState},
         tree::Node,
     },
 };
 
 impl Run {
-    /// Nothing has been tried yet, unless this node is a try of its own.
+    /// Resets the number of this node's tries, unless the node is itself an attempt.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
-            let info = &self.node().payload;
-            info.tries().store(0, Ordering::Release);
-            info.repeated_silence().store(false, Ordering::Release);
+            let state = &self.node().payload;
+            state.tries.store(0, Ordering::Release);
+            state.repeated_silence.store(false, Ordering::Release);
         }
     }
 
-    /// Counts a try of the call that this node belongs to, and answers its
-    /// number. The first try of a layer inside of another is that one's try.
+    /// Counts a try of the call that this node belongs to, and answers the try's number. The first
+    /// try of a nested layer is the outer layer's try, and is not counted again.
     pub(crate) fn count_try(&self, again: bool) -> u32 {
         if again || self.kind() != NodeKind::Attempt {
             for node in self.up_to_call() {
-                node.payload.tries().fetch_add(1, Ordering::AcqRel);
+                node.payload.tries.fetch_add(1, Ordering::AcqRel);
             }
         }
         self.tries()
     }
 
-    /// How often the candidate of this node was tried in this call; without one,
-    /// how many tries the call has made.
+    /// The number of tries of this node's candidate in this call. Without a candidate, the number
+    /// is that of all tries of the call.
     pub(crate) fn tries_of_candidate(&self) -> u32 {
-        self.candidate_info().tries().load(Ordering::Acquire)
+        self.candidate_state().tries()
     }
 
-    /// Whether a silent attempt of this candidate was repeated in this call.
+    /// Whether the layers have repeated a silent attempt of this candidate in this call.
     pub(crate) fn has_repeated_silence(&self) -> bool {
-        self.candidate_info()
-            .repeated_silence()
-            .load(Ordering::Acquire)
+        let repeated = &self.candidate_state().repeated_silence;
+        repeated.load(Ordering::Acquire)
     }
 
-    /// A silent attempt is repeated.
+    /// Records that a silent attempt of this candidate is repeated.
     pub(crate) fn repeat_silence(&self) {
-        self.candidate_info()
-            .repeated_silence()
-            .store(true, Ordering::Release);
+        let repeated = &self.candidate_state().repeated_silence;
+        repeated.store(true, Ordering::Release);
     }
 
-    /// The node that stands for one candidate in this call.
-    fn candidate_info(&self) -> &NodeState {
+    /// The state of the node that counts the tries of this node's candidate in this call.
+    fn candidate_state(&self) -> &NodeState {
         let mut nodes = self.up_to_call();
-        let chosen = |node: &&Node<NodeState>| {
-            node.kind() != NodeKind::Attempt || node.payload.server().get().is_some()
+        let is_chosen = |node: &&Node<NodeState>| {
+            let attempt = node.payload.attempt();
+            attempt.is_none_or(|attempt| attempt.target.get().is_some())
         };
-        &nodes.find(chosen).unwrap_or(self.node()).payload
+        &nodes.find(is_chosen).unwrap_or(self.node()).payload
     }
 
-    /// Whether the call has still to pay for its first attempt into this bucket,
-    /// which is named by where it is: of layers in layers one pays.
+    /// Records the call's deposit into the retry bucket of this address. Answers whether it is the
+    /// first, so that only one of several nested layers makes the deposit.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
-        self.call_info().first_deposit(bucket)
+        let call = self.call_node().payload.call();
+        call.is_some_and(|call| call.first_deposit(bucket))
     }
 
-    /// How many tries the call has made.
+    /// The number of tries that the call of this node has made.
     pub(crate) fn tries(&self) -> u32 {
-        self.call_info().tries().load(Ordering::Acquire)
+        self.call_node().payload.tries()
     }
 
-    /// Says whom this attempt goes to, and whether there are others.
-    pub(crate) fn set_candidate<T: AttemptTarget>(&self, server: Arc<T>, followed: bool) {
-        let info = &self.node().payload;
-        info.followed().store(followed, Ordering::Release);
-        let asked = self.call_info().asked();
-        *asked.lock().unwrap_or_else(PoisonError::into_inner) = Some(server.clone());
-        // An attempt goes to one; a second word is not heard.
-        let _ = info.server().set(server);
-        // It is the first try of it.
-        info.tries().store(1, Ordering::Release);
+    /// Stores the target of this attempt, and whether other candidates could serve the call.
+    pub(crate) fn set_candidate<T: AttemptTarget>(&self, target: Arc<T>, has_others: bool) {
+        if let Some(call) = self.call_node().payload.call() {
+            *call.last_target.lock() = Some(target.clone());
+        }
+        let state = &self.node().payload;
+        if let Some(attempt) = state.attempt() {
+            attempt.has_others.store(has_others, Ordering::Release);
+            // An attempt has one target; a second target is ignored.
+            let _ = attempt.target.set(target);
+        }
+        // The attempt is the first try of its target.
+        state.tries.store(1, Ordering::Release);
     }
 
-    /// Whether it was said whom this attempt goes to: then it was made.
+    /// Whether this attempt has a target, which means that the attempt was sent.
     pub(crate) fn has_server(&self) -> bool {
-        self.node().payload.server().get().is_some()
+        let attempt = self.node().payload.attempt();
+        attempt.is_some_and(|attempt| attempt.target.get().is_some())
     }
 
-    /// Whether there are others to go to than whom this attempt goes to.
+    /// Whether candidates other than this attempt's could serve the call.
     pub(crate) fn has_others(&self) -> bool {
-        self.node().payload.followed().load(Ordering::Acquire)
+        has_others(self.node())
     }
 
-    /// Whether no other candidate follows, if this attempt fails: who sees to an
-    /// attempt may treat its failure as the call's. True without a
-    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer). What fails may still be
-    /// repeated.
+    /// Whether this attempt is at the last candidate: if it fails, no other candidate follows.
+    ///
+    /// Without another candidate a layer may treat the attempt's failure as the call's. The answer
+    /// is true without a [`ModelFallbackLayer`](crate::ModelFallbackLayer). The attempt may still
+    /// be repeated.
     #[must_use]
     pub fn is_final_attempt(&self) -> bool {
-        let mut nodes = self.up_to_call();
-        nodes.all(|node| !node.payload.followed().load(Ordering::Acquire))
+        !self.up_to_call().any(has_others)
     }
 
-    /// Says that what the call did has effects that must not be had twice, such
-    /// as a message sent: it is neither repeated nor moved to another candidate
-    /// from now on. The same as [`SideEffects`](crate::attempt::SideEffects) in
-    /// a request, for what is known only later.
+    /// Marks that this call had effects that must not happen twice: a sent message, say.
+    ///
+    /// From now on the call is neither repeated nor moved to another candidate. The method acts as
+    /// [`SideEffects`](crate::attempt::SideEffects) in a request does, for effects that become
+    /// known only later.
     pub fn mark_side_effects(&self) {
         for node in self.up_to_call() {
-            node.payload.effects().store(true, Ordering::Release);
+            node.payload.effects.store(true, Ordering::Release);
         }
     }
 
-    /// Whether it was said so.
+    /// Whether this node's call is marked as one with side effects.
     pub(crate) fn had_side_effects(&self) -> bool {
         let mut nodes = self.up_to_call();
-        nodes.any(|node| node.payload.effects().load(Ordering::Acquire))
+        nodes.any(|node| node.payload.effects.load(Ordering::Acquire))
     }
 
-    /// An attempt of the run was silent to its end: answers how many were in a
-    /// row.
+    /// Counts an attempt of the run that was silent to its end. Answers the number of silent
+    /// attempts in a row.
     pub(crate) fn count_silence(&self) -> u32 {
-        let silent = self.nearest().payload.silent();
+        let silent = &self.run_state().silent;
         silent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// How many were silent in a row.
+    /// The number of the nearest run's silent attempts in a row.
     pub(crate) fn silence(&self) -> u32 {
-        self.nearest().payload.silent().load(Ordering::Acquire)
+        self.run_state().silent.load(Ordering::Acquire)
     }
 
-    /// An attempt of the run was not.
+    /// Resets the run's number of silent attempts in a row, after one that was not silent.
     pub(crate) fn forget_silence(&self) {
-        let silent = self.nearest().payload.silent();
-        // Mostly there is none: a load is cheaper than a store.
+        let silent = &self.run_state().silent;
+        // The number is mostly zero: a load is cheaper than a store.
         if silent.load(Ordering::Acquire) > 0 {
             silent.store(0, Ordering::Release);
         }
     }
 
-    /// Whom this attempt goes to, as the nearest layer said that chose it.
+    /// The target of the attempt at or above this node, as set by the nearest layer that chose one.
     pub(crate) fn served_by<T: AttemptTarget>(&self) -> Option<&T> {
         let nodes = self.up_to_call();
         let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
-        let mut servers = attempts.filter_map(|node| node.payload.server().get());
-        servers.find_map(|server| server.as_any().downcast_ref())
+        let mut targets = attempts.filter_map(|node| node.payload.attempt()?.target.get());
+        targets.find_map(|target| target.as_any().downcast_ref())
     }
 
-    /// This node and those above it, to the nearest that is no attempt.
+    /// This node and its ancestors, up to and including the nearest that is no attempt.
     fn up_to_call(&self) -> impl Iterator<Item = &Node<NodeState>> {
         let mut nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
         let mut over = false;
@@ -160,11 +167,7 @@ impl Run {
         })
     }
 
-    pub(in crate::run) fn call_info(&self) -> &NodeState {
-        &self.call_node().payload
-    }
-
-    /// The nearest node that is no attempt.
+    /// The nearest node, at or above this one, that is no attempt: mostly the call.
     pub(crate) fn call_node(&self) -> &Node<NodeState> {
         self.up_to_call().last().unwrap_or(self.node())
     }
@@ -177,22 +180,29 @@ impl Run {
     }
 }
 
+fn has_others(node: &Node<NodeState>) -> bool {
+    let attempt = node.payload.attempt();
+    attempt.is_some_and(|attempt| attempt.has_others.load(Ordering::Acquire))
+}
+
 impl Run {
-    /// The tokens that upstreams said were used at or below this node, so far:
-    /// of a call those of all its attempts, also of those that failed; of a run
-    /// those of all its calls and sub-agents. `None` if nobody said.
+    /// The tokens that upstreams reported at or below this node so far.
     ///
-    /// An answer is counted when its body ended or was dropped, and once: by
-    /// the layer that judges it. A layer of your own that makes another answer
-    /// of a stream should keep its [`ResponseMarks`](crate::supervise::ResponseMarks) extension,
-    /// else what it made is judged, and counted, as a stream of its own. One that
-    /// costs nothing is marked as [`NotCounted`](crate::run::NotCounted).
+    /// For a call these are the tokens of all its attempts, failed ones included; for a run, the
+    /// tokens of all its calls and sub-agents. The method answers `None` if no upstream reported
+    /// any.
+    ///
+    /// The layer that judges an answer counts it once, when the answer's body ended or was
+    /// dropped. A layer of your own that turns a stream into another answer should keep the
+    /// [`ResponseMarks`](crate::supervise::ResponseMarks) extension, else the new answer is
+    /// judged, and counted, as a stream of its own. An answer that costs nothing is marked as
+    /// [`NotCounted`](crate::run::NotCounted).
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.node().payload.told().usage
+        self.node().payload.usage.lock().usage
     }
 
-    /// An answer of this node is over, and said this of itself.
+    /// Records the usage and the stop reason of an ended answer on this node and its ancestors.
     pub(crate) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         if usage.is_none() && stop_reason.is_none() {
             return;
@@ -202,7 +212,8 @@ impl Run {
         for node in std::iter::once(node).chain(node.ancestors()) {
             node.payload.report(usage, stop_reason);
             if node.kind() != NodeKind::Attempt {
-                // Above its call it is one of many.
+                // Above its call the answer is one of many, so its stop reason is not recorded
+                // there.
                 stop_reason = None;
             }
         }
@@ -211,54 +222,55 @@ impl Run {
 
 impl Node<NodeState> {
     pub(in crate::run) fn usage(&self) -> Option<Usage> {
-        self.payload.lock_told().usage
+        self.payload.usage.lock().usage
     }
 }
 
 impl Run {
-    /// Keeps the beginning of each answer of the nearest run while it streams, at most
-    /// `max_bytes` of its text: where the run or a call ends before its answer does,
+    /// Keeps the beginning of each answer's text, at most `max_bytes`, while it streams.
+    ///
+    /// If the nearest run or a call ends before its answer does,
     /// [`RunEvent::Ended`](crate::run::RunEvent::Ended) and
-    /// [`CallSummary`](crate::run::CallSummary) have it. For answers that begin from now
-    /// on; 0 keeps nothing. Read are the text deltas of OpenAI's and Anthropic's
-    /// streams, of several choices the first.
+    /// [`CallSummary`](crate::run::CallSummary) carry the text. The setting holds for answers
+    /// that begin from now on; 0 keeps nothing. The text is that of the text deltas of OpenAI's
+    /// and Anthropic's streams; of several choices, the first.
     pub fn keep_partial(&self, max_bytes: usize) {
-        let partials = &self.nearest().payload.harness().partials;
+        let partials = &self.run_state().features().partials;
         partials.lock().max = Some(max_bytes).filter(|max| *max > 0);
     }
 
-    /// An answer of this node begins: where its text goes, if it is kept.
+    /// Begins to record the text of an answer, if the nearest run keeps texts.
     pub(crate) fn begin_partial(&self) -> Option<Partial> {
-        let harness = self.nearest().payload.harness_if_any()?;
-        let mut kept = harness.partials.lock();
-        let partial = Partial::new(kept.max?);
-        kept.live.push(partial.clone());
-        kept.cut = None;
-        drop(kept);
-        self.call_info().tell_partial(None);
+        let features = self.run_state().features_if_any()?;
+        let mut texts = features.partials.lock();
+        let partial = Partial::new(texts.max?);
+        texts.live.push(partial.clone());
+        texts.cut = None;
+        drop(texts);
+        self.call_node().payload.set_partial(None);
         Some(partial)
     }
 
-    /// Nothing more comes of an answer that was begun.
+    /// Stores the recorded text of an answer that brings no more text.
     pub(crate) fn end_partial(&self, partial: &Partial) {
-        let Some(harness) = self.nearest().payload.harness_if_any() else {
+        let Some(features) = self.run_state().features_if_any() else {
             return;
         };
         let text = partial.read();
-        let mut kept = harness.partials.lock();
-        kept.live.retain(|live| !live.is(partial));
+        let mut texts = features.partials.lock();
+        texts.live.retain(|live| !live.is(partial));
         if text.is_some() {
-            kept.cut.clone_from(&text);
+            texts.cut.clone_from(&text);
         }
-        drop(kept);
-        self.call_info().tell_partial(text);
+        drop(texts);
+        self.call_node().payload.set_partial(text);
     }
 }
 
 impl Node<NodeState> {
-    /// What the caller has of the run's last answer, if that is not whole.
+    /// The text of the run's last answer, if that answer is not whole.
     pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
-        let harness = self.nearest_run().payload.harness_if_any()?;
-        harness.partials.lock().latest()
+        let features = self.run_state().features_if_any()?;
+        features.partials.lock().latest()
     }
 }

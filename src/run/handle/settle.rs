@@ -1,37 +1,39 @@
-//! How a node that somebody worked on ends, and what its failure counts for.
+//! Settles a node after its work, and counts its failure against the run.
 
 use super::Run;
 use crate::run::{
     kinds::{NodeKind, ResetOn, Step, StepKind},
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::{ReasonClass, TerminalReason},
-    state::{Failing, NodeState},
+    state::{Failing, NodeState, Settlement},
     tree::{End, Node},
 };
 
 impl Run {
-    /// The opener's word, once its work was dropped: stored only if nothing
-    /// else was, and taken over by a run that was opened for this one call. A
-    /// run that was given a name since it was opened goes on.
+    /// Settles the node with its opener's reason, after the opener dropped its work.
+    ///
+    /// The reason is stored only if the node has no other. A run that was opened for this one call
+    /// ends as the call does. A run that was given a name since it was opened goes on.
     pub(crate) fn settle(&self, reason: TerminalReason) {
-        // Before it leaves: an unused run completes when the last has left it.
+        // The run is marked before the node leaves: an unused run completes when its last work
+        // leaves.
         if !self.node().payload.is_refused() {
-            self.nearest().payload.set_used();
+            self.run_state().set_used();
         }
         let now = self.now();
-        let shared = self.kind() == NodeKind::Run && !self.node().payload.is_single();
-        // The caller is gone, and who works on goes on: the last one ends it. A
-        // shutdown lets it finish, for a caller who is there.
+        let shared = self.kind() == NodeKind::Run && !self.node().payload.settlement.is_with_call();
+        // The caller is gone while other work goes on: the last piece of work ends the node. A
+        // shutdown is different: during a shutdown the caller still waits for the answer.
         let closed_for = self.node().closing().filter(|_| self.node().is_draining());
         let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
         if shared || gone {
             if gone && self.kind() == NodeKind::Call {
-                self.count_left();
+                self.count_abandoned();
             }
             self.node().leave(now);
             return;
         }
-        // Whoever judged the answer knows more than its status tells.
+        // The layer that judged the answer knows more than the status does.
         let judged = |failing: Failing| failing.reason;
         let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
         let reason = match &reason {
@@ -42,20 +44,23 @@ impl Run {
         drop(self.node().settle(reason, now));
         if let Some(parent) = self.node().parent() {
             let end = self.node().nearest_end();
-            // What ended by itself was a step of what goes on above; what ended
-            // because that ended was none.
+            // A child that ended by itself was a step of its parent. A child that inherited its
+            // parent's end was none.
             if end.is_some_and(|end| end.origin == self.node().number()) {
                 parent.record(ResetOn::Step, now);
                 self.record_child_done(parent.nearest_run());
             }
-            // How a whole answer ended, a layer that opened the run sees itself,
-            // once it has handed it on.
+            // For a whole answer, the layer that opened the run settles the run itself, after
+            // it has handed the answer on.
             let whole = |end: &End| {
                 let class = end.reason.class();
                 matches!(class, ReasonClass::Success | ReasonClass::Failure)
             };
-            let last_word = |end: &&End| !(parent.payload.is_owned() && whole(end));
-            if self.node().payload.is_sole() && parent.payload.is_single() {
+            let last_word =
+                |end: &&End| !(parent.payload.settlement.is(Settlement::Layer) && whole(end));
+            if self.node().payload.settlement.is(Settlement::OnlyCall)
+                && parent.payload.settlement.is_with_call()
+            {
                 if let Some(end) = end.filter(last_word) {
                     parent.settle_as(end, now);
                 }
@@ -69,13 +74,13 @@ impl Run {
         }
     }
 
-    /// Tells the run above that this is done. That a try served says its call.
+    /// Records on `run` that this child of it is done. A whole attempt is left to its call.
     fn record_child_done(&self, run: &Node<NodeState>) {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
         let other = |detail| Step::new(StepKind::StateChange).detail(detail);
-        run.payload.record_child_done(match self.kind() {
+        run.run_state().record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
@@ -86,12 +91,13 @@ impl Run {
         });
     }
 
-    /// A call that failed, after all its tries, is an error of its run. The run
-    /// ends only now, with the answer handed on: what hit the limit is still
-    /// answered as it was.
+    /// Counts a call that failed after all its tries as an error of its run.
+    ///
+    /// The run ends only now, after the answer was handed on, so the answer that hit the limit
+    /// still reaches the caller.
     fn count(&self) {
-        if self.nearest().payload.is_single() {
-            // It is over with its one call, and as that is.
+        if self.nearest().payload.settlement.is_with_call() {
+            // The run ends with its one call, by the same reason.
             return;
         }
         self.count_success();
@@ -101,21 +107,28 @@ impl Run {
         };
         let failing = self.failing();
         let judged = failing.as_ref().and_then(|failing| failing.reason.as_ref());
-        // Ended otherwise, by a disconnect for one, it is nobody's failure; unless
-        // its failed answer was handed on already, whatever becomes of that.
+        // A call that ended otherwise, by a disconnect for example, is not a failure; unless a
+        // failed answer was handed on before that.
         let cut = end.reason.class() == ReasonClass::Cancelled && judged.is_some();
         if !is_failure(&end.reason) && judged != Some(&end.reason) && !cut {
             return;
         }
         match failing {
-            None => self.run().fail(|| ErrorKey::new("", end.reason.as_str())),
+            None => {
+                let subject = self.call_node().payload.last_target();
+                let key =
+                    ErrorKey::new(subject.as_deref().unwrap_or_default(), end.reason.as_str());
+                self.run().fail(key);
+            }
             Some(failing) => self.count_failing(failing),
         }
     }
 
-    /// The caller left, and somebody reads on: a failed answer that was handed on
-    /// already is an error of its run, whatever is read of the rest.
-    fn count_left(&self) {
+    /// Counts a failed answer as an error of the run, though the caller left the call.
+    ///
+    /// The failed answer was handed on already, so it is an error whatever the rest of the body
+    /// brings.
+    fn count_abandoned(&self) {
         let judged = self.failing().filter(|failing| failing.reason.is_some());
         if let Some(failing) = judged.filter(|_| !self.is_single()) {
             self.count_failing(failing);
@@ -127,13 +140,13 @@ impl Run {
             return;
         }
         match failing.counted {
-            None => self.run().fail(|| failing.key),
+            None => self.run().fail(failing.key),
             Some(ErrorAllowance::RunSpent | ErrorAllowance::BothSpent) => {
                 self.run().end(TerminalReason::RunErrors);
             }
-            // A key that was spent inside a call is the end of that call alone.
+            // A key that was spent inside a call ends that call alone.
             Some(ErrorAllowance::Within | ErrorAllowance::KeySpent | ErrorAllowance::RowSpent) => {
-                let errors = self.nearest().payload.errors();
+                let errors = self.run_state().errors_if_any();
                 if errors.is_some_and(ErrorCounts::reached) {
                     self.run().end(TerminalReason::ConsecutiveErrors);
                 }
@@ -141,26 +154,20 @@ impl Run {
         }
     }
 
-    /// If this call or tool did what it was asked for, no errors of its run are in a
-    /// row any more.
+    /// Resets the number of the run's errors in a row if this call or tool completed.
     fn count_success(&self) {
         let own = |end: &&End| end.origin == self.node().number();
         let end = self.node().own_end().filter(own);
         if end.is_some_and(|end| end.reason == TerminalReason::Completed) {
-            if let Some(errors) = self.nearest().payload.errors() {
+            if let Some(errors) = self.run_state().errors_if_any() {
                 errors.succeeded();
             }
         }
     }
 
-    /// Counts an error of this run, and ends it if that was one too many.
-    pub(crate) fn fail(&self, key: impl FnOnce() -> ErrorKey) {
-        let run = self.nearest();
-        let Some(errors) = run.payload.errors() else {
-            run.payload.harness().count_error();
-            return;
-        };
-        let reason = match errors.count(key()) {
+    /// Counts an error of this run, and ends the run if a limit is reached.
+    pub(crate) fn fail(&self, key: ErrorKey) {
+        let reason = match self.run_state().errors().count(key) {
             ErrorAllowance::Within => return,
             ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => TerminalReason::RetryBudget,
             ErrorAllowance::RunSpent => TerminalReason::RunErrors,
@@ -169,49 +176,38 @@ impl Run {
         self.run().end(reason);
     }
 
-    /// Counts an error of the nearest run, and ends nothing.
+    /// Counts an error of the nearest run without ending it, and answers whether a limit is
+    /// exceeded.
     pub(crate) fn count_error(&self, key: ErrorKey) -> ErrorAllowance {
-        let run = self.nearest();
-        let Some(errors) = run.payload.errors() else {
-            run.payload.harness().count_error();
-            return ErrorAllowance::Within;
-        };
-        errors.count_attempt(key)
+        self.run_state().errors().count_attempt(key)
     }
 
-    /// Limits how many errors the nearest run may make; a limit that is there only
-    /// tightens.
+    /// Limits the errors of the nearest run; new limits only tighten those that are set already.
     pub(crate) fn tighten_errors(
         &self,
         per_key: Option<u32>,
         per_run: Option<u32>,
         in_a_row: Option<u32>,
     ) {
-        let run = &self.nearest().payload;
-        run.limit_errors(per_key, per_run, in_a_row);
+        if per_key.or(per_run).or(in_a_row).is_some() {
+            let errors = self.run_state().errors();
+            errors.tighten(per_key, per_run);
+            errors.tighten_in_a_row(in_a_row);
+        }
     }
 
-    /// Whether the nearest run is over with its one call, however that ends.
+    /// Whether the nearest run ends with its one call.
     pub(crate) fn is_single(&self) -> bool {
-        self.nearest().payload.is_single()
+        self.nearest().payload.settlement.is_with_call()
     }
 
-    /// What to call the failure of this node, should it fail.
-    pub(crate) fn fail_as(&self, failing: Failing) {
-        self.node().payload.fail_as(failing);
+    /// Sets the failure that this node counts as, should it fail; `None` clears it.
+    pub(crate) fn fail_as(&self, failing: impl Into<Option<Failing>>) {
+        self.node().payload.fail_as(failing.into());
     }
 
     pub(crate) fn failing(&self) -> Option<Failing> {
         self.node().payload.failing()
-    }
-
-    /// Whether the run's errors are limited.
-    pub(crate) fn counts_errors(&self) -> bool {
-        self.nearest().payload.errors().is_some()
-    }
-
-    pub(crate) fn forget_failing(&self) {
-        self.node().payload.forget_failing();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Sub-agents that do not simply end with the run above them.
+//! Sub-agents with a tree of their own, which their parent's end does not cut.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,64 +13,69 @@ use crate::run::{
     tree::{End, Node, PendingWakes, TaskId},
 };
 
-/// What binds a run to the one that it is a sub-agent of, though it is a tree of
-/// its own.
+/// The link from a sub-agent's run to its parent, which is another tree.
 #[derive(Debug)]
 pub(crate) struct SubAgentLink {
     id: RunId,
-    /// None if it is detached.
-    asking: Option<(Run, Duration)>,
+    /// The parent that the run follows, and the grace; `None` if the run is detached.
+    followed: Option<(Run, Duration)>,
 }
 
-/// A sub-agent that is asked to stop when this run ends.
+/// A link to a sub-agent's run that is asked to stop when this run ends.
 pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 
 impl Run {
-    /// Opens a sub-agent's run that lives on when this one ends. It knows its
-    /// parent's id, and nothing else joins them: signs of life, tokens and work
-    /// under way are each run's own, as are its deadlines.
+    /// Opens a sub-agent's run that lives on when this run ends.
     ///
-    /// Under a run that is over it is opened alive. If this one is in a
-    /// [`RunRegistry`](crate::registry::RunRegistry), so is the child, under an id that is made
-    /// up: as the same owner's and of the same session it ends when that session is
-    /// aborted or the registry shut down, and completes when it is idle.
+    /// The sub-agent's run knows its parent's id, and nothing else joins the two: signs of life,
+    /// tokens, running work and deadlines are each run's own.
+    ///
+    /// Under a run that is over the sub-agent's run is opened alive. If this run is in a
+    /// [`RunRegistry`](crate::registry::RunRegistry), the child is too, under a generated id, with
+    /// the same owner and session: the child ends when the session is aborted or the registry shut
+    /// down, and completes when it is idle.
     #[must_use]
     pub fn child_detached(&self) -> Self {
-        self.open_beside(None)
+        self.open_sub_agent(None)
     }
 
-    /// Opens a sub-agent's run that is asked to stop when this one ends: it then
-    /// starts nothing new, what is under way goes on, and it ends with its
-    /// parent's reason when the last of it is done, `grace` after the parent at
-    /// the latest. Its own end leaves this one alone.
+    /// Opens a sub-agent's run that is asked to stop when this run ends.
     ///
-    /// Else it is as [detached](Self::child_detached). Under a run that is over it
-    /// is over from its birth.
+    /// Once its parent has ended, the sub-agent's run starts no work, and its running work goes on.
+    /// It ends with its parent's reason when the last work is done, at the latest `grace` after the
+    /// parent. Its own end leaves this run alone.
+    ///
+    /// Otherwise the run is like a [detached](Self::child_detached) one. Under a run that is over
+    /// the sub-agent's run is over from its birth.
     #[must_use]
     pub fn child_asked(&self, grace: Duration) -> Self {
-        self.open_beside(Some(grace))
+        self.open_sub_agent(Some(grace))
     }
 
-    fn open_beside(&self, grace: Option<Duration>) -> Self {
+    fn open_sub_agent(&self, grace: Option<Duration>) -> Self {
         let parent = self.run();
-        parent.node().payload.set_used();
+        parent.run_state().set_used();
         let child = Self::open();
         let above = SubAgentLink {
             id: parent.id(),
-            asking: grace.map(|grace| (parent.clone(), grace)),
+            followed: grace.map(|grace| (parent.clone(), grace)),
         };
-        child.node().payload.harness().set_above(above);
-        parent.enrol_beside(&child);
+        child.node().run_state().features().set_above(above);
+        parent.enrol_sub_agent(&child);
         if grace.is_some() {
-            let asked = Arc::downgrade(child.node());
-            parent.node().payload.harness().ask_at_end(asked);
-            // An end that came before it was listed did not see it.
+            let stop_on_end = Arc::downgrade(child.node());
+            parent
+                .node()
+                .run_state()
+                .features()
+                .add_stop_on_end(stop_on_end);
+            // An end that came before the child was listed did not reach it.
             child.stop_if_parent_ended();
         }
         child
     }
 
-    fn enrol_beside(&self, child: &Self) {
+    fn enrol_sub_agent(&self, child: &Self) {
         let node = self.nearest();
         let above = std::iter::once(node).chain(node.ancestors());
         let mut registered = above.filter(|node| node.payload.identity().is_some());
@@ -78,24 +83,26 @@ impl Run {
             return;
         };
         if let Some(registration) = node.payload.registration() {
-            registration.enrol_beside(node, child);
+            registration.enrol_sub_agent(node, child);
         }
     }
 
-    /// Stops, if the run above it has ended, and that one was to be heeded. Whoever
-    /// reads no clock of its own above is looked at first.
+    /// Closes this run if the parent that it follows has ended.
+    ///
+    /// The outermost parent is checked first, because [`check`](Node::check) of a run does not
+    /// reach the run that it follows.
     pub(in crate::run) fn stop_if_parent_ended(&self) {
-        let Some((parent, _)) = self.asking() else {
+        let Some((parent, _)) = self.followed_parent() else {
             return;
         };
-        // Without recursion: a chain of sub-agents may be deep.
+        // The parents are walked without recursion: a chain of sub-agents may be deep.
         let mut path = vec![self.run(), parent];
-        while let Some((parent, _)) = path.last().and_then(Self::asking) {
+        while let Some((parent, _)) = path.last().and_then(Self::followed_parent) {
             path.push(parent);
         }
         while let (Some(parent), Some(child)) = (path.pop(), path.last()) {
             let checked = parent.node().check(parent.now(), TaskId::NONE);
-            if let (Err(end), Some((_, grace))) = (checked, child.asking()) {
+            if let (Err(end), Some((_, grace))) = (checked, child.followed_parent()) {
                 let now = child.now();
                 let until = now.saturating_add(grace);
                 child.node().close(&end.reason, until, now);
@@ -103,50 +110,50 @@ impl Run {
         }
     }
 
-    /// The run that this one is to heed, and for how long it may go on after it.
-    fn asking(&self) -> Option<(Self, Duration)> {
-        let above = self.nearest().payload.harness_if_any()?.above()?;
-        let (parent, grace) = above.asking.as_ref()?;
+    /// The parent that this run follows, and the grace after the parent's end; `None` if detached.
+    fn followed_parent(&self) -> Option<(Self, Duration)> {
+        let above = self.run_state().features_if_any()?.above()?;
+        let (parent, grace) = above.followed.as_ref()?;
         Some((parent.run(), *grace))
     }
 }
 
 impl Node<NodeState> {
-    /// The id of the run above the nearest one.
+    /// The id of the nearest run's parent; `None` if the run is no sub-agent's.
     pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
         let run = self.nearest_run();
         if let Some(parent) = run.parent() {
             return Some(parent.run_id());
         }
-        let harness = run.payload.harness_if_any()?;
-        harness.above().map(|above| above.id.clone())
+        let features = run.payload.features_if_any()?;
+        features.above().map(|above| above.id.clone())
     }
 
-    /// The run is over: who was to heed that is asked to stop.
-    pub(in crate::run) fn ask_below(&self, end: &End, later: &mut PendingWakes<NodeState>) {
-        let Some(harness) = self.payload.harness_if_any() else {
+    /// Asks the sub-agents that follow this run to stop, because the run is over.
+    pub(in crate::run) fn stop_sub_agents(&self, end: &End, later: &mut PendingWakes<NodeState>) {
+        let Some(features) = self.payload.features_if_any() else {
             return;
         };
-        let asked = harness.asked().into_iter();
-        let asked = asked.map(|child| (child, end.reason.clone()));
-        later.asked.extend(asked);
-        // One that stops at once asks those below it in turn: they wait for theirs,
-        // for a chain of sub-agents may be deep.
-        if std::mem::replace(&mut later.asking, true) {
+        let children = features.take_stop_on_end().into_iter();
+        let children = children.map(|child| (child, end.reason.clone()));
+        later.stop_requests.extend(children);
+        // A child that stops at once adds its own children to this queue, so there is no
+        // recursion: a chain of sub-agents may be deep.
+        if std::mem::replace(&mut later.is_stopping, true) {
             return;
         }
-        while let Some((child, reason)) = later.asked.pop_front() {
+        while let Some((child, reason)) = later.stop_requests.pop_front() {
             if let Some(child) = child.upgrade() {
                 child.stop_for(&reason, later);
             }
         }
-        later.asking = false;
+        later.is_stopping = false;
     }
 
     fn stop_for(&self, reason: &TerminalReason, later: &mut PendingWakes<NodeState>) {
-        let harness = self.payload.harness_if_any();
-        let asking = harness.and_then(|harness| harness.above()?.asking.as_ref());
-        if let Some((_, grace)) = asking {
+        let features = self.payload.features_if_any();
+        let followed = features.and_then(|features| features.above()?.followed.as_ref());
+        if let Some((_, grace)) = followed {
             let now = self.payload.now();
             let until = now.saturating_add(*grace);
             self.close_with(reason, None, until, now, later);

@@ -1,4 +1,4 @@
-//! Futures that wait for the end of a node.
+//! Futures that wait for the end of a node of a run.
 
 use std::{
     future::Future,
@@ -11,37 +11,44 @@ use tokio::time::{Instant, Sleep};
 
 use super::Run;
 use crate::run::{
-    kinds::NodeKind, reason::TerminalReason, report::RunSnapshot, state::NodeState, tree::Node,
+    kinds::NodeKind,
+    reason::TerminalReason,
+    report::RunSnapshot,
+    state::{NodeState, Settlement},
+    tree::Node,
 };
 
-/// Resolves with what is known of a run when it has ended, or with `None` when
-/// the limit has passed: [`Run::wait`].
+/// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
+///
+/// The future resolves with `None` when its limit has passed.
 ///
 /// # Panics
 ///
-/// When it is polled outside of a Tokio runtime with time, and the run lives.
+/// If the future is polled outside of a Tokio runtime with time while the run lives.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct RunWait {
     run: Run,
-    /// None if it is beyond what an instant can hold: then nothing ever comes.
+    /// The instant at which the limit passes; `None` (never) if no instant can hold it.
     until: Option<Instant>,
     key: Option<usize>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Run {
-    /// Waits until this node has ended, `limit` from now at the longest; a limit
-    /// that passes ends nothing. If both come at once the end is answered.
+    /// Waits for the end of this node, for `limit` at the longest, and resolves with a snapshot.
     ///
-    /// While it waits it is the one who compares the clocks of the node with the
-    /// time, so that a run with a deadline that nobody else polls ends on time;
-    /// likewise one that a [`RunRegistry`](crate::registry::RunRegistry) completes when it
-    /// is idle.
+    /// The limit ends nothing when it passes. If the end and the limit come at once, the future
+    /// resolves with the end.
+    ///
+    /// While the future waits, it checks the clocks of the node. So a run with a deadline ends
+    /// on time even if no other task polls it, and a run that a
+    /// [`RunRegistry`](crate::registry::RunRegistry) completes when it is idle completes on
+    /// time.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future forgets the waiting and nothing else.
+    /// Dropping the future only removes its waker.
     pub fn wait(&self, limit: Duration) -> RunWait {
         RunWait {
             run: self.clone(),
@@ -51,17 +58,17 @@ impl Run {
         }
     }
 
-    /// The one call that is the last word on this run, if there is such a one.
+    /// The one call that this run ends with; `None` if the run has no such call.
     fn sole_call(&self) -> Option<std::sync::Arc<Node<NodeState>>> {
-        if self.kind() != NodeKind::Run || !self.node().payload.is_single() {
+        if self.kind() != NodeKind::Run || !self.node().payload.settlement.is_with_call() {
             return None;
         }
         let mut children = self.node().children().into_iter();
-        children.find(|child| child.payload.is_sole())
+        children.find(|child| child.payload.settlement.is(Settlement::OnlyCall))
     }
 
-    /// Ends what is due of this node, by its clocks or for being idle, and answers
-    /// when to look again.
+    /// Ends this node if a clock of it has passed, or if it was idle for too long. Answers when to
+    /// check the node again.
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
@@ -80,8 +87,8 @@ impl Future for RunWait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // Register first: an end, or an earlier deadline, after the look would find
-        // no waker.
+        // The waker is registered first: an end, or an earlier deadline, that comes after the check
+        // would find no waker.
         if this.key.is_none() {
             this.run.node().watch();
         }
@@ -114,8 +121,8 @@ impl Future for RunWait {
                 }
                 empty => empty.insert(Box::pin(tokio::time::sleep_until(at))),
             };
-            // Without the budget's leave: a timer that was not registered because
-            // the task had used up its turn would never fire.
+            // The timer is polled outside tokio's coop budget: a `Sleep` that is `Pending` for lack
+            // of budget has not registered its waker.
             let mut timer = tokio::task::unconstrained(timer);
             if Pin::new(&mut timer).poll(cx).is_pending() {
                 return Poll::Pending;
@@ -140,12 +147,12 @@ impl Drop for RunWait {
     }
 }
 
-/// Resolves when a node has ended: [`Run::ended`].
+/// A future that resolves when a node has ended: see [`Run::ended`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Ended(EndWaiter);
 
-/// Resolves when a node has ended and its work is gone: [`Run::settled`].
+/// A future that resolves when a node has ended and its work is gone: see [`Run::settled`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct Settled(EndWaiter);
@@ -186,7 +193,7 @@ impl Future for Settled {
 
 impl EndWaiter {
     fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
-        // Register first: an end after the look would find no waker.
+        // The waker is registered first: an end that comes after the check would find no waker.
         self.run.node().wait(&mut self.key, cx.waker(), false);
         match self.run.terminal_reason() {
             Some(reason) if done(&self.run) => Poll::Ready(reason),

@@ -1,4 +1,4 @@
-//! What bounds a run beside its clocks: turns, errors, repetition, and what is told on the way.
+//! The limits of a run other than its clocks, and the run's notices to observers.
 
 mod actions;
 mod errors;
@@ -17,9 +17,9 @@ pub use self::{
 
 pub(crate) use self::{
     actions::{Action, Actions, Effect, LoopLimits},
-    notices::{NoticeSettings, WorkingNotices},
-    partial::Partials,
+    notices::WorkingNotices,
+    partial::PartialTexts,
     repetition::{RepeatDetector, Repetition},
-    shadow::{Noted, Shadows},
-    turns::{LastCall, TurnLimit, Turns},
+    shadow::{ShadowHit, Shadows},
+    turns::{LastCall, TurnCount, TurnLimit},
 };

@@ -1,18 +1,15 @@
-//! "Still working": what people are told of a step that takes long.
+//! Notices that a run is still working, about a step that takes long.
 
-use std::{
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::time::Duration;
 
 use crate::run::{kinds::Step, report::RunNotice};
 
-/// When people are told that a step is still under way:
-/// [`RunNotice::Working`](crate::run::RunNotice::Working).
+/// The times at which a run sends [`RunNotice::Working`](crate::run::RunNotice::Working) about a
+/// slow step.
 ///
-/// After 30 s in one step, then every 60 s, at most ten times, and not within
-/// 30 s of content that was handed to the caller. Each step is counted on its
-/// own, also of tools that run at the same time.
+/// By default notices come after 30 s in one step, then every 60 s, at most ten times, and not
+/// within 30 s of content that reached the caller. Each step has its own count, also tools that run
+/// at the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -29,23 +26,19 @@ pub struct ProgressNotices {
     quiet: Duration,
 }
 
-/// What a run asks for.
-#[derive(Debug, Default)]
-pub(crate) struct NoticeSettings(Mutex<Option<ProgressNotices>>);
-
-/// One step, from its first wait on: when the next notice is due.
+/// The state of the notices about one step, from the step's first wait on.
 #[derive(Debug)]
 pub(crate) struct WorkingNotices {
     notices: ProgressNotices,
     began: Option<Duration>,
     next: Duration,
-    told: u32,
-    /// Content was handed on since the last wait.
-    shown: bool,
+    sent: u32,
+    /// Whether content of the step reached the caller since the last wait.
+    has_content: bool,
 }
 
 impl ProgressNotices {
-    /// The default.
+    /// Makes the default schedule of notices.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -56,29 +49,30 @@ impl ProgressNotices {
         }
     }
 
-    /// How long a step goes on before the first; zero for none at all.
+    /// Sets the time in a step before its first notice; zero turns notices off.
     #[must_use]
     pub const fn after(mut self, after: Duration) -> Self {
         self.after = after;
         self
     }
 
-    /// From one to the next; zero for no second one.
+    /// Sets the time between the notices of one step; zero allows only the first.
     #[must_use]
     pub const fn every(mut self, every: Duration) -> Self {
         self.every = every;
         self
     }
 
-    /// How many there are of one step; zero for none at all.
+    /// Sets the maximum of notices for one step; zero turns notices off.
     #[must_use]
     pub const fn at_most(mut self, notices: u32) -> Self {
         self.at_most = notices;
         self
     }
 
-    /// How long content that the caller was handed speaks for itself: one that is
-    /// due within it comes at its end. Zero if it does not matter.
+    /// Sets how long content that reached the caller delays a notice.
+    ///
+    /// A notice that is due within that time comes at its end. With zero, content delays none.
     #[must_use]
     pub const fn quiet(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
@@ -97,50 +91,50 @@ impl Default for ProgressNotices {
 }
 
 impl WorkingNotices {
-    /// None if there is nothing to tell.
+    /// Makes the state for the notices about a new step; `None` if notices are off.
     pub(crate) fn new(notices: ProgressNotices) -> Option<Self> {
         notices.is_on().then_some(Self {
             notices,
             began: None,
             next: Duration::ZERO,
-            told: 0,
-            shown: false,
+            sent: 0,
+            has_content: false,
         })
     }
 
-    /// Content was handed to the caller. When, the next wait tells.
+    /// Records that content reached the caller. The next wait supplies the time.
     #[inline]
     pub(crate) const fn show(&mut self) {
-        self.shown = true;
+        self.has_content = true;
     }
 
-    /// The step is waited for at `now`. Answers how long it has been running, if
-    /// it is time to say so; several that were due at once are one.
+    /// Records that the step waits at `now`. Answers how long the step has been running if a notice
+    /// is due; several overdue notices become one.
     pub(crate) fn wait(&mut self, now: Duration) -> Option<Duration> {
         let notices = &self.notices;
         let began = *self.began.get_or_insert_with(|| {
             self.next = now.saturating_add(notices.after);
             now
         });
-        if std::mem::take(&mut self.shown) {
+        if std::mem::take(&mut self.has_content) {
             self.next = self.next.max(now.saturating_add(notices.quiet));
         }
         if self.next()? > now {
             return None;
         }
-        self.told += 1;
+        self.sent += 1;
         self.next = now.saturating_add(self.notices.every);
         Some(now.saturating_sub(began))
     }
 
-    /// When to look again; none if nothing more is told, or nothing was waited for
-    /// yet.
+    /// The time at which the step's next notice is due. `None` before the first wait, and after the
+    /// last notice.
     pub(crate) const fn next(&self) -> Option<Duration> {
         if self.began.is_none() {
             return None;
         }
-        let again = self.told == 0 || !self.notices.every.is_zero();
-        if again && self.told < self.notices.at_most {
+        let again = self.sent == 0 || !self.notices.every.is_zero();
+        if again && self.sent < self.notices.at_most {
             Some(self.next)
         } else {
             None
@@ -159,26 +153,10 @@ impl RunNotice {
     }
 }
 
-impl NoticeSettings {
-    pub(in crate::run) fn with<R>(&self, f: impl FnOnce(&mut Option<ProgressNotices>) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    pub(in crate::run) fn set(&self, notices: ProgressNotices) {
-        self.with(|asked| *asked = Some(notices));
-    }
-
-    pub(in crate::run) fn suggest(&self, notices: ProgressNotices) {
-        self.with(|asked| *asked = asked.or(Some(notices)));
-    }
-
-    pub(in crate::run) fn get(&self) -> Option<ProgressNotices> {
-        self.with(|asked| *asked)
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    //! covers: B4
+
     use super::*;
 
     const fn secs(seconds: u64) -> Duration {

@@ -1,27 +1,18 @@
-//! The text of answers that did not come to their end.
+//! The texts of a run's answers that were cut.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::llm::stream::Partial;
 
-/// What a run keeps of its answers.
+/// The texts of a run's answers, as far as they came.
 #[derive(Debug, Default)]
-pub(crate) struct Partials(Mutex<PartialTexts>);
-
-#[derive(Debug, Default)]
-pub(in crate::run) struct PartialTexts {
-    /// How many bytes of each; nothing is kept without it.
+pub(crate) struct PartialTexts {
+    /// The maximum of bytes that are stored per answer; `None` stores no text.
     pub(in crate::run) max: Option<usize>,
-    /// Those under way, in the order in which they began.
+    /// The texts of the answers that still come, in the order of their beginning.
     pub(in crate::run) live: Vec<Partial>,
-    /// Of the last one that was cut, until another begins.
+    /// The text of the last answer that was cut; `None` once another answer begins.
     pub(in crate::run) cut: Option<Arc<str>>,
-}
-
-impl Partials {
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, PartialTexts> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl PartialTexts {

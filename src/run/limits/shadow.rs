@@ -1,74 +1,68 @@
-//! Limits that end nothing: what they would have ended, and whether it succeeded.
+//! Limits in shadow mode: the nodes that they would have ended, and how those ended.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
 
-use crate::run::reason::TerminalReason;
+use crate::{lock::Lock, run::reason::TerminalReason};
 
-/// How often limits in shadow mode would have ended something, and how often they
-/// would have been wrong: [`RunRegistry::shadow`](crate::registry::RunRegistry::shadow).
+/// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
+///
+/// [`RunRegistry::shadow`](crate::registry::RunRegistry::shadow) answers the counts of a registry.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShadowReport {
-    /// How often a limit would have ended a run, call, attempt or tool.
+    /// The number of times that a limit would have ended a run, call, attempt or tool.
     pub would_have_ended: u64,
-    /// How many of those completed later on: the false positives.
+    /// The number of those nodes that completed later: the false positives.
     pub completed: u64,
 }
 
-/// What would have ended below a run, and goes on.
+/// The notes of a run about limits in shadow mode: the nodes that they would have ended.
 #[derive(Debug, Default)]
 pub(crate) struct Shadows {
-    /// How many there are, so that the end of a node takes no lock for none.
+    /// The number of notes. At zero, the end of a node takes no lock.
     count: AtomicUsize,
-    noted: Mutex<Vec<Noted>>,
+    hits: Lock<Vec<ShadowHit>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Noted {
-    /// The node's number.
+pub(crate) struct ShadowHit {
+    /// The number of the node that the limit would have ended.
     pub(in crate::run) node: u64,
     pub(in crate::run) reason: TerminalReason,
     pub(in crate::run) limit: Option<Duration>,
-    /// How long the node had lasted.
+    /// How long the node had lasted when the limit passed.
     pub(in crate::run) after: Duration,
 }
 
 impl Shadows {
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, Vec<Noted>> {
-        self.noted.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Answers whether it was not noted before.
-    pub(in crate::run) fn note(&self, noted: Noted) -> bool {
-        let mut all = self.lock();
-        let same = |other: &Noted| {
-            (other.node, &other.reason, other.limit) == (noted.node, &noted.reason, noted.limit)
+    /// Stores a note about a node, and answers whether the note is new.
+    pub(in crate::run) fn note(&self, hit: ShadowHit) -> bool {
+        let mut all = self.hits.lock();
+        let same = |other: &ShadowHit| {
+            (other.node, &other.reason, other.limit) == (hit.node, &hit.reason, hit.limit)
         };
         if all.iter().any(same) {
             return false;
         }
-        all.push(noted);
+        all.push(hit);
         self.count.store(all.len(), Ordering::SeqCst);
         true
     }
 
-    /// Those of one node, which is over.
-    pub(in crate::run) fn take(&self, node: u64) -> Vec<Noted> {
+    /// Removes and answers the notes about one node, because the node is over.
+    pub(in crate::run) fn take(&self, node: u64) -> Vec<ShadowHit> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();
         }
-        let mut all = self.lock();
-        let (taken, left) = std::mem::take(&mut *all)
+        let mut all = self.hits.lock();
+        let (of_node, others) = std::mem::take(&mut *all)
             .into_iter()
-            .partition(|noted| noted.node == node);
-        *all = left;
+            .partition(|hit| hit.node == node);
+        *all = others;
         self.count.store(all.len(), Ordering::SeqCst);
-        taken
+        of_node
     }
 }

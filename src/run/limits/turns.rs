@@ -1,65 +1,54 @@
-//! The turns of a run, and what happens when it has used them up.
+//! The turns of a run, and its last call at the cap.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
-/// How many turns a run has had. A lock, so that whatever calls come at the same
-/// time no more are admitted than the cap says.
+/// The number of turns of a run. It stands behind a lock, so that concurrent calls cannot exceed
+/// the cap.
 #[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<TurnCount>);
-
-#[derive(Debug, Default)]
-pub(in crate::run) struct TurnCount {
+pub(crate) struct TurnCount {
     pub(in crate::run) taken: u32,
     pub(in crate::run) last: LastCall,
 }
 
-/// The one call that a run may make after its cap.
+/// The state of the one call that a run may make after its cap on turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LastCall {
-    /// The cap was not reached.
+    /// The cap on turns is not reached.
     #[default]
     Ahead,
-    /// The run is held open for it.
+    /// The run is held open for its last call.
     Held,
-    /// It was made, or can be made no more.
+    /// The last call was made, or its time has passed.
     Over,
 }
 
-/// How many turns a run may have, as one layer says.
+/// The cap on turns that one layer sets.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnLimit {
     pub(crate) turns: u32,
-    /// How long the run is held open for its last call; none if it may not make
-    /// one.
+    /// The time for which the run stays open for its last call; `None` if it may make none.
     pub(crate) finaliser: Option<Duration>,
 }
 
-impl Turns {
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, TurnCount> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Counts a turn, unless `number` says that it was counted before. Answers its
-    /// number; `None` if that is beyond the cap, and then it is no turn.
-    pub(in crate::run) fn take(&self, cap: u32, number: &AtomicU32) -> Option<u32> {
-        let mut counted = self.lock();
+impl TurnCount {
+    /// Counts a turn of the run, unless `number` shows that the turn was counted before.
+    ///
+    /// Answers the turn's number; `None` if the number would exceed the cap: then it is no turn.
+    pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> Option<u32> {
         match number.load(Ordering::Acquire) {
-            0 if counted.taken < cap => {
-                counted.taken += 1;
-                number.store(counted.taken, Ordering::Release);
-                Some(counted.taken)
+            0 if self.taken < cap => {
+                self.taken += 1;
+                number.store(self.taken, Ordering::Release);
+                Some(self.taken)
             }
             0 => None,
             known if known <= cap => Some(known),
             _ => {
-                // Another layer, whose cap is larger, counted it.
-                counted.taken -= 1;
+                // Another layer with a larger cap counted this turn, so the count is taken back.
+                self.taken -= 1;
                 number.store(0, Ordering::Release);
                 None
             }

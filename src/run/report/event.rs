@@ -16,124 +16,127 @@ use crate::run::{
     verdict::{Answer, Status},
 };
 
-/// Something that happened to a run. Serialises to JSON as it stands.
+/// An event of a run, for observers. Serialises to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// Something that people may want to know of a run that goes on.
+    /// A run that goes on has news for people.
     Notice {
-        /// Its id.
+        /// The id of the run that the event is about.
         run: RunId,
-        /// Its session.
+        /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// One more than that of the event before: the registry's, or the run's
-        /// if it is in none.
+        /// The number of the event: one more than the event before. The registry counts its events,
+        /// or the run itself if it is in no registry.
         sequence: u64,
-        /// What happened.
+        /// The news of the run.
         notice: RunNotice,
     },
-    /// A run ended. There is exactly one for each, and nothing after it.
+    /// A run ended: sent exactly once per run, as the run's last event.
     Ended {
-        /// Its id.
+        /// The id of the run that ended.
         run: RunId,
-        /// Its session.
+        /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// One more than that of the event before.
+        /// The number of the event: one more than the event before.
         sequence: u64,
-        /// Why.
+        /// The reason of the run's end.
         reason: TerminalReason,
-        /// The message for people.
+        /// The message about the end, for people.
         message: String,
-        /// All that was known at the end.
+        /// The state of the run at its end.
         snapshot: Arc<RunSnapshot>,
-        /// The text that was streamed of the run's last answer, if that did not
-        /// come to its end and is [kept](crate::run::Run::keep_partial).
+        /// The streamed text of the run's last answer, if that was cut.
+        ///
+        /// The text is there only if the run [keeps](crate::run::Run::keep_partial) texts.
         #[serde(skip_serializing_if = "Option::is_none")]
         partial: Option<Arc<str>>,
     },
-    /// The observer was too slow for this many events.
+    /// The observer was too slow for this many events, and does not receive them.
     Lost {
-        /// How many.
+        /// The number of events that the observer lost.
         events: u64,
     },
 }
 
-/// What happened to a run that goes on.
+/// News of a run that goes on.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RunNotice {
-    /// It was opened.
+    /// The run was opened.
     Opened,
-    /// It is alive and gets nowhere: it did the same thing this often in a row. Told
-    /// after five, or as many as it may, and again after as many more.
+    /// The run is alive and makes no progress: it repeated one action this often in a row.
+    ///
+    /// The notice is sent after five repeats, or after the run's limit if that is smaller, and
+    /// again after each further series of that length.
     LooksStuck {
-        /// How often, the first time included.
+        /// The number of equal actions in a row, the first included.
         repeats: u32,
     },
-    /// A limit in shadow mode passed: it would have ended the run, or something of
-    /// it. Once for each that would have ended, and limit.
+    /// A limit in shadow mode passed: it would have ended the run, or a node below the run. The
+    /// notice is sent once per node, reason and limit.
     WouldHaveEnded {
-        /// As what.
+        /// The reason that the end would have had.
         reason: TerminalReason,
-        /// The limit, if it is one that is measured in time.
+        /// The length of the limit; `None` if the limit is not a time.
         #[serde(rename = "limit_ms", serialize_with = "optional_millis")]
         limit: Option<Duration>,
     },
-    /// What a limit in shadow mode would have ended has completed: the limit is too
-    /// short for it.
+    /// A node that a limit in shadow mode would have ended has completed: the limit is too
+    /// short.
     FalsePositive {
-        /// As what it would have been ended.
+        /// The reason with which the limit would have ended the node.
         reason: TerminalReason,
-        /// After how long it would have been ended.
+        /// How long the node had lasted when the limit in shadow mode passed.
         #[serde(rename = "after_ms", serialize_with = "millis")]
         after: Duration,
-        /// How long it took to complete.
+        /// How long the node had lasted when it completed.
         #[serde(rename = "took_ms", serialize_with = "millis")]
         took: Duration,
     },
-    /// It goes in circles: see [`LoopGuardLayer`](crate::LoopGuardLayer).
+    /// The run repeats its tool calls: see [`LoopGuardLayer`](crate::LoopGuardLayer).
     Loop {
-        /// In which.
+        /// The pattern of the loop.
         pattern: LoopPattern,
-        /// What was done about it.
+        /// The effect of the loop on the run.
         verdict: LoopVerdict,
-        /// The tool that was called last, its name cut at 64 characters.
+        /// The name of the tool that was called last, cut at 64 characters.
         tool: Arc<str>,
-        /// How many calls it has been so far.
+        /// The number of calls in the loop so far.
         times: u32,
     },
-    /// One of its steps takes long: see [`ProgressNotices`](crate::run::ProgressNotices).
+    /// A step of the run takes long: see [`ProgressNotices`](crate::run::ProgressNotices).
     Working {
-        /// The step that is under way.
+        /// The step that takes long.
         step: Step,
-        /// For how long, until now.
+        /// How long the step has been running.
         #[serde(rename = "running_for_ms", serialize_with = "millis")]
         running_for: Duration,
-        /// The same for people, in one sentence without a full stop.
+        /// The text of the notice for people, in one sentence without a full stop.
         message: String,
     },
-    /// A checker has looked at a run that looks stuck.
+    /// A checker has judged the run, which looks stuck.
     Checked {
-        /// How it is, by the checker.
+        /// The state of the run, in the checker's judgement.
         status: Status,
-        /// Why, in the checker's words.
+        /// The reason of the judgement, in the checker's words.
         reason: String,
     },
     /// A person is asked whether the run shall go on.
     Asked,
-    /// In shadow mode, a person would be asked now.
+    /// A person would be asked now whether the run shall go on, but for shadow mode.
     WouldHaveAsked,
-    /// The question has been answered.
+    /// A person has answered whether the run shall go on, or the time for that has passed.
     Answered {
-        /// How; `None` if nobody did in time.
+        /// The person's answer; `None` if none came in time.
         answer: Option<Answer>,
     },
 }
 
 impl RunNotice {
-    /// The name in logs; in JSON it is the `kind`.
+    /// The name of the kind of notice in logs; in JSON it is the `kind`.
     pub(crate) const fn name(&self) -> &'static str {
         match self {
             Self::Opened => "opened",
@@ -152,10 +155,9 @@ impl RunNotice {
 
 impl RunEvent {
     pub(crate) fn notice(node: &Node<NodeState>, notice: &RunNotice, sequence: u64) -> Self {
-        let identity = node.nearest_run().payload.identity();
         Self::Notice {
             run: node.run_id(),
-            session: identity.and_then(|known| known.session.clone()),
+            session: node.session(),
             sequence,
             notice: notice.clone(),
         }
@@ -179,8 +181,11 @@ impl RunEvent {
     }
 }
 
-/// An observer of one run, [`Run::subscribe`](crate::run::Run::subscribe), or of all
-/// in a registry, [`RunRegistry::subscribe`](crate::registry::RunRegistry::subscribe).
+/// An observer of the events of one run or of a registry.
+///
+/// [`Run::subscribe`](crate::run::Run::subscribe) opens one for a run,
+/// [`RunRegistry::subscribe`](crate::registry::RunRegistry::subscribe) one for all runs of a
+/// registry.
 #[derive(Debug)]
 pub struct RunEvents {
     receiver: broadcast::Receiver<RunEvent>,
@@ -191,12 +196,11 @@ impl RunEvents {
         Self { receiver }
     }
 
-    /// The next event; `None` once there can be none: the run has ended, or the
-    /// registry is gone.
+    /// Waits for the next event; `None` after the run's end, or once the registry is gone.
     ///
     /// # Cancel safety
     ///
-    /// No event is lost if the future is dropped.
+    /// If the future is dropped, no event is lost.
     pub async fn next(&mut self) -> Option<RunEvent> {
         match self.receiver.recv().await {
             Ok(event) => Some(event),

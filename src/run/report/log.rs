@@ -1,54 +1,39 @@
-//! One line in the log for each call that is over, and for each run that is more than
-//! its call.
+//! Logs one line for each ended call, and for each run with several.
 //!
-//! Logging is the last thing that is done about an end: no lock is held, and the tasks
-//! that wait for the end have been woken. Nothing is read or copied for a line that no
-//! subscriber wants.
+//! The line comes last at an end: the thread holds no lock, and the waiters have been woken. A line
+//! that no subscriber wants reads and copies nothing.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tracing::Level;
 
-use crate::{
-    llm::dialect::Usage,
-    run::{
-        id::RunId,
-        kinds::NodeKind,
-        reason::{ReasonClass, TerminalReason},
-        state::NodeState,
-        tree::{End, Node, PendingWakes},
-    },
+use super::summary::CallSummary;
+use crate::run::{
+    kinds::NodeKind,
+    reason::{ReasonClass, TerminalReason},
+    state::{NodeState, Settlement},
+    tree::{End, Node, PendingWakes},
 };
 
-/// What is logged of an end.
+/// The content of the log's line for the end of a call or run.
 struct LogLine {
-    message: &'static str,
     level: Level,
-    reason: TerminalReason,
-    /// Which node was ended: a call inherits the end of its run.
+    /// The kind of the node that was ended: a call may inherit the end of its run.
     ended: NodeKind,
-    run: RunId,
-    session: Option<Arc<str>>,
-    candidate: Option<Arc<str>>,
-    attempts: Option<u32>,
+    /// The number of the run's turns; `None` in the line of a call.
     turns: Option<u32>,
-    elapsed: Duration,
-    usage: Option<Usage>,
+    summary: CallSummary,
 }
 
 impl Node<NodeState> {
-    /// A node is over, nothing works at or below it any more, and those that waited were
-    /// woken: logs it if nothing else did.
-    pub(in crate::run) fn log_left(&self) {
+    /// Logs the end of this node after its work left, unless its end was logged before. The waiters
+    /// have been woken.
+    pub(in crate::run) fn log_settled(&self) {
         match self.kind() {
             NodeKind::Call => self.log_call(),
-            NodeKind::Run if self.payload.is_single() => self.log_call(),
+            NodeKind::Run if self.payload.settlement.is_with_call() => self.log_call(),
             NodeKind::Run => {
-                // Its only call ended by itself, and has a line of its own.
+                // The run's only call ended by itself, and has a line of its own in the log.
                 if let Some(line) = self.nearest_end().and_then(|end| self.line_of_run(end)) {
                     guarded(|| line.log());
                 }
@@ -63,38 +48,34 @@ impl Node<NodeState> {
         };
         if let Some(run) = self.parent() {
             let shares = |of_run: &End| of_run.origin == end.origin;
-            let is_ended_with = run.payload.is_one_call() && run.nearest_end().is_some_and(shares);
-            if self.payload.is_sole() || is_ended_with {
-                // One line says both.
+            let is_ended_with =
+                run.run_state().is_one_call() && run.nearest_end().is_some_and(shares);
+            if self.payload.settlement.is(Settlement::OnlyCall) || is_ended_with {
+                // One line of the log stands for the call and its run.
                 run.payload.begin_log();
             }
         }
         let level = level(&end.reason);
         guarded(|| {
             if is_wanted(level) {
-                let line = LogLine {
-                    candidate: self.payload.last_asked(),
-                    attempts: Some(self.payload.tried()),
-                    ..LogLine::of(self, end, level, "call ended")
-                };
-                line.log();
+                LogLine::of(self, end, level, None).log();
             }
         });
     }
 
-    /// A run has ended: logs it once all that wait were woken. If its one call is yet to
-    /// be logged, that line may say the same: see [`log_left`](Self::log_left).
+    /// Logs the end of this run, once its waiters have been woken. If the run's one call has yet to
+    /// be logged, that line may stand for both: see [`log_settled`](Self::log_settled).
     pub(in crate::run) fn log_run(&self, end: &End, later: &mut PendingWakes<NodeState>) {
-        let has_one_call = self.payload.is_one_call() && !self.is_idle();
-        if self.payload.is_single() || has_one_call {
+        let has_one_call = self.run_state().is_one_call() && !self.is_idle();
+        if self.payload.settlement.is_with_call() || has_one_call {
             return;
         }
         if let Some(line) = self.line_of_run(end) {
-            later.act(Box::new(move || guarded(|| line.log())));
+            later.defer(Box::new(move || guarded(|| line.log())));
         }
     }
 
-    /// The line of this run, if nothing else has logged its end and a subscriber wants it.
+    /// The log's line for this run; `None` if one exists, or if no subscriber wants it.
     fn line_of_run(&self, end: &End) -> Option<LogLine> {
         if !self.payload.begin_log() {
             return None;
@@ -102,50 +83,44 @@ impl Node<NodeState> {
         let level = level(&end.reason);
         let mut line = None;
         guarded(|| {
-            line = is_wanted(level).then(|| LogLine {
-                turns: Some(self.turns()),
-                ..LogLine::of(self, end, level, "run ended")
-            });
+            line = is_wanted(level).then(|| LogLine::of(self, end, level, Some(self.turns())));
         });
         line
     }
 }
 
 impl LogLine {
-    fn of(node: &Node<NodeState>, end: &End, level: Level, message: &'static str) -> Self {
-        let identity = node.nearest_run().payload.identity();
+    fn of(node: &Node<NodeState>, end: &End, level: Level, turns: Option<u32>) -> Self {
         Self {
-            message,
             level,
-            reason: end.reason.clone(),
             ended: end.kind,
-            run: node.run_id(),
-            session: identity.and_then(|known| known.session.clone()),
-            candidate: None,
-            attempts: None,
-            turns: None,
-            elapsed: end.at.saturating_sub(node.opened()),
-            usage: node.usage(),
+            turns,
+            summary: CallSummary::of(node, end),
         }
     }
 
     fn log(&self) {
+        let Self { summary, turns, .. } = self;
+        let usage = summary.usage;
+        let (message, call) = match turns {
+            Some(_) => ("run ended", None),
+            None => ("call ended", Some(summary)),
+        };
         macro_rules! log {
             ($level:ident) => {
                 tracing::$level!(
                     target: "tower_agent",
-                    reason = self.reason.as_str(),
+                    reason = summary.reason.as_str(),
                     ended = self.ended.as_str(),
-                    run = %self.run,
-                    session = self.session.as_deref(),
-                    candidate = self.candidate.as_deref(),
-                    attempts = self.attempts,
-                    turns = self.turns,
-                    elapsed = ?self.elapsed,
-                    input_tokens = self.usage.map(|usage| usage.input_tokens),
-                    output_tokens = self.usage.map(|usage| usage.output_tokens),
-                    "{}",
-                    self.message
+                    run = %summary.run,
+                    session = summary.session.as_deref(),
+                    candidate = call.and_then(|call| call.candidate.as_deref()),
+                    attempts = call.map(|call| call.attempts),
+                    turns,
+                    elapsed = ?summary.elapsed,
+                    input_tokens = usage.map(|usage| usage.input_tokens),
+                    output_tokens = usage.map(|usage| usage.output_tokens),
+                    "{message}"
                 )
             };
         }
@@ -157,8 +132,10 @@ impl LogLine {
     }
 }
 
-/// An operator wants to see each cut. A limit was set for the run: either the run or the
-/// limit is wrong.
+/// The level of the log's line for an end with this reason.
+///
+/// An operator wants to see each cut: a limit was set for the run, so either the run or the limit
+/// is wrong.
 fn level(reason: &TerminalReason) -> Level {
     match reason.class() {
         ReasonClass::Success => Level::DEBUG,
@@ -175,9 +152,10 @@ fn is_wanted(level: Level) -> bool {
     }
 }
 
-/// Calls end where bodies are dropped: a subscriber that panics there would take down
-/// what has nothing to do with it.
+/// Calls `log` without letting a panic out of the program's subscriber.
+///
+/// Calls end where bodies are dropped: a panic there would take unrelated work down.
 fn guarded(log: impl FnOnce()) {
-    // The log is what is broken.
+    // A panic here is a fault of the subscriber, not of the call.
     let _panicked = catch_unwind(AssertUnwindSafe(log));
 }

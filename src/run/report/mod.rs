@@ -1,4 +1,4 @@
-//! What a program learns of a run: events, snapshots, summaries, errors, a trajectory, the log.
+//! Reports of a run for the program: events, snapshots, summaries, errors, trajectory, log.
 
 mod event;
 mod log;
@@ -6,7 +6,6 @@ mod snapshot;
 mod summary;
 mod terminated;
 mod trajectory;
-mod tries;
 mod usage;
 
 pub use self::{
@@ -20,6 +19,5 @@ pub use self::{
 
 pub(crate) use self::{
     summary::{Hooks, OnEnd},
-    tries::AttemptTarget,
     usage::ReportedUsage,
 };

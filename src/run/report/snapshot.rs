@@ -13,92 +13,92 @@ use crate::{
     },
 };
 
-/// What is known of a node at one instant; serialises to JSON as it stands.
+/// The state of a node at one instant. Serialises to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunSnapshot {
-    /// The run's id.
+    /// The id of the node's run.
     pub run: RunId,
-    /// How often its id was opened, this time included: of two runs that had the
-    /// same id the later one's is higher. 1 if it is in no registry.
+    /// How often the run's id was opened, this time included: of two runs with one id, the
+    /// later run's number is higher. The number is 1 if the run is in no registry.
     pub generation: u64,
-    /// The run that it is a sub-agent of.
+    /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,
-    /// Its session.
+    /// The session of the run; `None` if the run has none.
     pub session: Option<Arc<str>>,
-    /// What kind of node this is.
+    /// The kind of the node: run, call, attempt or tool.
     pub kind: NodeKind,
-    /// Why it ended; `None` while it lives.
+    /// The reason of the node's end; `None` while the node lives.
     pub reason: Option<TerminalReason>,
-    /// The message for people, if it was cut or failed.
+    /// The message about the node's end for people, if the node was cut or failed.
     pub message: Option<String>,
-    /// How long it has lasted, or did.
+    /// How long the node has been open, or how long it lasted.
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
-    /// Calls, attempts and tools under way.
+    /// The number of calls, attempts and tools in flight at or below the node.
     pub in_flight: usize,
-    /// What it did last, if anybody said.
+    /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
-    /// Whether it gave a sign of life lately: any byte or heartbeat within twice the
-    /// interval of heartbeats, which is 10 s unless
-    /// [set](crate::StepTimeoutLayer::heartbeat). While a call or a tool of it is
-    /// under way that has shown no heartbeat, its being open is one.
+    /// Whether the run gave a sign of life lately: a byte or a heartbeat.
+    ///
+    /// A sign of life counts for twice the interval of heartbeats, which is 10 s unless
+    /// [set](crate::StepTimeoutLayer::heartbeat). A call or tool in flight that has never shown a
+    /// heartbeat counts as a sign of life.
     pub alive: bool,
-    /// Whether it did the same thing too often in a row.
+    /// Whether the run repeated one action too often in a row.
     pub stuck: bool,
-    /// How many turns the run has had, where they are counted.
+    /// The number of turns of the run; 0 if no layer counts them.
     pub turns: u32,
-    /// How many errors it has had: calls that failed, after all their tries, and
-    /// tools.
+    /// The number of errors of the run: failed calls, after all their tries, and failed tools.
     pub errors: u32,
-    /// Signs of life and of work.
+    /// The run's signs of life and of progress.
     pub progress: RunProgress,
-    /// Time left until the earliest absolute deadline.
+    /// The time left until the earliest absolute deadline of the node; `None` without one.
     #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
     pub time_left: Option<Duration>,
-    /// The same by clock.
+    /// The time left until each limit on the node's time.
     pub deadlines: Deadlines,
-    /// The tokens of all answers at or below the node that are over, if an
-    /// upstream said.
+    /// The tokens of all finished answers at or below the node. `None` if no upstream reported any.
     pub usage: Option<Usage>,
-    /// Reasons that came too late.
+    /// The reasons that came after the node's end, oldest first.
     pub also: Vec<TerminalReason>,
 }
 
-/// Signs of life and of work of a run.
+/// The signs of life and of progress of a run.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunProgress {
-    /// Signs of life that are no progress: comments and pings of streams, and
+    /// The number of signs of life that are no progress: comments and pings of streams, and
     /// [`Run::heartbeat`].
     pub heartbeats: u64,
-    /// Steps and state changes.
+    /// The number of signs of progress: steps and state changes.
     pub state_changes: u64,
-    /// What the last progress was; `None` if there was none.
+    /// The last step that was progress; `None` if there was none.
     pub last_change: Option<Step>,
-    /// How long ago the last progress was; `None` if there was none.
+    /// The time since the last progress; `None` if there was none.
     #[serde(rename = "last_change_ago_ms", serialize_with = "optional_millis")]
     pub last_change_ago: Option<Duration>,
 }
 
-/// How much time a node has left, by clock; `None` where nothing is set, or
-/// nothing is waited for. Those of the nodes above it count.
+/// The time that a node has left until each of its limits. Limits of its ancestors count too.
+///
+/// A field is `None` where no limit is set, or no layer waits.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Deadlines {
-    /// Until the absolute limit.
+    /// The time left until the absolute limit of the node.
     #[serde(rename = "ceiling_ms", serialize_with = "optional_millis")]
     pub ceiling: Option<Duration>,
-    /// Until the total that the program or the caller allowed.
+    /// The time left of the total time that the program or the caller allowed.
     #[serde(rename = "timeout_ms", serialize_with = "optional_millis")]
     pub timeout: Option<Duration>,
-    /// Until the step window passes, if nothing happens.
+    /// The time left until the step window passes, if no sign of life comes.
     #[serde(rename = "step_ms", serialize_with = "optional_millis")]
     pub step: Option<Duration>,
 }
 
 impl Run {
-    /// What is known of this node now.
+    /// Takes a snapshot of this node's state now.
     #[must_use]
     pub fn snapshot(&self) -> RunSnapshot {
         RunSnapshot::of(self.node(), self.now())
@@ -106,10 +106,9 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    fn errors(&self) -> u32 {
-        let limited = self.payload.errors().map_or(0, ErrorCounts::all);
-        let harness = self.payload.harness_if_any();
-        limited.saturating_add(harness.map_or(0, crate::run::state::RunState::errors))
+    /// The session of the nearest run; `None` if the run has none.
+    pub(in crate::run) fn session(&self) -> Option<Arc<str>> {
+        self.nearest_run().payload.identity()?.session.clone()
     }
 }
 
@@ -124,10 +123,7 @@ impl RunSnapshot {
             run: node.run_id(),
             generation: run.payload.identity().map_or(1, |known| known.generation),
             parent: run.parent_id(),
-            session: run
-                .payload
-                .identity()
-                .and_then(|known| known.session.clone()),
+            session: node.session(),
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
             message: terminated
@@ -136,14 +132,14 @@ impl RunSnapshot {
                 .map(super::terminated::Terminated::message),
             elapsed: until.saturating_sub(node.opened()),
             in_flight: node.active(),
-            last_step: run.payload.step(),
+            last_step: run.run_state().step(),
             alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
             turns: run.turns(),
-            errors: run.errors(),
+            errors: run.run_state().errors_if_any().map_or(0, ErrorCounts::all),
             progress: RunProgress {
-                heartbeats: run.payload.heartbeats.load(Ordering::Acquire),
-                state_changes: run.payload.changes.load(Ordering::Acquire),
+                heartbeats: run.run_state().heartbeats.load(Ordering::Acquire),
+                state_changes: run.run_state().changes.load(Ordering::Acquire),
                 last_change: (!last.is_zero()).then(|| node.last_change()).flatten(),
                 last_change_ago: (!last.is_zero()).then(|| until.saturating_sub(last)),
             },
@@ -180,19 +176,19 @@ impl Deadlines {
 impl Node<NodeState> {
     fn is_alive(&self, now: Duration) -> bool {
         let last = Duration::from_nanos(self.last(ResetOn::AnyByte)).max(self.opened());
-        let harness = self.nearest_run().payload.harness_if_any();
-        let interval = harness.map_or(HEARTBEAT, |harness| harness.heartbeat());
+        let features = self.run_state().features_if_any();
+        let interval = features.map_or(HEARTBEAT, |features| features.heartbeat());
         let silent = now.saturating_sub(last);
-        // What has shown no heartbeat yet promised none.
+        // Running work that has shown no heartbeat yet has promised none.
         silent < interval.saturating_mul(2)
-            || self.has_leaf(&|work| !work.pings().load(Ordering::Acquire))
+            || self.has_leaf(&|work| !work.pings.load(Ordering::Acquire))
     }
 
     fn last_change(&self) -> Option<Step> {
         if self.last(ResetOn::Content) > self.last(ResetOn::Step) {
             return Some(Step::new(StepKind::ContentDelta));
         }
-        self.nearest_run().payload.change()
+        self.run_state().change()
     }
 }
 

@@ -1,66 +1,67 @@
 use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use super::snapshot::millis;
 use crate::{
     llm::dialect::Usage,
+    lock::Lock,
     run::{
         handle::Run,
         id::RunId,
         reason::TerminalReason,
-        state::{Identity, NodeState},
-        tree::Node,
+        state::NodeState,
+        tree::{End, Node},
     },
 };
 
-/// What a call came to, once nothing of it is left: what
-/// [`RunLayer::on_end`](crate::RunLayer::on_end) is told. Serialises to JSON as
-/// it stands.
+/// The summary of a call that ended and left no work. Serialises to JSON as it stands.
+///
+/// The layers pass the summary to [`RunLayer::on_end`](crate::RunLayer::on_end).
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct CallSummary {
-    /// The run that the call belongs to.
+    /// The id of the run that the call belongs to.
     pub run: RunId,
-    /// Its session.
+    /// The session of the run; `None` if the run has none.
     pub session: Option<Arc<str>>,
-    /// Why the call ended.
+    /// The reason for which the call ended.
     pub reason: TerminalReason,
-    /// From the call's opening to its end.
+    /// The time from the call's opening to its end.
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
-    /// How many tries were started by the layers that may repeat a call or
-    /// move it; 0 if there is no such layer.
+    /// The number of the call's tries by layers that retry or fall back; 0 without such a layer.
     pub attempts: u32,
-    /// The candidate that served the call, or that was asked last; `None` if
+    /// The name of the candidate that served the call, or of the last one that was tried. `None` if
     /// no layer chose one.
     pub candidate: Option<Arc<str>>,
-    /// The tokens of all its attempts, as far as the upstream said; of a stream
-    /// that was cut, those it had reported by then. Of an answer that is no stream
-    /// they are read where a layer that may try again holds it whole, up to
-    /// 256 KiB; of a compressed one never. An answer that no attempt made may be
-    /// [not counted](crate::run::NotCounted).
+    /// The tokens of all the call's attempts, as far as the upstream reported them.
+    ///
+    /// For a stream that was cut, the tokens are those that it had reported by then. An answer that
+    /// is no stream is read where a layer that may retry holds it whole, up to 256 KiB; a
+    /// compressed answer is never read. An answer that no attempt made may be [not
+    /// counted](crate::run::NotCounted).
     pub usage: Option<Usage>,
-    /// Why the model stopped, as the upstream put it.
+    /// The reason for which the model stopped, in the upstream's own words.
     pub stop_reason: Option<Arc<str>>,
-    /// The text that was streamed of an answer which did not come to its end, if
-    /// it is [kept](crate::RunLayer::keep_partial).
+    /// The streamed text of the call's answer, if the answer was cut and the text is
+    /// [kept](crate::RunLayer::keep_partial).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub partial: Option<Arc<str>>,
 }
 
 type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
 
-/// What the program wants to be told when a call is over.
+/// A hook of the program that receives the summary of a call when the call is over.
 #[derive(Clone)]
 pub(crate) struct OnEnd(Arc<SummaryHook>);
 
-/// Who is told of one call.
+/// The hooks that are registered for the end of one call.
 #[derive(Debug, Default)]
-pub(crate) struct Hooks(Mutex<SummaryHooks>);
+pub(crate) struct Hooks(Lock<SummaryHooks>);
 
 #[derive(Debug)]
 enum SummaryHooks {
@@ -82,9 +83,10 @@ impl OnEnd {
 
 impl Hooks {
     fn add(&self, hook: &OnEnd) {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let SummaryHooks::NotYet(hooks) = &mut *told {
-            // A layer below one that tries again sees the call more than once.
+        let mut state = self.0.lock();
+        if let SummaryHooks::NotYet(hooks) = &mut *state {
+            // A layer inside of one that retries sees the call more than once, and would register
+            // again.
             if !hooks.iter().any(|known| Arc::ptr_eq(&known.0, &hook.0)) {
                 hooks.push(hook.clone());
             }
@@ -92,8 +94,8 @@ impl Hooks {
     }
 
     fn take(&self) -> Vec<OnEnd> {
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match std::mem::replace(&mut *told, SummaryHooks::Done) {
+        let mut state = self.0.lock();
+        match std::mem::replace(&mut *state, SummaryHooks::Done) {
             SummaryHooks::NotYet(hooks) => hooks,
             SummaryHooks::Done => Vec::new(),
         }
@@ -101,43 +103,43 @@ impl Hooks {
 }
 
 impl Run {
-    /// Has `hook` told when the call that this node belongs to is over; not
-    /// again if it was told already.
+    /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
-        self.call_info().hooks().add(hook);
+        if let Some(call) = self.call_node().payload.call() {
+            call.hooks.get_or_init(Box::default).add(hook);
+        }
     }
 }
 
 impl CallSummary {
-    fn of(node: &Node<NodeState>) -> Option<Self> {
-        let end = node.nearest_end()?;
-        let identity = node.nearest_run().payload.identity();
-        let told = node.payload.told();
-        Some(Self {
+    /// Makes the summary of a call, or of a run that is one call.
+    pub(super) fn of(node: &Node<NodeState>, end: &End) -> Self {
+        let reported = node.payload.reported();
+        Self {
             run: node.run_id(),
-            session: identity.and_then(|known: &Identity| known.session.clone()),
+            session: node.session(),
             reason: end.reason.clone(),
             elapsed: end.at.saturating_sub(node.opened()),
-            attempts: node.payload.tried(),
-            candidate: node.payload.last_asked(),
-            usage: told.usage,
-            stop_reason: told.stop_reason,
-            partial: told.partial,
-        })
+            attempts: node.payload.tries(),
+            candidate: node.payload.last_target(),
+            usage: reported.usage,
+            stop_reason: reported.stop_reason,
+            partial: reported.partial,
+        }
     }
 
-    /// Tells everybody who wants to know, each once.
+    /// Calls each of the hooks once with the summary of the node.
     pub(in crate::run) fn report(node: &Node<NodeState>, hooks: &Hooks) {
         let hooks = hooks.take();
         if hooks.is_empty() {
             return;
         }
-        let Some(summary) = Self::of(node) else {
+        let Some(end) = node.nearest_end() else {
             return;
         };
+        let summary = Self::of(node, end);
         for hook in hooks {
-            // It runs where bodies are dropped: a panic there would take down
-            // what has nothing to do with it.
+            // A hook runs where bodies are dropped: a panic there would take unrelated work down.
             if catch_unwind(AssertUnwindSafe(|| (hook.0)(&summary))).is_err() {
                 tracing::error!(target: "tower_agent", run = %summary.run, "on_end panicked");
             }

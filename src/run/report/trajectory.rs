@@ -1,34 +1,36 @@
-//! What the harness did to runs, written down for whoever reads it later.
+//! Records the runs that a limit or a clock ended, as lines of JSON.
 
 use std::{
     collections::VecDeque,
     fmt,
     io::{self, Write},
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     thread::{self, ThreadId},
     time::Duration,
 };
 
 use super::{snapshot::millis, terminated::Terminated};
-use crate::run::{
-    handle::Run,
-    id::RunId,
-    kinds::NodeKind,
-    reason::{ReasonClass, TerminalReason},
-    state::NodeState,
-    tree::{End, Node},
+use crate::{
+    lock::Lock,
+    run::{
+        handle::Run,
+        id::RunId,
+        kinds::NodeKind,
+        reason::{ReasonClass, TerminalReason},
+        state::NodeState,
+        tree::{End, Node},
+    },
 };
 
-/// How many tools that were refused are written down for one run.
+/// The maximum of refused tools that the trajectory records for one run.
 const REFUSALS: u8 = 8;
 
-/// A file, or anything else that can be written to, which is told of each run that
-/// the harness ended: one line of JSON each. Cheap to clone; all clones write to
-/// the same.
+/// Records each run that a limit or a clock ended as a line of JSON, for a writer.
 ///
-/// Set for all runs of a registry, [`RunRegistry::trajectory`](crate::registry::RunRegistry::trajectory),
-/// or for one, [`Run::record_to`].
+/// A trajectory is cheap to clone; all clones write to the same writer.
+/// [`RunRegistry::trajectory`](crate::registry::RunRegistry::trajectory) sets it for all runs of a
+/// registry, [`Run::record_to`] for one run.
 ///
 /// ```json
 /// {"type":"event","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
@@ -36,28 +38,32 @@ const REFUSALS: u8 = 8;
 /// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","cap":"turns_per_hour","limit":600,"refused":1,"owner":"owner-0f5c..","run":null,"session":null}
 /// ```
 ///
-/// The first kind is there once for each run that ended by a limit or a clock of its
-/// own, whatever its calls ended by; `at_turn` is how many turns it had. The second
-/// says that a tool was not started because of that, for the first eight of a run. The
-/// third, which has a `cap` and no `name`, says that a cap of
-/// [`OwnerCaps`](crate::registry::OwnerCaps) refused requests, whatever runs they were of: at once
-/// for the first, then at most once a minute for each owner and cap, with the next that
-/// is refused; `refused` is how many were since the line before, this one included, and
-/// `run` that of this one, null if none was opened. The [`Owner`](crate::registry::Owner) is shown
-/// as it shows itself. A count that no line followed for an hour may be forgotten.
+/// The first kind of line is written once for each run that ended by a limit or a clock of its
+/// own, whatever its calls ended by; `at_turn` is the number of its turns.
+///
+/// The second kind of line says that a tool was not started because of that end. The line is
+/// written for the first eight such tools of a run.
+///
+/// The third kind of line has a `cap` and no `name`. It says that a cap of
+/// [`OwnerCaps`](crate::registry::OwnerCaps) refused requests, of whichever runs. The first refusal
+/// is written at once; after that a line comes with a later refusal, at most once a minute for each
+/// owner and cap. `refused` counts the refusals since the line before, this one included. `run` is
+/// the run of this request, or null if none was opened. The [`Owner`](crate::registry::Owner)
+/// appears as its `Display` prints it. A count without a line for an hour may be forgotten.
 ///
 /// # When it is written
 ///
-/// Where the run ends, once, after all who wait for that have been woken, and before
-/// [`Run::end`] returns, or the poll that saw the clock. The writer is given a line in
-/// one piece, and is then flushed; it is held by one thread at a time and else under no
-/// lock, so what it does may end runs and refuse others: their lines come next. A slow
-/// one holds up who ended the run, and whoever has a line to write meanwhile. If it
-/// fails or panics that is logged, and disturbs nothing.
+/// The line of a run's end is written where the run ends, once: after the tasks that wait for the
+/// end have been woken, and before [`Run::end`] returns, or the poll that saw the clock.
+///
+/// The writer receives each line in one piece, and is then flushed. One thread at a time holds the
+/// writer, under no other lock. So the writer may itself end runs and refuse others: their lines
+/// come next. A slow writer blocks the task that ended the run, and every other thread with a line.
+/// If the writer fails or panics, that is logged, and has no other effect.
 #[derive(Clone)]
 pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
-/// What all kinds of lines begin with.
+/// The fields with which each kind of line begins.
 #[derive(serde::Serialize)]
 struct TrajectoryRecord<'a, T> {
     r#type: &'static str,
@@ -85,13 +91,13 @@ struct RefusedRecord<'a> {
 }
 
 impl Trajectory {
-    /// Writes to `writer`.
+    /// Makes a trajectory that writes its lines to `writer`.
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static) -> Self {
         Self(Arc::new(Lines::new(writer)))
     }
 
-    /// An owner is at its cap.
+    /// Writes a line about requests that an owner's cap refused.
     pub(crate) fn refuse_owner(&self, refused: &impl serde::Serialize) {
         self.write("harness_refused", &TerminalReason::TurnCap, refused);
     }
@@ -114,22 +120,23 @@ fn line<T: serde::Serialize>(
         reason,
         rest,
     };
-    // Strings and numbers do not fail.
+    // Serialisation does not fail: the fields are strings and numbers.
     let mut line = serde_json::to_vec(&event).ok()?;
     line.push(b'\n');
     Some(line)
 }
 
 impl Run {
-    /// Writes what the harness does to the nearest run, and to the sub-agents below
-    /// it, to `trajectory`, in place of the registry's. Of a run that has ended
-    /// nothing more is written but what was refused. Of two the first stays.
+    /// Writes the ends of the nearest run and of its sub-agents to `trajectory`.
+    ///
+    /// The trajectory replaces the registry's for these runs. After the run's end only refused
+    /// tools are written. If the method is called twice, the first trajectory stays.
     pub fn record_to(&self, trajectory: &Trajectory) {
-        let harness = self.nearest().payload.harness();
-        let _first = harness.trajectory.set(trajectory.clone());
+        let features = self.run_state().features();
+        let _first = features.trajectory.set(trajectory.clone());
     }
 
-    /// A tool of this name was not started, for the run is over.
+    /// Writes a line about a tool that was not started because the run is over.
     pub(crate) fn refuse_tool(&self, name: &str) {
         let run = self.nearest();
         let end = run.nearest_end();
@@ -142,7 +149,7 @@ impl Run {
         let Some(trajectory) = run.trajectory() else {
             return;
         };
-        let refusals = &run.payload.harness().refusals;
+        let refusals = &run.run_state().features().refusals;
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
         let one_more = |refusals| (refusals < REFUSALS).then_some(refusals + 1);
         if refusals.fetch_update(stored, failed, one_more).is_ok() {
@@ -157,7 +164,7 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// The run has ended: answers what writes that down, if it was a limit of its own.
+    /// The action that writes the line of this run's end; `None` if no limit of its own ended it.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {
             return None;
@@ -174,24 +181,19 @@ impl Node<NodeState> {
         Some(Box::new(move || trajectory.0.put(line)))
     }
 
-    /// Where it is written: as the nearest run says that says anything.
+    /// The trajectory of the nearest run that has one, at or above this node.
     fn trajectory(&self) -> Option<Trajectory> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         let mut runs = nodes.filter(|node| node.kind() == NodeKind::Run);
         runs.find_map(|run| {
-            let harness = run.payload.harness_if_any();
-            let own = harness.and_then(|harness| harness.trajectory.get().cloned());
+            let features = run.payload.features_if_any();
+            let own = features.and_then(|features| features.trajectory.get().cloned());
             own.or_else(|| run.payload.registration()?.trajectory())
         })
     }
-
-    fn session(&self) -> Option<Arc<str>> {
-        let identity = self.nearest_run().payload.identity();
-        identity.and_then(|known| known.session.clone())
-    }
 }
 
-/// Whether a run ends so because it was not let go on.
+/// Whether a run with this reason was ended by a limit or a clock.
 fn is_harness(reason: &TerminalReason) -> bool {
     matches!(reason.class(), ReasonClass::Limit | ReasonClass::Timeout)
 }
@@ -202,57 +204,53 @@ impl fmt::Debug for Trajectory {
     }
 }
 
-/// A writer that is given whole lines, one after the other.
+/// A writer that receives lines from many threads, each line whole.
 pub(in crate::run) struct Lines<W: ?Sized> {
-    waiting: Mutex<QueuedLines>,
-    writer: Mutex<W>,
+    waiting: Lock<QueuedLines>,
+    writer: Lock<W>,
 }
 
 #[derive(Default)]
 struct QueuedLines {
     lines: VecDeque<Vec<u8>>,
-    /// Who is in the writer now.
+    /// The thread that holds the writer now; `None` if none does.
     writing: Option<ThreadId>,
 }
 
 impl<W> Lines<W> {
     pub(in crate::run) fn new(writer: W) -> Self {
         Self {
-            waiting: Mutex::default(),
-            writer: Mutex::new(writer),
+            waiting: Lock::default(),
+            writer: Lock::new(writer),
         }
     }
 }
 
 impl<W: Write + ?Sized> Lines<W> {
-    /// The line is written when this returns, unless it is the writer itself that
-    /// brought it about: then it comes next.
+    /// Puts a line in the queue, and writes the queue before it returns, with one exception.
+    ///
+    /// If the writer itself caused the line on this thread, the line is written next.
     pub(in crate::run) fn put(&self, line: Vec<u8>) {
         let this = thread::current().id();
         {
-            let mut waiting = self.lock();
+            let mut waiting = self.waiting.lock();
             waiting.lines.push_back(line);
             if waiting.writing == Some(this) {
                 return;
             }
         }
-        let mut writer = self.writer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut writer = self.writer.lock();
         while let Some(line) = self.next(this) {
             write(&mut *writer, &line);
         }
     }
 
-    /// The next line that is to be written by this thread, which has the writer.
+    /// Takes the next line for this thread, which holds the writer; `None` ends its turn.
     fn next(&self, this: ThreadId) -> Option<Vec<u8>> {
-        let mut waiting = self.lock();
+        let mut waiting = self.waiting.lock();
         let line = waiting.lines.pop_front();
         waiting.writing = line.as_ref().map(|_| this);
         line
-    }
-
-    fn lock(&self) -> MutexGuard<'_, QueuedLines> {
-        // Nothing that may panic runs under the lock.
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,59 +1,32 @@
-//! What a node fails with, and how often a run may fail.
-
-use std::sync::PoisonError;
+//! The failure as which a node would count, if it fails.
 
 use super::NodeState;
 use crate::run::{
-    limits::{ErrorAllowance, ErrorCounts, ErrorKey},
+    limits::{ErrorAllowance, ErrorKey},
     reason::TerminalReason,
 };
 
-/// What a node fails with, if it fails.
+/// The failure as which a node counts, if it fails.
 #[derive(Clone, Debug)]
 pub(crate) struct Failing {
     pub(crate) key: ErrorKey,
-    /// As what it was judged; none if it was not, and is handed on.
+    /// The reason in the judgement of the failed answer; `None` if it was not judged.
     pub(crate) reason: Option<TerminalReason>,
-    /// What counting it said, if it was counted already.
+    /// The result of counting the failure, if it was counted already.
     pub(crate) counted: Option<ErrorAllowance>,
-    /// Nobody was asked, so nothing has failed once more.
+    /// Whether no upstream was asked: then there is no further failure to count.
     pub(crate) unasked: bool,
 }
 
 impl NodeState {
-    /// What to call the failure of this node, should it fail.
-    pub(crate) fn fail_as(&self, failing: Failing) {
-        let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        *slot = Some(Box::new(failing));
-    }
-
-    /// It does not fail as was said before.
-    pub(crate) fn forget_failing(&self) {
-        let mut slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        *slot = None;
+    /// Sets the failure as which this node would count; `None` clears it.
+    pub(crate) fn fail_as(&self, failing: Option<Failing>) {
+        let failing = failing.map(Box::new);
+        let before = std::mem::replace(&mut *self.failing.lock(), failing);
+        drop(before);
     }
 
     pub(crate) fn failing(&self) -> Option<Failing> {
-        let slot = self.failing.lock().unwrap_or_else(PoisonError::into_inner);
-        slot.as_deref().cloned()
-    }
-
-    /// Sets how many errors a run may make; a limit that is there only tightens.
-    pub(crate) fn limit_errors(
-        &self,
-        per_key: Option<u32>,
-        per_run: Option<u32>,
-        in_a_row: Option<u32>,
-    ) {
-        if per_key.or(per_run).or(in_a_row).is_some() {
-            let none = || Box::new(ErrorCounts::new(None, None));
-            let errors = self.errors.get_or_init(none);
-            errors.tighten(per_key, per_run);
-            errors.tighten_in_a_row(in_a_row);
-        }
-    }
-
-    pub(crate) fn errors(&self) -> Option<&ErrorCounts> {
-        self.errors.get().map(|errors| &**errors)
+        self.failing.lock().as_deref().cloned()
     }
 }

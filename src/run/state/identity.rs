@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc, OnceLock, Weak,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicU8, AtomicU64, Ordering},
 };
 
 use tokio::time::Instant;
@@ -15,77 +15,133 @@ use crate::run::{
     tree::Node,
 };
 
-/// The name of a registered run.
+/// The identity of a run in a registry: its id, owner and session.
 #[derive(Debug)]
 pub(crate) struct Identity {
     pub(crate) id: RunId,
     pub(crate) session: Option<Arc<str>>,
     pub(crate) registration: Weak<dyn Registration>,
     pub(crate) owner: u128,
-    /// How often the name was opened, this time included.
+    /// How often the run's id was opened, this time included.
     pub(crate) generation: u64,
-    /// The number of the event that told of its end; 0 until then.
-    pub(crate) told: AtomicU64,
-    /// Where its registry has it, once that does.
+    /// The number of the event that announced the run's end; 0 until then.
+    pub(crate) end_event: AtomicU64,
+    /// The location of the run in its registry, once it is enrolled.
     pub(crate) listed: OnceLock<EntryLocation>,
+    pub(crate) admission: Admission,
 }
 
-impl Identity {
-    pub(crate) fn told(&self) -> Option<u64> {
-        let number = self.told.load(Ordering::Acquire);
-        (number > 0).then_some(number)
+/// Whether a registry with owner caps has admitted the run. The value is one of the constants
+/// below, and only grows.
+#[derive(Debug)]
+pub(crate) struct Admission(AtomicU8);
+
+/// An [`Admission`] of a run that a request opened, before any cap was checked.
+const PENDING: u8 = 0;
+/// An [`Admission`] like `PENDING`, but observers know the run: they must learn of its end.
+const ANNOUNCED: u8 = 1;
+/// An [`Admission`] of a run that the caps have admitted, or to which no cap applies.
+const ADMITTED: u8 = 2;
+/// An [`Admission`] of a run that a cap refused before observers knew it: it left the registry.
+const WITHDRAWN: u8 = 3;
+
+impl Admission {
+    pub(crate) const fn new(is_admitted: bool) -> Self {
+        Self(AtomicU8::new(if is_admitted { ADMITTED } else { PENDING }))
+    }
+
+    /// Marks the run as announced. Answers whether observers did not know it before.
+    pub(crate) fn announce(&self) -> bool {
+        self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
+    }
+
+    /// Marks the run as admitted. Answers whether observers did not know it before.
+    pub(crate) fn admit(&self) -> bool {
+        self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
+    }
+
+    pub(crate) fn is_admitted(&self) -> bool {
+        self.0.load(Ordering::Acquire) == ADMITTED
+    }
+
+    /// Marks the run as withdrawn, and answers whether it could leave without a trace.
+    pub(crate) fn withdraw(&self) -> bool {
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let left = self
+            .0
+            .compare_exchange(PENDING, WITHDRAWN, success, failure);
+        left.is_ok()
+    }
+
+    fn is_withdrawn(&self) -> bool {
+        self.0.load(Ordering::Acquire) == WITHDRAWN
     }
 }
 
-/// Where a run is known: what its end looks up nowhere.
+impl Identity {
+    pub(crate) fn end_event(&self) -> Option<u64> {
+        let number = self.end_event.load(Ordering::Acquire);
+        (number > 0).then_some(number)
+    }
+
+    /// The registry of the run, unless the registry is gone or has withdrawn the run.
+    pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {
+        if self.admission.is_withdrawn() {
+            return None;
+        }
+        self.registration.upgrade()
+    }
+}
+
+/// The location of a run in its registry. It spares the end of the run a lookup by key.
 #[derive(Debug)]
 pub(crate) struct EntryLocation {
-    /// That of its key.
+    /// The hash of the run's key in the registry, its owner and id.
     pub(crate) hash: u64,
     pub(crate) place: Place,
     pub(crate) session: Option<Membership>,
 }
 
-/// Where an entry is, and its serial number: another one may be there later.
+/// The slot of a registry's entry, with the entry's serial number: the slot may be reused later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) serial: u64,
     pub(crate) index: usize,
 }
 
-/// Where a run is among those of its session.
+/// The slot of a run among the runs of its session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Membership {
-    /// That of the session's name.
+    /// The hash of the session's name.
     pub(crate) hash: u64,
     pub(crate) slot: usize,
 }
 
-/// What a node tells the registry that it is enrolled in.
+/// The registry of a run, as its nodes see it.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    /// Answers the number of the event; none if the end is not that of the run
-    /// that stands under its name.
+    /// Takes a run that ended out of the live runs. Answers the number of the event of its end;
+    /// `None` if the entry is gone, or was ended before.
     fn ended(&self, node: &Node<NodeState>) -> Option<u64>;
 
-    /// Answers the number of the event; none if the run is over, and this is not
-    /// the `last` notice, of whoever ended it.
+    /// Sends a notice to observers, and answers the number of its event. `None` if the run is over,
+    /// unless the ending thread sends its `last` notice.
     fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64>;
 
-    /// Where the ends of its runs are written.
+    /// The trajectory that records the ends of this registry's runs; `None` if none is set.
     fn trajectory(&self) -> Option<Trajectory>;
 
-    /// Completes the run if it has been idle for too long; else answers when it
-    /// can have been, if being idle ever ends it.
+    /// Completes the run if it has been idle for too long. Otherwise answers when it will have
+    /// been; `None` if idleness does not end the run.
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 
-    /// Completes the run if nothing is in flight and all that it ever had were calls
-    /// that were refused.
+    /// Completes the run if it has no work and was never used: all its calls were refused.
     fn refused(&self, node: &Node<NodeState>);
 
-    /// Enrols a run that is no part of the tree of `node`, as its owner's and of its
-    /// session: what is ended from outside, with or without it, ends as well.
-    fn enrol_beside(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
+    /// Enrols `child`, a run outside of `node`'s tree, with the same owner and session.
+    ///
+    /// An abort of the session, or a shutdown, then ends that run as well.
+    fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
 }
 
-/// Dropped when the run has ended: it gives back what the run was counted as.
+/// A guard that counts a run as open for its owner; dropped when the run ends.
 pub(crate) trait RunGuard: Send + Sync + std::fmt::Debug {}

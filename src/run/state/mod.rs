@@ -1,219 +1,165 @@
-//! What a run hangs on each node of its tree.
+//! The state of each node of a run's tree, by the kind of the node.
 
-mod deposit;
+mod call;
 mod failing;
+mod features;
 mod identity;
-mod run_state;
-mod steps;
+mod run;
+mod settlement;
 
 pub(crate) use self::{
+    call::{AttemptTarget, CallState, TargetState},
     failing::Failing,
-    identity::{EntryLocation, Identity, Membership, Place, Registration, RunGuard},
-    run_state::{EVENTS, HEARTBEAT, RunState},
+    features::{EVENTS, HEARTBEAT, RunFeatures},
+    identity::{Admission, EntryLocation, Identity, Membership, Place, Registration, RunGuard},
+    run::RunState,
+    settlement::Settlement,
 };
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use self::{deposit::FirstDeposit, steps::Steps};
-use super::{
-    id::RunId,
-    kinds::NodeKind,
-    limits::ErrorCounts,
-    report::{AttemptTarget, Hooks, ReportedUsage},
-    tree::Node,
-};
-use crate::registry::Held;
+use self::settlement::AtomicSettlement;
+use super::{id::RunId, kinds::NodeKind, report::ReportedUsage, tree::Node};
+use crate::lock::Lock;
 
-// What was opened below a run.
-const NOTHING: u8 = 0;
-const ONE_CALL: u8 = 1;
-const MORE: u8 = 2;
-
-/// What a run hangs on each node of its tree.
-// In this order: what an end reads stands first, as in the node.
+/// The state of one node of a run's tree.
+// `repr(C)`: the fields that an end reads stand first, as in the node.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct NodeState {
-    /// When the tree was opened: zero of the core's clock.
+    /// The instant at which the tree was opened: zero of its clock.
     pub(crate) epoch: Instant,
-    identity: OnceLock<Box<Identity>>,
-    harness: OnceLock<Box<RunState>>,
-    /// Put into a request, and no layer has taken over its settling yet.
-    unclaimed: AtomicBool,
-    /// A run that whoever opened it settles: nobody gave it a name by which it
-    /// could be found again.
-    single: AtomicBool,
-    /// The one call that a single run was opened for.
-    sole: AtomicBool,
-    /// A layer opened the run, and settles it itself.
-    owned: AtomicBool,
-    /// A request opened the run, and each call of it so far was refused before an
-    /// upstream was asked.
-    unused: AtomicBool,
-    /// A stream of this node has shown a heartbeat.
-    pings: AtomicBool,
-    /// Whether there is another to go to than whom an attempt goes to.
-    followed: AtomicBool,
-    /// What it did must not be done twice.
-    effects: AtomicBool,
-    /// What a call was asked with cannot be sent, or is not whole yet.
-    refused: AtomicBool,
-    /// A line of the log stands for its end.
+    pub(crate) settlement: AtomicSettlement,
+    /// Whether a line of the log stands for the node's end already.
     logged: AtomicBool,
-    /// What was opened below a run, but for attempts: nothing, one call, or more.
-    opened: AtomicU8,
-    /// A silent attempt was repeated.
-    repeated_silence: AtomicBool,
-    pub(in crate::run) hooks: OnceLock<Box<Hooks>>,
-    errors: OnceLock<Box<ErrorCounts>>,
-    failing: Mutex<Option<Box<Failing>>>,
-    /// The number of the root, by which a foreign tree's errors are told.
+    /// Whether a stream of this node has shown a heartbeat.
+    pub(in crate::run) pings: AtomicBool,
+    /// Whether the call is marked as one with effects that must not happen twice.
+    pub(in crate::run) effects: AtomicBool,
+    /// Whether the node's request cannot be sent, or is not complete yet.
+    refused: AtomicBool,
+    /// Whether a silent attempt of this node's candidate was repeated.
+    pub(in crate::run) repeated_silence: AtomicBool,
+    pub(in crate::run) tries: AtomicU32,
+    kind: KindState,
+    /// The number of the tree's root, by which errors of this tree are told from those of others.
     pub(crate) tree: u64,
-    pub(crate) heartbeats: AtomicU64,
-    pub(crate) changes: AtomicU64,
-    /// How many tries the call has made.
-    tries: AtomicU32,
-    /// Which turn of its run the call is; none if 0.
-    turn: AtomicU32,
-    /// How many attempts of the run were silent in a row.
-    silent: AtomicU32,
-    paid: FirstDeposit,
-    steps: Mutex<Steps>,
-    /// Whom an attempt goes to; what it is, those know who put it there.
-    server: OnceLock<Arc<dyn AttemptTarget>>,
-    /// Whom the last attempt of a call went to.
-    asked: Mutex<Option<Arc<dyn AttemptTarget>>>,
-    told: Mutex<ReportedUsage>,
-    /// A call that may have to be refused yet.
-    held: OnceLock<Box<Held>>,
+    failing: Lock<Option<Box<Failing>>>,
+    pub(in crate::run) usage: Lock<ReportedUsage>,
+}
+
+#[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would be one more allocation of each run"
+)]
+enum KindState {
+    Run(RunState),
+    /// The state of a call or tool: a request may use a tool's node as its call.
+    Call(CallState),
+    Attempt(TargetState),
 }
 
 impl NodeState {
-    pub(crate) fn new(epoch: Instant, tree: u64) -> Self {
+    pub(crate) fn root(epoch: Instant, tree: u64) -> Self {
+        Self::new(epoch, tree, NodeKind::Run)
+    }
+
+    /// Makes the state of a new child of this kind.
+    pub(crate) fn for_child(&self, kind: NodeKind) -> Self {
+        Self::new(self.epoch, self.tree, kind)
+    }
+
+    fn new(epoch: Instant, tree: u64, kind: NodeKind) -> Self {
+        let (settlement, kind) = match kind {
+            NodeKind::Run => (Settlement::Shared, KindState::Run(RunState::default())),
+            NodeKind::Call | NodeKind::Tool => {
+                (Settlement::Opener, KindState::Call(CallState::default()))
+            }
+            NodeKind::Attempt => (
+                Settlement::Opener,
+                KindState::Attempt(TargetState::default()),
+            ),
+        };
         Self {
             epoch,
-            tree,
-            unclaimed: AtomicBool::new(false),
-            single: AtomicBool::new(false),
-            sole: AtomicBool::new(false),
-            owned: AtomicBool::new(false),
-            unused: AtomicBool::new(false),
-            heartbeats: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
-            tries: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
-            paid: FirstDeposit::default(),
-            steps: Mutex::default(),
+            settlement: AtomicSettlement::new(settlement),
+            logged: AtomicBool::new(false),
             pings: AtomicBool::new(false),
-            failing: Mutex::new(None),
-            errors: OnceLock::new(),
-            server: OnceLock::new(),
-            followed: AtomicBool::new(false),
             effects: AtomicBool::new(false),
             refused: AtomicBool::new(false),
-            logged: AtomicBool::new(false),
-            opened: AtomicU8::new(NOTHING),
             repeated_silence: AtomicBool::new(false),
-            silent: AtomicU32::new(0),
-            asked: Mutex::new(None),
-            told: Mutex::default(),
-            hooks: OnceLock::new(),
-            harness: OnceLock::new(),
-            held: OnceLock::new(),
-            identity: OnceLock::new(),
+            tries: AtomicU32::new(0),
+            kind,
+            tree,
+            failing: Lock::default(),
+            usage: Lock::default(),
         }
     }
 
-    pub(crate) fn for_child(&self) -> Self {
-        Self::new(self.epoch, self.tree)
-    }
-
-    /// The core's clock.
+    /// The current time on the tree's clock: since the tree was opened.
     pub(crate) fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.epoch)
     }
 
-    pub(crate) fn set_unclaimed(&self) {
-        self.unclaimed.store(true, Ordering::Release);
-    }
-
-    /// Whether the caller is the first to ask, and so settles the node.
-    #[inline]
-    pub(crate) fn claim(&self) -> bool {
-        self.unclaimed.load(Ordering::Acquire) && self.unclaimed.swap(false, Ordering::AcqRel)
-    }
-
-    pub(crate) fn set_single(&self, single: bool) {
-        self.single.store(single, Ordering::Release);
-    }
-
-    pub(crate) fn is_single(&self) -> bool {
-        self.single.load(Ordering::Acquire)
-    }
-
-    pub(crate) fn set_sole(&self) {
-        self.sole.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn set_owned(&self) {
-        self.owned.store(true, Ordering::Release);
-    }
-
-    pub(crate) fn is_owned(&self) -> bool {
-        self.owned.load(Ordering::Acquire)
-    }
-
-    /// For the request that opens the run, before another can find it.
-    pub(crate) fn set_unused(&self) {
-        self.unused.store(true, Ordering::Release);
-    }
-
-    /// Work was admitted, or the program has the run: it stays open for its id.
-    #[inline]
-    pub(crate) fn set_used(&self) {
-        // Mostly it is: a load leaves the cache line shared.
-        if self.unused.load(Ordering::Acquire) {
-            self.unused.store(false, Ordering::Release);
+    /// The state that only runs have; `None` for other kinds.
+    pub(crate) fn run(&self) -> Option<&RunState> {
+        match &self.kind {
+            KindState::Run(run) => Some(run),
+            KindState::Call(_) | KindState::Attempt(_) => None,
         }
     }
 
-    pub(crate) fn is_unused(&self) -> bool {
-        self.unused.load(Ordering::Acquire)
+    /// The state that calls have; tools have it too, and runs, which may be one call.
+    pub(in crate::run) fn call(&self) -> Option<&CallState> {
+        match &self.kind {
+            KindState::Run(run) => Some(&run.call),
+            KindState::Call(call) => Some(call),
+            KindState::Attempt(_) => None,
+        }
     }
 
-    pub(crate) fn is_sole(&self) -> bool {
-        self.sole.load(Ordering::Acquire)
+    /// The state that only attempts have; `None` for other kinds.
+    pub(in crate::run) fn attempt(&self) -> Option<&TargetState> {
+        match &self.kind {
+            KindState::Attempt(attempt) => Some(attempt),
+            KindState::Run(_) | KindState::Call(_) => None,
+        }
     }
 
-    pub(crate) const fn tries(&self) -> &AtomicU32 {
-        &self.tries
+    /// The number of tries of this call, or of one candidate in this call.
+    pub(in crate::run) fn tries(&self) -> u32 {
+        self.tries.load(Ordering::Acquire)
     }
 
-    pub(crate) const fn turn(&self) -> &AtomicU32 {
-        &self.turn
+    /// The label of the target to which the call's last attempt went.
+    pub(in crate::run) fn last_target(&self) -> Option<Arc<str>> {
+        let target = self.call()?.last_target.lock();
+        target.as_ref().map(|target| target.label().into())
     }
 
-    pub(crate) const fn followed(&self) -> &AtomicBool {
-        &self.followed
+    /// The identity of this run in its registry; `None` if it is in no registry.
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.run()?.identity()
     }
 
-    pub(crate) const fn effects(&self) -> &AtomicBool {
-        &self.effects
+    pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {
+        self.identity()?.registration()
     }
 
-    pub(crate) const fn repeated_silence(&self) -> &AtomicBool {
-        &self.repeated_silence
+    pub(in crate::run) fn features_if_any(&self) -> Option<&RunFeatures> {
+        self.run()?.features_if_any()
     }
 
-    /// Whether the request of this call is refused, or not whole: nothing was asked with it.
+    /// Marks that the node's request is refused or incomplete, so that no upstream was asked.
     pub(crate) fn set_refused(&self, is_refused: bool) {
         self.refused.store(is_refused, Ordering::Release);
     }
@@ -222,88 +168,25 @@ impl NodeState {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Whether the caller is the first to ask, and so logs the end of the node.
+    /// Marks the node's end as logged. Answers whether it was not, so that the caller logs it.
     pub(in crate::run) fn begin_log(&self) -> bool {
         !self.logged.swap(true, Ordering::AcqRel)
-    }
-
-    /// A node of this kind is opened right below.
-    pub(in crate::run) fn count_opened(&self, kind: NodeKind) {
-        let opened = match kind {
-            NodeKind::Attempt => return,
-            NodeKind::Call => ONE_CALL,
-            NodeKind::Run | NodeKind::Tool => MORE,
-        };
-        let first =
-            self.opened
-                .compare_exchange(NOTHING, opened, Ordering::AcqRel, Ordering::Acquire);
-        if first.is_err() {
-            self.opened.store(MORE, Ordering::Release);
-        }
-    }
-
-    /// Whether one call, and no tool or sub-agent, was ever opened right below.
-    pub(in crate::run) fn is_one_call(&self) -> bool {
-        self.opened.load(Ordering::Acquire) == ONE_CALL
-    }
-
-    pub(crate) const fn silent(&self) -> &AtomicU32 {
-        &self.silent
-    }
-
-    pub(crate) const fn server(&self) -> &OnceLock<Arc<dyn AttemptTarget>> {
-        &self.server
-    }
-
-    pub(in crate::run) const fn asked(&self) -> &Mutex<Option<Arc<dyn AttemptTarget>>> {
-        &self.asked
-    }
-
-    pub(in crate::run) fn lock_told(&self) -> MutexGuard<'_, ReportedUsage> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(in crate::run) fn hooks(&self) -> &Hooks {
-        self.hooks.get_or_init(Box::default)
-    }
-
-    /// What only a run has.
-    pub(crate) fn harness(&self) -> &RunState {
-        self.harness.get_or_init(Box::default)
-    }
-
-    pub(crate) fn harness_if_any(&self) -> Option<&RunState> {
-        self.harness.get().map(|harness| &**harness)
-    }
-
-    pub(crate) const fn held(&self) -> &OnceLock<Box<Held>> {
-        &self.held
-    }
-
-    pub(crate) fn registration(&self) -> Option<Arc<dyn Registration>> {
-        self.identity()?.registration.upgrade()
-    }
-
-    pub(crate) fn identify(&self, identity: Identity) -> bool {
-        self.identity.set(Box::new(identity)).is_ok()
-    }
-
-    pub(crate) fn identity(&self) -> Option<&Identity> {
-        self.identity.get().map(|identity| &**identity)
-    }
-
-    pub(in crate::run) const fn pings(&self) -> &AtomicBool {
-        &self.pings
     }
 }
 
 impl Node<NodeState> {
-    /// The nearest node of kind Run, at or above this one.
+    /// The nearest node of kind Run, at or above this node.
     pub(crate) fn nearest_run(&self) -> &Self {
         let mut nodes = std::iter::once(self).chain(self.ancestors());
         nodes
             .find(|node| node.kind() == NodeKind::Run)
             .unwrap_or(self)
+    }
+
+    /// The state of the nearest run, at or above this node.
+    pub(crate) fn run_state(&self) -> &RunState {
+        let run = self.nearest_run().payload.run();
+        run.expect("the root of every tree is a run")
     }
 
     pub(crate) fn run_id(&self) -> RunId {

@@ -9,25 +9,24 @@ use super::{
 use crate::run::reason::TerminalReason;
 
 impl<P: EndHook> Node<P> {
-    /// Ends the outermost node on the path from the root whose deadline has
-    /// come, and answers why this node is over.
+    /// Ends the outermost node from the root to here whose deadline has passed.
     ///
-    /// `task` is the task that asks, in a poll in which all it waits for was
-    /// pending: its own step windows count too.
+    /// `task` is the task that calls, in a poll that found everything pending; the check also looks
+    /// at the step windows of that task.
     ///
     /// # Errors
     ///
-    /// The end of this node, from now or from before.
+    /// The stored end of this node, which may come from this check or from before.
     pub(crate) fn check(&self, now: Duration, task: TaskId) -> Result<(), End> {
         self.check_path(now, task);
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
     }
 
-    /// Ends the outermost node from the root to here whose clock has passed, unless one
-    /// further out is over.
+    /// Ends the outermost node on the path whose clock has passed. A node below an ended node
+    /// is skipped.
     fn check_path(&self, now: Duration, task: TaskId) {
         let mut outermost = None;
-        // Upwards, so without recursion: a chain of sub-agents may be deep.
+        // The walk goes upwards, and not by recursion: a chain of sub-agents may be deep.
         for node in std::iter::once(self).chain(self.ancestors()) {
             if node.end.get().is_some() {
                 outermost = None;
@@ -36,13 +35,13 @@ impl<P: EndHook> Node<P> {
             }
         }
         if let Some((node, (reason, passed))) = outermost {
-            // Losing means that it is over as well.
+            // `end` fails only if the node is over already.
             drop(node.end(reason, passed, now));
         }
     }
 
-    /// Which of this node's clocks has passed: ceiling, step, caller's, and last
-    /// the one of a node that is closing.
+    /// The reason and the limit of this node's clock that has passed. The precedence is ceiling,
+    /// step window, the caller's deadlines, and last the drain clock of a closing node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| LimitHit {
@@ -62,18 +61,18 @@ impl<P: EndHook> Node<P> {
             absolute(Clock::Announced).map(|at| (at, set(at, LimitKind::Announced))),
             unheard.map(|(at, passed)| (Duration::from_nanos(at), passed)),
         ];
-        // The earliest wins, and of a tie the program's.
+        // The earliest deadline wins; in a tie the program's limit wins over the caller's.
         let earliest = callers.into_iter().flatten().min_by_key(|(at, _)| *at);
         if let Some((_, passed)) = earliest {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
         }
-        // It was given to what went on, not to whoever waits.
+        // The drain time belongs to running work, so this clock ranks below all others.
         let closed = absolute(Clock::Drain).and_then(|_| self.closing.get());
         closed.map(|closed| (closed.reason.clone(), closed.passed))
     }
 
-    /// When the earliest step window and the earliest of a caller's passed, and
-    /// what they were, as far as `task` can know.
+    /// The step window and the caller's window that passed earliest, each with its time and limit.
+    /// Only windows in which `task` waits are seen.
     fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, LimitHit)>; 2] {
         let mut earliest = [None, None];
         if task == TaskId::NONE {
@@ -87,7 +86,7 @@ impl<P: EndHook> Node<P> {
                 continue;
             }
             if let Some(at) = window.passed_at(&self.life, now, task) {
-                // Whichever layer came first.
+                // The earliest window wins, whichever layer added it.
                 if slot.is_none_or(|(earlier, _)| at < earlier) {
                     *slot = Some((at, window.limit()));
                 }

@@ -1,4 +1,4 @@
-//! Between alive and ended: what is under way goes on, and nothing starts.
+//! The state of a node between alive and ended: running work goes on, and no work starts.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -12,7 +12,7 @@ use super::{
 };
 use crate::run::{kinds::NodeKind, reason::TerminalReason};
 
-/// What a node that is closing ends as.
+/// The reason and the limit that a closing node will end with.
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) reason: TerminalReason,
@@ -20,15 +20,16 @@ pub(super) struct Closing {
 }
 
 impl<P: EndHook> Node<P> {
-    /// It will be over for `reason`: from now on nothing is opened at or below
-    /// this node, and what works there goes on. The node ends once nothing does
-    /// any more, and at `until` at the latest. An end that comes before that
-    /// wins as always; of two that close it the first one's reason stays.
+    /// Closes the node: nothing is opened at or below it, and running work goes on.
+    ///
+    /// The node ends with `reason` when the last piece of work leaves, and at `until` at the
+    /// latest. An end that comes before wins. If the node is closed twice, the first reason
+    /// stays.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
         self.close_for(reason, None, until, now);
     }
 
-    /// The same for a limit that was reached.
+    /// Closes the node like [`close`](Self::close), because a limit was reached.
     pub(crate) fn close_for(
         &self,
         reason: &TerminalReason,
@@ -40,7 +41,7 @@ impl<P: EndHook> Node<P> {
         self.close_with(reason, passed, until, now, &mut later);
     }
 
-    /// The same while another node ends.
+    /// Closes the node like [`close_for`](Self::close_for), while another node ends.
     pub(crate) fn close_with(
         &self,
         reason: &TerminalReason,
@@ -64,13 +65,13 @@ impl<P: EndHook> Node<P> {
             if !node.last {
                 node.refuse(&closing, sooner, &mut wakers, &mut below);
             } else if sooner {
-                // Opened meanwhile; it is what the closing waits for.
+                // The last call was opened meanwhile; the closing of the run waits for it.
                 node.bump_epoch();
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
         if self.is_idle() {
-            // The last one may have left without having seen the clock.
+            // The last piece of work may have left before `drain` was set.
             self.drained_with(now, later);
         }
         for waker in wakers {
@@ -78,37 +79,37 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Whether nothing may start here any more, though the node lives.
+    /// Whether this node refuses new work, though the node lives.
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.get().is_some()
     }
 
-    /// What this node ends as, at the latest, if it is closing.
+    /// The reason that this node ends with if nothing ends it sooner; `None` if it is not closing.
     pub(crate) fn closing(&self) -> Option<&TerminalReason> {
         self.closing.get().map(|closing| &closing.reason)
     }
 
-    /// The limit for which it is closing.
+    /// The limit for which this node is closing; `None` if no limit closed it.
     pub(crate) fn closing_for(&self) -> Option<LimitHit> {
         self.closing.get()?.passed
     }
 
-    /// Opens the one call that may start though this node is closing: attempts
-    /// below it are opened alive, and nothing else is. Whoever opens it has to
-    /// [`enter`](Self::enter) the node before, for one on which nobody works is
-    /// over.
+    /// Opens the one call that may start though this node is closing.
+    ///
+    /// Attempts below the call are opened alive; other nodes are not. The caller must
+    /// [`enter`](Self::enter) this node before, because a closing node without work ends.
     pub(crate) fn last_call(self: &Arc<Self>, number: u64, payload: P, now: Duration) -> Arc<Self> {
         self.open(NodeKind::Call, number, payload, now, true)
     }
 
-    /// Whether this is that call, or an attempt of it.
+    /// Whether this node is a closing run's last call, or an attempt of that call.
     #[inline]
     pub(crate) const fn is_last(&self) -> bool {
         self.last
     }
 
-    /// What a child of this kind ends as at its birth; `None` if it lives.
+    /// The closing that ends a child of `kind` at its birth; `None` if the child may live.
     pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Arc<Closing>> {
         if self.last && kind != NodeKind::Attempt {
             return self.ancestors().find_map(|node| node.closing.get());
@@ -116,15 +117,16 @@ impl<P: EndHook> Node<P> {
         self.closing.get()
     }
 
-    /// Whether this very node was [closed](Self::close), and so ends with the
-    /// last one who works on it.
+    /// Whether this very node was [closed](Self::close). Such a node ends when its last piece
+    /// of work leaves.
     pub(crate) fn is_draining(&self) -> bool {
         self.clocks.is_draining()
     }
 
-    /// Refuses new work, and collects who must hear of it: whoever waits to
-    /// start something has nothing to wait for, and whoever works may have to end
-    /// sooner.
+    /// Refuses new work at this node, and collects its waiters and children.
+    ///
+    /// The waiters must wake: a task that waits to start work will never start it, and running
+    /// work may have to end sooner.
     fn refuse(
         &self,
         closing: &Arc<Closing>,
@@ -142,13 +144,13 @@ impl<P: EndHook> Node<P> {
         below.extend(inner.children.alive());
     }
 
-    /// Opened below a node that is closing: over before it begins.
-    pub(super) fn stillborn(&self, closing: &Arc<Closing>) {
+    /// Ends this node at its birth, because the node above it is closing.
+    pub(super) fn end_at_open(&self, closing: &Arc<Closing>) {
         let _closed_before = self.closing.set(Arc::clone(closing));
         drop(self.end(closing.reason.clone(), closing.passed, self.opened));
     }
 
-    /// Nobody works on it any more.
+    /// Ends this closing node, because its last piece of work left.
     pub(super) fn drained(&self, now: Duration) {
         let mut later = PendingWakes::new();
         self.drained_with(now, &mut later);
@@ -162,7 +164,7 @@ impl<P: EndHook> Node<P> {
 }
 
 impl<P: EndHook> Node<P> {
-    /// Counts one more piece of work at this node, for it and all ancestors.
+    /// Counts one more piece of work, on this node and on all its ancestors.
     pub(crate) fn enter(&self) {
         self.active.fetch_add(1, Ordering::AcqRel);
         for ancestor in self.ancestors() {
@@ -170,12 +172,13 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Takes one [`enter`](Self::enter) back. The last one to leave a node that
-    /// is closing ends it.
+    /// Undoes one [`enter`](Self::enter). The last piece of work that leaves a closing node ends
+    /// the node.
     pub(crate) fn leave(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in std::iter::once(self).chain(self.ancestors()) {
-            // In one order with the clock of the closing.
+            // The order is `SeqCst`, like that of the drain clock: this thread sees the clock, or
+            // `close` sees the count.
             if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
                 continue;
             }
@@ -203,8 +206,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// A task of its own works on this node as well, as part of what was
-    /// entered.
+    /// Counts a task as part of work that has entered this node already.
     pub(crate) fn enter_task(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.tasks.fetch_add(1, Ordering::AcqRel);
@@ -212,7 +214,7 @@ impl<P: EndHook> Node<P> {
         self.enter();
     }
 
-    /// Takes one [`enter_task`](Self::enter_task) back.
+    /// Undoes one [`enter_task`](Self::enter_task) of this node.
     pub(crate) fn leave_task(&self, now: Duration) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.tasks.fetch_sub(1, Ordering::AcqRel);
@@ -220,13 +222,13 @@ impl<P: EndHook> Node<P> {
         self.leave(now);
     }
 
-    /// How many pieces of work there are at or below this node.
+    /// The number of pieces of work at or below this node; tasks are not counted.
     pub(crate) fn active(&self) -> usize {
         let tasks = self.tasks.load(Ordering::Acquire);
         self.active.load(Ordering::Acquire).saturating_sub(tasks)
     }
 
-    /// Whether nobody works at or below this node, no task either.
+    /// Whether no work and no task is left at or below this node.
     pub(crate) fn is_idle(&self) -> bool {
         self.active.load(Ordering::SeqCst) == 0
     }

@@ -1,52 +1,51 @@
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
-use crate::run::kinds::ResetOn;
+use crate::{lock::Lock, run::kinds::ResetOn};
 
-/// Nanoseconds since the tree was opened: what is stored and compared, where a
-/// [`Duration`] would be taken apart and put together with every frame.
+/// A time in nanoseconds since the tree was opened.
+///
+/// A clock is stored and compared in this unit, because a [`Duration`] would have to be
+/// converted for every frame.
 pub(crate) type Nanos = u64;
 
 const NEVER: Nanos = Nanos::MAX;
 
-/// An absolute clock of a node.
+/// The kind of an absolute deadline of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
     Ceiling,
     Timeout,
-    /// An attempt's share of the time that is left, until its commit.
+    /// The deadline of an attempt: its share of the remaining time, until the answer's commit.
     Share,
-    /// What the caller of this very call announced.
+    /// The deadline that the caller of this call announced.
     Announced,
-    /// Until when a node that is closing goes on.
+    /// The time at which a closing node ends at the latest.
     Drain,
 }
 
-/// An announced deadline, until it is taken back.
+/// A deadline that a caller announced and that is not yet withdrawn.
 #[derive(Debug)]
 pub(crate) struct Announcement {
     at: Nanos,
 }
 
 /// The absolute deadlines of one node, in nanoseconds since the tree opened.
-// In this order, so that what is compared stands side by side.
+// `repr(C)`: the cells that are compared together stand side by side.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Clocks {
     ceiling: AtomicU64,
     timeout: AtomicU64,
     share: AtomicU64,
-    /// The earliest of those that stand.
+    /// The earliest deadline of `announcements`.
     announced: AtomicU64,
     drain: AtomicU64,
-    /// All that were announced, one per layer that reads them; changed under the lock,
-    /// and with it the earliest.
-    announcements: Mutex<Vec<Nanos>>,
+    /// All announced deadlines, one per layer that reads them from a request. They change under the
+    /// lock, together with `announced`.
+    announcements: Lock<Vec<Nanos>>,
 }
 
 impl Clocks {
@@ -57,7 +56,7 @@ impl Clocks {
             share: AtomicU64::new(NEVER),
             announced: AtomicU64::new(NEVER),
             drain: AtomicU64::new(NEVER),
-            announcements: Mutex::new(Vec::new()),
+            announcements: Lock::new(Vec::new()),
         }
     }
 
@@ -71,55 +70,54 @@ impl Clocks {
         }
     }
 
-    /// Lowers the deadline to `at`; a later one than the stored is ignored. Answers
-    /// whether it was lowered.
+    /// Lowers the deadline of `clock` to `at`, and answers whether it did. A later `at` is ignored.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = self.cell(clock);
         let at = nanos(at);
-        // Mostly it stands there already: a load is cheaper than an exchange.
+        // The deadline is mostly set already: a load is cheaper than an exchange.
         at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
     }
 
-    /// The share was a limit to the commit, and that has come.
+    /// Clears the attempt's share of the time at the commit, up to which it limits the attempt.
     pub(crate) fn lapse(&self) {
         self.share.store(NEVER, Ordering::Release);
     }
 
-    /// Holds [`Clock::Announced`] to `at` at the latest, until it is
-    /// [withdrawn](Self::withdraw).
+    /// Adds an announced deadline of `at`, which holds until it is [withdrawn](Self::withdraw).
     pub(crate) fn announce(&self, at: Duration) -> Announcement {
         let at = nanos(at);
         self.change_announced(|all| all.push(at));
         Announcement { at }
     }
 
-    /// Takes one [`announce`](Self::announce) back: the earliest of what others
-    /// announced stands then.
+    /// Withdraws a deadline that was [announced](Self::announce): the earliest of the other
+    /// announced deadlines holds from then on.
     pub(crate) fn withdraw(&self, announcement: Announcement) {
         self.change_announced(|all| {
-            // Of two that are equal either will do.
+            // Of two equal deadlines either may be removed.
             if let Some(index) = all.iter().position(|at| *at == announcement.at) {
                 all.swap_remove(index);
             }
         });
     }
 
-    /// Takes back all that was [announced](Self::announce).
+    /// Withdraws all [announced](Self::announce) deadlines of the node.
     pub(crate) fn forget_announced(&self) {
         self.change_announced(Vec::clear);
     }
 
     fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
-        let all = self.announcements.lock();
-        let mut all = all.unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.announcements.lock();
         change(&mut all);
         let earliest = all.iter().copied().min().unwrap_or(NEVER);
         self.announced.store(earliest, Ordering::Release);
     }
 
-    /// Ends at `at`, or when nobody works on it any more. In one order with the
-    /// count of those who do: one of the two sees the other.
-    /// Answers whether that is sooner than before.
+    /// Sets the drain clock: the node ends at `at`, or when its last piece of work leaves. Answers
+    /// whether `at` is earlier than before.
+    ///
+    /// The order is `SeqCst`, like that of the count of active work: this thread sees the count, or
+    /// the last piece of work sees the clock.
     pub(super) fn drain(&self, at: Duration) -> bool {
         let at = nanos(at);
         at < self.drain.fetch_min(at, Ordering::SeqCst)
@@ -133,7 +131,7 @@ impl Clocks {
         duration(self.cell(clock).load(Ordering::Acquire))
     }
 
-    /// The earliest of all.
+    /// The earliest deadline of all clocks of the node; `None` if none is set.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
@@ -145,7 +143,7 @@ impl Clocks {
     }
 }
 
-/// When a node last showed a sign of life, of work, or finished a step.
+/// The last instants of a byte, of content and of a step on one node.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
     instants: [AtomicU64; 3],
@@ -167,8 +165,8 @@ impl LastSeen {
         }
     }
 
-    /// The latest sign that resets a window of this kind: a step is also
-    /// content, and content is also bytes. Zero if there was none.
+    /// The time of the latest sign that resets a window of this kind; zero if there was none. A
+    /// step counts as content, and content counts as bytes.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         let signs = &self.instants[..=index(resets_on)];

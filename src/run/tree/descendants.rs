@@ -1,4 +1,4 @@
-//! Clocks that are watched from outside: of a run that nobody polls.
+//! Watches the clocks of a node from outside, for a run that no task polls.
 
 use std::{
     sync::{
@@ -12,17 +12,18 @@ use std::{
 use super::{deadlines::Clock, end::EndHook, idle_window::TaskId, node::Node};
 
 impl<P: EndHook> Node<P> {
-    /// Lowers a deadline, and calls those who [watch](Self::watch) the clocks of
-    /// this node: they have a timer to set anew.
+    /// Lowers a deadline of this node, and wakes its [watchers](Self::watch), to reset their
+    /// timers.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) {
         if self.clocks.tighten(clock, at) {
             self.tightened();
         }
     }
 
-    /// A clock of this node has a new, earlier deadline.
+    /// Wakes the watchers of the clocks of this node, because a deadline became earlier.
     pub(crate) fn tightened(&self) {
-        // Either whoever watches sees the new deadline, or is seen here.
+        // This fence pairs with the one in `watch`: the watcher sees the new deadline, or this
+        // thread sees the watcher.
         fence(Ordering::SeqCst);
         let mut wakers = Vec::new();
         for ancestor in self.ancestors() {
@@ -38,8 +39,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// From now on the waiters here are also called when a deadline at, above or
-    /// below this node becomes earlier.
+    /// Makes the waiters of this node also wake when a deadline becomes earlier. The deadlines at,
+    /// above and below this node count.
     pub(crate) fn watch(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.watched.fetch_add(1, Ordering::SeqCst);
@@ -47,14 +48,14 @@ impl<P: EndHook> Node<P> {
         fence(Ordering::SeqCst);
     }
 
-    /// Takes one [`watch`](Self::watch) back.
+    /// Undoes one [`watch`](Self::watch) of this node.
     pub(crate) fn unwatch(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.watched.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
-    /// [`check`](Self::check) of this node and of all below it.
+    /// Does the [`check`](Self::check) of this node and of every node below it.
     pub(crate) fn check_below(&self, now: Duration) {
         let _over = self.check(now, TaskId::NONE);
         let mut below = self.children();
@@ -64,15 +65,16 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Whether all that is under way below this node was over at `before`, by an end
-    /// or by its own deadline: it holds on to its place, and does nothing any more.
+    /// Whether all work below this node was over at `before`, by an end or by its own deadline.
+    /// Such work still counts as active, but does nothing more.
     pub(crate) fn is_left_over(&self, before: Duration) -> bool {
         let mut held = 0;
         let mut below = self.children();
         while let Some(node) = below.pop() {
             match node.end.get() {
                 Some(end) => {
-                    // It may have been over for long when somebody looked.
+                    // The check that stored the end of the work may have run long after the work's
+                    // deadline.
                     let deadline = node.clocks.next().map(Duration::from_nanos);
                     if deadline.map_or(end.at, |at| at.min(end.at)) <= before {
                         held += node.active.load(Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! The end of a node: stored once, spread over the subtree, then the waiters are woken.
+//! Stores the end of a node, spreads it over the subtree, and calls the waiters.
 
 use std::{
     collections::VecDeque,
@@ -10,62 +10,62 @@ use std::{
 use super::node::Node;
 use crate::run::{kinds::NodeKind, reason::TerminalReason};
 
-/// How many losing reasons a node remembers.
+/// The number of reasons that a node remembers in addition to its end's.
 const ALSO: usize = 8;
 
-/// What one end brings about besides, whatever ends with it.
+/// Effects of an end that are delayed until all wakers have been called.
 pub(crate) struct PendingWakes<P> {
-    /// Done when everybody has been woken, as it may take its time; also if one of those
-    /// who are woken panics.
-    acts: Vec<Box<dyn FnOnce()>>,
-    /// Those that are yet to be asked to stop, and what for.
-    pub(crate) asked: VecDeque<(Weak<Node<P>>, TerminalReason)>,
-    /// Somebody further out asks them, one after the other.
-    pub(crate) asking: bool,
+    /// The actions to call on drop, after all wakers, because the actions may take long. The drop
+    /// also covers a waker that panics.
+    actions: Vec<Box<dyn FnOnce()>>,
+    /// The sub-agents that still have to be asked to stop, each with the reason.
+    pub(crate) stop_requests: VecDeque<(Weak<Node<P>>, TerminalReason)>,
+    /// Whether a caller further up the stack works through `stop_requests` now.
+    pub(crate) is_stopping: bool,
 }
 
-/// What a tree hangs on its nodes, told when one has ended.
+/// The payload of a node: its methods are called when the node ends or becomes idle.
 pub(crate) trait EndHook: Sized {
-    /// The end is stored in `node`; nobody has been woken yet. Called without
-    /// a lock, at most once per node. `later` runs once they have been.
+    /// Called when the end is stored in `node`, and before any waker is called. The method runs
+    /// without a lock, at most once per node. Actions in `later` run after the wakers.
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
 
-    /// The node has ended, and nobody works at or below it any more. Called
-    /// without a lock, before whoever waits for it is woken; more than once if
-    /// several leave at the same time.
+    /// Called when the node has ended, and no work is left at or below it. The method runs without
+    /// a lock, before the node's waiters are woken; more than once if several pieces of work leave
+    /// at the same time.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }
 
-    /// The same once those that wait for it were woken.
+    /// Called like [`settled`](Self::settled), but after the node's waiters were woken.
     fn woken(&self, node: &Node<Self>) {
         let _ = node;
     }
 
-    /// The last piece of work at or below the node was done, and the node lives. Called
-    /// without a lock; another piece may have begun since.
+    /// Called when the last piece of work at or below the node left, and the node lives. The method
+    /// runs without a lock; another piece of work may have begun since.
     fn idle(&self, node: &Node<Self>) {
         let _ = node;
     }
 }
 
 impl<P: EndHook> Node<P> {
-    /// Makes `other`'s end end this node as well, though it is no descendant.
+    /// Makes this node end when `other` ends, though this node is no descendant of `other`.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
         self.lock().add_followed(Arc::downgrade(other), key);
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
         } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
-            self.stillborn(closing);
+            self.end_at_open(closing);
         }
     }
 
-    /// Ends the node and everything below it.
+    /// Ends this node and every node below it, with a reason.
     ///
     /// # Errors
     ///
-    /// The end that was there first; `reason` is kept in [`also`](Self::also).
+    /// The end that was stored before. Then `reason` is kept in [`also`](Self::also).
     pub(crate) fn end(
         &self,
         reason: TerminalReason,
@@ -76,20 +76,21 @@ impl<P: EndHook> Node<P> {
         self.latch(reason, passed, now, false, &mut later)
     }
 
-    /// Like [`end`](Self::end), by the one who opened the node, after its work
-    /// was dropped: nobody below lives, so drivers above need no call.
+    /// Ends the node like [`end`](Self::end), for its opener, which has dropped the node's work. No
+    /// work below lives, so the drivers above are not woken.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         let mut later = PendingWakes::new();
         self.latch(reason, None, now, true, &mut later)
     }
 
-    /// Takes over the end of the one call that this run was opened for.
+    /// Ends this run as its one call ended, with the end `call`.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
         let mut later = PendingWakes::new();
         self.settle_with(call, now, &mut later);
     }
 
-    /// The same while that call ends, and those who wait for it are yet to be woken.
+    /// Ends this run like [`settle_as`](Self::settle_as), while its one call ends and the call's
+    /// waiters are not woken yet.
     pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
         let passed = LimitHit {
             limit: call.limit,
@@ -143,7 +144,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Stores this node's end in all that is below it, then tells and wakes.
+    /// Stores this node's end in all nodes below, then calls the hooks and the wakers.
     fn spread(&self, settled: bool, later: &mut PendingWakes<P>) {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
@@ -156,7 +157,7 @@ impl<P: EndHook> Node<P> {
         if !settled {
             self.collect_drivers(&mut wakers);
         }
-        // Breadth first and without recursion: a chain of sub-agents may be deep.
+        // The walk is breadth first and without recursion: a chain of sub-agents may be deep.
         let mut next = 0;
         while next < reached.len() {
             let node = Arc::clone(&reached[next]);
@@ -167,7 +168,7 @@ impl<P: EndHook> Node<P> {
                 let follows = !inner.follows().is_empty();
                 drop(inner);
                 if follows {
-                    // What is above a follower is not above us.
+                    // The ancestors of a follower are not ancestors of `self`.
                     node.collect_drivers(&mut wakers);
                 }
                 next += 1;
@@ -184,8 +185,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The wakers of those who poll this node from further out: above it, or
-    /// above a node that it follows.
+    /// Collects the wakers of the tasks that poll this node from above: those of its ancestors,
+    /// and those of each node that it follows and of that node's ancestors.
     fn collect_drivers(&self, wakers: &mut Vec<Waker>) {
         let followed: Vec<_> = {
             let inner = self.lock();
@@ -215,67 +216,67 @@ impl<P: EndHook> Node<P> {
 impl<P> PendingWakes<P> {
     pub(super) const fn new() -> Self {
         Self {
-            acts: Vec::new(),
-            asked: VecDeque::new(),
-            asking: false,
+            actions: Vec::new(),
+            stop_requests: VecDeque::new(),
+            is_stopping: false,
         }
     }
 
-    pub(crate) fn act(&mut self, act: Box<dyn FnOnce()>) {
-        self.acts.push(act);
+    pub(crate) fn defer(&mut self, action: Box<dyn FnOnce()>) {
+        self.actions.push(action);
     }
 }
 
 impl<P> Drop for PendingWakes<P> {
     fn drop(&mut self) {
-        for act in self.acts.drain(..) {
-            act();
+        for action in self.actions.drain(..) {
+            action();
         }
     }
 }
 
-/// A limit that has passed.
+/// A limit that has passed: its kind, and its length if it is a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitHit {
-    /// None if it is not measured in time.
+    /// The length of the limit; `None` if the limit is not a time.
     pub(crate) limit: Option<Duration>,
     pub(crate) measure: LimitKind,
 }
 
-/// Whose limit, and of what: for the message to people.
+/// The source and the kind of a limit, for the message to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LimitKind {
-    /// What the program set.
+    /// The limit is one that the program set.
     #[default]
     Set,
-    /// The time that the caller announced.
+    /// The limit is the time that the caller announced.
     Announced,
-    /// The silence after which the caller gives up.
+    /// The limit is the silence after which the caller gives up.
     Unheard,
-    /// The time without a sign of life of a stream that gave some.
+    /// The limit is the time without a sign of life, on a stream that gave signs before.
     Lifeless,
-    /// This many turns of the run.
+    /// The limit is this many turns of the run.
     Turns(u32),
-    /// The silence in which the upstream failed its health probes.
+    /// The limit is the silence during which the upstream failed its health probes.
     Unhealthy,
-    /// This many open runs of its owner.
+    /// The limit is this many open runs of the run's owner.
     OpenRuns(u32),
-    /// This many turns of its owner in an hour.
+    /// The limit is this many turns of the run's owner in an hour.
     TurnsPerHour(u32),
 }
 
-/// Why, where and when a node ended. Inherited unchanged by its descendants.
+/// The end of a node: why, where and when it ended. Descendants inherit it unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: TerminalReason,
-    /// The number of the node that was ended, not of one that inherited it.
+    /// The number of the node that was ended itself; its descendants inherit the number.
     pub(crate) origin: u64,
     pub(crate) kind: NodeKind,
-    /// Since the tree was opened.
+    /// The time of the end, since the tree was opened.
     pub(crate) at: Duration,
-    /// How long the node that was ended had lasted.
+    /// How long the node that was ended itself had lasted.
     pub(crate) lasted: Duration,
-    /// The limit that fired, if it was one that is measured in time.
+    /// The limit that fired, if it is a time.
     pub(crate) limit: Option<Duration>,
     pub(crate) measure: LimitKind,
 }

@@ -1,5 +1,4 @@
-//! Lets a test act between the moment in which an end is stored and the moment in
-//! which it has spread to the nodes below.
+//! Lets a test act between the store of an end and its spread.
 
 use std::cell::RefCell;
 
@@ -9,7 +8,7 @@ thread_local! {
     static ACT: RefCell<Option<Act>> = const { RefCell::new(None) };
 }
 
-/// The next end that this thread stores calls `act` before the end spreads.
+/// Makes the next end that this thread stores call `act` before the end spreads.
 pub(crate) fn act_in_next(act: impl FnOnce() + 'static) {
     ACT.set(Some(Box::new(act)));
 }

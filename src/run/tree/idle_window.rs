@@ -10,37 +10,38 @@ use super::{
 };
 use crate::run::kinds::ResetOn;
 
-/// One layer's window of silence on a node, shared by the layer, which says when it
-/// waits, and the node, which answers whether it has passed.
+/// One layer's window of silence on a node.
+///
+/// The layer starts and stops the window; the node answers whether the window has passed.
 #[derive(Debug)]
 pub(crate) struct IdleWindow {
-    /// Which signs of life on the node reset it; none if it is a caller's, who
-    /// knows of no sign and no pause of ours.
+    /// The signs of life that reset the window. `None` for the window of a caller, which sees
+    /// neither signs of life nor pauses.
     resets_on: Option<ResetOn>,
     measure: LimitKind,
     length: AtomicU64,
-    /// Since when silence is counted: none while a frame is being handed on, a
-    /// reader is slow, or there is a pause.
+    /// The time at which silence began. `u64::MAX` while the layer hands on a frame, its reader is
+    /// slow, or the step windows are paused.
     since: AtomicU64,
-    /// The task that waits. Only this task can know that no frame lies ready,
-    /// so only a check from it may call the window passed.
+    /// The task that waits for the stream. Only this task can know that no frame lies ready, so
+    /// only its check may find that the window has passed.
     task: [AtomicUsize; 2],
-    /// Where the node keeps it.
+    /// The key under which the node stores this window.
     key: AtomicUsize,
 }
 
 impl IdleWindow {
-    /// A step window.
+    /// Makes a window that ends a node without progress as a step timeout.
     pub(crate) const fn new(resets_on: ResetOn) -> Self {
         Self::of(Some(resets_on), LimitKind::Set)
     }
 
-    /// How long a stream that gave signs of life may give none.
+    /// Makes a window for a stream that gave signs of life and then gives none.
     pub(crate) const fn lifeless() -> Self {
         Self::of(Some(ResetOn::AnyByte), LimitKind::Lifeless)
     }
 
-    /// How long a caller waits for the next byte.
+    /// Makes a window for the time that a caller waits for the next byte.
     pub(crate) const fn callers() -> Self {
         Self::of(None, LimitKind::Unheard)
     }
@@ -56,7 +57,7 @@ impl IdleWindow {
         }
     }
 
-    /// Counts silence from `since` on; both in nanoseconds.
+    /// Starts the window's count of silence at `since`; `since` and `length` are in nanoseconds.
     pub(crate) fn run(&self, since: u64, length: u64, task: TaskId) {
         self.set_task(task);
         self.length.store(length, Ordering::Relaxed);
@@ -84,7 +85,7 @@ impl IdleWindow {
         self.resets_on.is_none()
     }
 
-    /// Its limit, if that has passed.
+    /// The limit that this window is, for the end that the window causes.
     pub(super) fn limit(&self) -> LimitHit {
         LimitHit {
             limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
@@ -92,7 +93,7 @@ impl IdleWindow {
         }
     }
 
-    /// When it will have passed; none while nothing is waited for.
+    /// The time at which the window passes; `None` while the layer waits for nothing.
     pub(super) fn due(&self, life: &LastSeen) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
@@ -103,7 +104,7 @@ impl IdleWindow {
         Some(since.max(last).saturating_add(length))
     }
 
-    /// When it passed, if it has at `now`, as far as `task` can know.
+    /// The time at which the window passed; `None` if it has not, or if `task` does not wait in it.
     pub(super) fn passed_at(&self, life: &LastSeen, now: Duration, task: TaskId) -> Option<Nanos> {
         let at = self.due(life)?;
         let ours = TaskId(
@@ -114,8 +115,8 @@ impl IdleWindow {
     }
 }
 
-/// What `Waker::will_wake` compares, kept without a reference count: two
-/// addresses that are compared and never followed.
+/// The identity of a task: the two addresses that `Waker::will_wake` compares. The identity holds
+/// no reference count, and the addresses are never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskId(usize, usize);
 

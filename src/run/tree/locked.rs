@@ -1,4 +1,4 @@
-//! The part of a node that stands behind its lock: children, waiters, windows.
+//! The part of a node behind its lock: children, waiters, windows.
 
 use std::sync::{Arc, Weak};
 
@@ -17,11 +17,11 @@ pub(super) struct LockedNode<P> {
     rare: Option<Box<Rare<P>>>,
 }
 
-/// What few nodes ever have.
+/// The data behind a node's lock that few nodes ever have.
 #[derive(Debug)]
 struct Rare<P> {
     also: Vec<TerminalReason>,
-    /// Where this node is listed besides its parent, to be forgotten there.
+    /// The nodes that this node follows, each with this node's key among that node's children.
     follows: Vec<(Weak<Node<P>>, usize)>,
 }
 
@@ -65,7 +65,7 @@ impl<P> Default for Rare<P> {
     }
 }
 
-/// The nodes that end when this one does: its children, and those that follow it.
+/// The nodes that end with this node: its children and its followers.
 #[derive(Debug)]
 pub(super) struct Children<P>(SmallSlab<Weak<Node<P>>>);
 
@@ -74,7 +74,7 @@ impl<P> Children<P> {
         Self(SmallSlab::new())
     }
 
-    /// The key that the next one will have.
+    /// The key under which the next child or follower will be stored.
     pub(super) fn next_key(&self) -> usize {
         self.0.next_key()
     }

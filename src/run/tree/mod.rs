@@ -1,28 +1,27 @@
-//! The decision core of a run: one node of the tree, its latch, its clocks.
+//! The decision core of a run: the nodes of its tree, their ends and their clocks.
 //!
-//! Nothing here reads a clock, touches a socket or knows a runtime: `now` is
-//! always a parameter, a [`Duration`](std::time::Duration) since the tree was
-//! opened, and waking is done through plain [`Waker`](std::task::Waker)s that
-//! the caller registered. That is what makes the rules testable against a
-//! model.
+//! The module reads no clock, touches no socket and knows no runtime. `now` is always a
+//! parameter, a [`Duration`](std::time::Duration) since the tree was opened; an end calls plain
+//! [`Waker`](std::task::Waker)s that the caller registered. So a model can test the rules.
 //!
 //! # Invariants
 //!
-//! 1. A node has at most one [`End`], and it never changes. Whoever comes
-//!    later is kept in `also`.
+//! 1. A node has at most one [`End`], and it never changes. A later reason is kept in
+//!    `also`.
 //! 2. The end is stored in the whole subtree before any waker is called.
 //! 3. A child that is opened under an ended node is ended from its birth.
-//! 4. Deadlines only tighten, but for those that are limits to the head or to
-//!    the commit: they lapse there.
+//! 4. Deadlines only tighten. A limit on the head or on the commit lapses when the head
+//!    or the commit comes.
 //! 5. A node's end never reaches an ancestor.
-//! 6. Below a node that is closing nothing is opened alive but the one call that
-//!    is to be its last; it ends with the last one who works on it.
+//! 6. A node that is opened below a closing node is over from its birth; the run's last
+//!    call, and the attempts of that call, are the exception. The closing node ends when
+//!    the last piece of work below it leaves.
 //!
 //! # Locks
 //!
-//! Each node has one mutex for what is cold (children, waiters, step windows).
-//! At most one of them is held at a time, and never while a waker or a hook
-//! runs, so there is no lock order to get wrong.
+//! Each node has one mutex for its cold data (children, waiters, step windows). A thread holds
+//! at most one of them at a time, and none while it calls a waker or a hook, so no lock order
+//! exists that could be violated.
 
 mod check;
 mod closing;

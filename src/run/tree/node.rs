@@ -1,8 +1,8 @@
-//! One node of the tree.
+//! One node of a run's tree.
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, MutexGuard, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -17,39 +17,42 @@ use super::{
     locked::LockedNode,
     pause::Pauses,
 };
-use crate::run::{
-    kinds::{NodeKind, ResetOn},
-    reason::TerminalReason,
+use crate::{
+    lock::Lock,
+    run::{
+        kinds::{NodeKind, ResetOn},
+        reason::TerminalReason,
+    },
 };
 
-/// One node of a run tree.
-// In this order: what an end reads and writes stands side by side, for of thousands that
-// end at once each line that is not in the processor's cache costs more than all else.
+/// A node of a run's tree.
+// `repr(C)`: the fields that an end reads and writes stand side by side. When thousands of
+// nodes end at once, cache misses dominate the cost.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Node<P> {
     pub(super) number: u64,
     parent: Option<Parent<P>>,
     pub(super) opened: Duration,
-    inner: Mutex<LockedNode<P>>,
+    inner: Lock<LockedNode<P>>,
     pub(crate) clocks: Clocks,
     pub(super) end: OnceLock<End>,
     pub(super) kind: NodeKind,
-    /// Opened though a node above it was closing.
+    /// Whether this node is a closing run's last call, or an attempt of that call.
     pub(super) last: bool,
     pub(crate) payload: P,
-    /// How many work on nodes at or below this one.
+    /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicUsize,
-    /// How many of those are tasks, and no work of their own.
+    /// The number of tasks in `active`, which are not pieces of work.
     pub(super) tasks: AtomicUsize,
-    /// How often drivers here were called because something ended.
+    /// The number of times that the drivers of this node were woken because a node ended.
     epoch: AtomicU64,
-    /// How many watch the clocks at or below this node.
+    /// The number of watchers of the clocks at or below this node.
     pub(super) watched: AtomicUsize,
-    /// Nothing may start here any more: what it will end as.
+    /// The reason that the node will end with; set once the node refuses new work.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
-    /// Pauses at this node, and at it or below it.
+    /// The pauses that began at this node; `pauses` adds those that began below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
 }
@@ -66,8 +69,8 @@ impl<P: EndHook> Node<P> {
         Arc::new(Self::new(kind, number, payload, Duration::ZERO, None))
     }
 
-    /// Opens a child, which is ended already if this node or an ancestor is, or
-    /// is closing.
+    /// Opens a child of this node; the child is over from its birth if this node is over or
+    /// closing.
     pub(crate) fn child(
         self: &Arc<Self>,
         kind: NodeKind,
@@ -98,11 +101,11 @@ impl<P: EndHook> Node<P> {
             inner.children.insert(Arc::downgrade(&child));
             child
         };
-        // An end that came before the insertion did not see the child.
+        // An end that came before the insertion did not reach the child.
         if let Some(end) = self.nearest_end() {
             child.inherit(end);
         } else if let (Some(closing), false) = (self.refuses(kind), last) {
-            child.stillborn(closing);
+            child.end_at_open(closing);
         }
         child
     }
@@ -130,13 +133,13 @@ impl<P: EndHook> Node<P> {
             watched: AtomicUsize::new(0),
             closing: OnceLock::new(),
             last: false,
-            inner: Mutex::new(LockedNode::new()),
+            inner: Lock::new(LockedNode::new()),
             payload,
         }
     }
 
-    /// Registers, or updates, the waker to call when this node ends; with
-    /// `below`, also when a descendant does.
+    /// Registers or updates the waker that is called when this node ends. With `below`, the waker
+    /// is also called when a descendant ends.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
@@ -152,13 +155,13 @@ impl<P: EndHook> Node<P> {
         window.keep(key);
     }
 
-    /// Forgets a window that was added here.
+    /// Removes a window of silence that was added to this node.
     pub(crate) fn remove_window(&self, window: &IdleWindow) {
         let removed = self.lock().windows.remove(window.key());
         drop(removed);
     }
 
-    /// Notes a sign of life here and on all ancestors.
+    /// Records a sign of life on this node and on all its ancestors.
     pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
         self.life.record(sign, now);
         for ancestor in self.ancestors() {
@@ -166,24 +169,24 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The latest sign on this node that resets a window of this kind.
+    /// The time of the latest sign on this node that resets a window of this kind.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         self.life.last(resets_on)
     }
 
-    /// Changes whenever this node or one below it ends.
+    /// A count that changes whenever this node or a node below it ends.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Before wakers are collected: who registers later sees that it came late.
+    /// Changes the epoch before wakers are collected: a task that registers later sees a new epoch.
     pub(super) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the node of that number is this one or one above it.
+    /// Whether the node with that number is this node or an ancestor of it.
     #[inline]
     pub(crate) fn is_below(&self, number: u64) -> bool {
         self.number == number || self.ancestors().any(|node| node.number == number)
@@ -205,17 +208,18 @@ impl<P: EndHook> Node<P> {
         self.parent.as_ref().map(|parent| &parent.node)
     }
 
-    /// The parents, from the nearest to the root.
+    /// The ancestors of this node, from the parent to the root.
     pub(crate) fn ancestors(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(self.parent(), |node| node.parent()).map(|node| &**node)
     }
 
-    /// This node's end alone, which is what it was settled with.
+    /// The end that is stored in this node; ends of its ancestors do not count.
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
     }
 
-    /// Whether this node or one above it has ended: a load each, for every poll.
+    /// Whether this node or an ancestor has ended. The answer costs one load per node, in every
+    /// poll.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         let mut node = self;
@@ -228,7 +232,7 @@ impl<P: EndHook> Node<P> {
         true
     }
 
-    /// This node's end, or that of the nearest ended ancestor.
+    /// The end of this node, or else that of the nearest ended ancestor.
     pub(crate) fn nearest_end(&self) -> Option<&End> {
         let own = self.end.get();
         own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
@@ -246,8 +250,8 @@ impl<P: EndHook> Node<P> {
         nodes.filter_map(|node| node.clocks.get(clock)).min()
     }
 
-    /// When the earliest window of silence on the path from the root to here
-    /// passes, if nothing happens; none during a pause.
+    /// The time at which the earliest step window from the root to here passes, if no sign of life
+    /// comes. Nodes that are paused are left out.
     pub(crate) fn next_window(&self) -> Option<Nanos> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         let due = |node: &Self| {
@@ -261,12 +265,12 @@ impl<P: EndHook> Node<P> {
             .min()
     }
 
-    /// The reasons that came too late, oldest first, each once.
+    /// The reasons that came after this node's end, oldest first, without duplicates.
     pub(crate) fn also(&self) -> Vec<TerminalReason> {
         self.lock().also().to_vec()
     }
 
-    /// What is still registered here: children, waiters, windows.
+    /// The numbers of children, waiters and windows that are still registered here.
     #[cfg(test)]
     pub(crate) fn left(&self) -> [usize; 3] {
         let inner = self.lock();
@@ -280,8 +284,8 @@ impl<P: EndHook> Node<P> {
 
 impl<P> Node<P> {
     pub(super) fn lock(&self) -> MutexGuard<'_, LockedNode<P>> {
-        // Nothing that may panic runs under the lock.
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        // No code that may panic runs under the lock.
+        self.inner.lock()
     }
 }
 
@@ -291,7 +295,6 @@ impl<P> Drop for Node<P> {
             node.lock().children.remove(key);
         }
         let inner = self.inner.get_mut();
-        let inner = inner.unwrap_or_else(PoisonError::into_inner);
         for (node, key) in inner.take_followed() {
             if let Some(node) = node.upgrade() {
                 node.lock().children.remove(key);
@@ -301,8 +304,8 @@ impl<P> Drop for Node<P> {
 }
 
 impl<P: EndHook> Node<P> {
-    /// Whether some piece of work that is under way, and of which no part is a
-    /// piece of its own, satisfies `test`.
+    /// Whether `test` holds for any leaf of the running work below this node. A leaf is an active
+    /// node without active children.
     pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
         if self.active() == 0 {
             return false;

@@ -13,8 +13,7 @@ use super::{
     node::Node,
 };
 
-/// The pauses of one kind at one node. Changed under the node's lock, read
-/// without it.
+/// The pauses of one kind at one node. They change under the node's lock, and are read without it.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     count: AtomicU32,
@@ -22,12 +21,12 @@ pub(super) struct Pauses {
     total: AtomicU64,
 }
 
-/// What of a stretch of time was a pause, for one node.
+/// The paused time of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paused {
-    /// Since when there is one; the earliest if there are several.
+    /// The time at which the current pause began; the earliest, if several overlap.
     pub(crate) since: Option<Nanos>,
-    /// How long those that are over lasted, in all.
+    /// The total length of the pauses that are over.
     pub(crate) total: Nanos,
 }
 
@@ -68,7 +67,7 @@ impl<P: EndHook> Node<P> {
         self.change_pauses(|pauses| pauses.begin(now));
     }
 
-    /// Takes one [`pause`](Self::pause) back.
+    /// Undoes one [`pause`](Self::pause) of this node.
     pub(crate) fn resume(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.end(now));
@@ -91,8 +90,8 @@ impl<P: EndHook> Node<P> {
         self.pauses.is_on() || self.ancestors().any(|node| node.own_pauses.is_on())
     }
 
-    /// The pauses at, above and below this node. Of two that overlap both
-    /// count: no clock is early.
+    /// The paused time of this node, by pauses at, above and below it. Overlapping pauses of
+    /// different nodes all count, so that no clock fires early.
     #[inline]
     pub(crate) fn paused(&self) -> Paused {
         let mut paused = Paused::default();

@@ -1,17 +1,17 @@
-//! Wakers of tasks that wait for the end of a node.
+//! The wakers of the tasks that wait for the end of a node.
 
 use std::task::Waker;
 
 use slab::Slab;
 
-/// Wakers that are called when a node, or something near it, ends.
+/// The wakers that are called when a node, or a node or clock near it, ends or changes.
 #[derive(Debug)]
 pub(crate) struct Waiters(SmallSlab<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
     waker: Waker,
-    /// Also called when a descendant ends: a driver polls for those below it.
+    /// Whether the waker is also called when a descendant of the node ends, as a driver's must be.
     below: bool,
 }
 
@@ -20,8 +20,10 @@ impl Waiters {
         Self(SmallSlab::new())
     }
 
-    /// Answers the waker that was replaced: to drop it may drop a task, so that
-    /// must not happen under the node's lock.
+    /// Stores a task's waker, and answers the waker that it replaced.
+    ///
+    /// The caller drops the answered waker after it released the node's lock, because the drop of a
+    /// waker may drop a task.
     pub(crate) fn set(
         &mut self,
         key: &mut Option<usize>,
@@ -41,7 +43,7 @@ impl Waiters {
         }
     }
 
-    /// Answers the waker, for the same reason.
+    /// Removes and answers a task's waker, which the caller drops without the node's lock.
     pub(crate) fn remove(&mut self, key: usize) -> Option<Waker> {
         Some(self.0.remove(key)?.waker)
     }
@@ -57,8 +59,10 @@ impl Waiters {
     }
 }
 
-/// Some of what a node keeps, each under a key: mostly there is one at a time, which
-/// needs no allocation, and little room in the node.
+/// A slab that holds its first item inline.
+///
+/// A node mostly holds one item of a kind at a time: one item needs no allocation, and the node
+/// stays small.
 #[derive(Debug)]
 pub(super) struct SmallSlab<T> {
     first: Option<T>,
@@ -73,7 +77,7 @@ impl<T> SmallSlab<T> {
         }
     }
 
-    /// The key that the next one will have.
+    /// The key under which the next item will be stored.
     pub(super) fn next_key(&self) -> usize {
         match (&self.first, &self.rest) {
             (None, _) => 0,
@@ -97,7 +101,7 @@ impl<T> SmallSlab<T> {
         }
     }
 
-    /// Answers what was there.
+    /// Removes and answers the item with this key.
     pub(super) fn remove(&mut self, key: usize) -> Option<T> {
         match key.checked_sub(1) {
             None => self.first.take(),

@@ -1,4 +1,6 @@
 //! Limits to the head, to a whole answer, and to everything.
+//!
+//! covers: A4
 
 use super::*;
 use crate::support::{DONE, Upstream, chat};
@@ -131,6 +133,7 @@ async fn an_error_in_the_very_instant_is_the_deadlines() {
     assert_ended_by_the_caller(&outcome, secs(5));
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn it_only_tightens() {
     let limits = HardCeilingLayer::new(secs(10))
@@ -152,6 +155,7 @@ async fn it_only_tightens() {
     assert_ended_by_the_caller(&outcome, secs(3));
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn the_programs_limit_for_a_request_is_tightened_and_not_raised() {
     let ours = |timeout| tower_agent::Limits {

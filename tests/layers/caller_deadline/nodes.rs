@@ -1,4 +1,6 @@
 //! Which node ends.
+//!
+//! covers: A4
 
 use http_body_util::BodyExt;
 use tokio::time::sleep;

@@ -1,4 +1,6 @@
 //! The silence after which a caller gives up.
+//!
+//! covers: A4
 
 use tower::ServiceBuilder;
 use tower_agent::StepTimeoutLayer;
@@ -16,6 +18,7 @@ async fn a_silent_stream_ends_one_window_after_its_last_byte() {
     assert_ended_by_the_caller(&outcome, Duration::from_millis(4000 + 3000 + 4999 + 5000));
 }
 
+/// covers: T27
 #[tokio::test(start_paused = true)]
 async fn it_is_no_total() {
     for content_type in ["text/event-stream", "application/json"] {
@@ -45,6 +48,7 @@ async fn keep_alives_of_the_upstream_are_bytes() {
     assert_ended_by_the_caller(&outcome, secs(45));
 }
 
+/// covers: T27
 #[tokio::test(start_paused = true)]
 async fn the_same_number_under_both_names_is_one_read_timeout() {
     let script = Script::json().repeat(10, 4.0, "a").data("}");
@@ -143,6 +147,7 @@ async fn it_goes_on_when_the_answer_moves_to_another_task() {
     assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
 }
 
+/// covers: A6
 #[tokio::test(start_paused = true)]
 async fn ceiling_and_step_come_before_it() {
     let cases = [
@@ -172,6 +177,7 @@ async fn ceiling_and_step_come_before_it() {
     }
 }
 
+/// covers: B1
 #[tokio::test(start_paused = true)]
 async fn the_message_says_whose_limit_it_was() {
     let message = async |script: Script, request| {

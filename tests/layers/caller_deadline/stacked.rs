@@ -1,4 +1,6 @@
 //! Around layers that try again, and under one that answers.
+//!
+//! covers: A4
 
 use http::Request;
 use serde_json::Value;
@@ -44,6 +46,7 @@ async fn candidates_share_the_time_that_the_caller_gives() {
     }
 }
 
+/// covers: T26
 #[tokio::test(start_paused = true)]
 async fn no_try_begins_for_which_the_caller_does_not_wait() {
     // Shorter than the shortest try by a millisecond.
@@ -73,6 +76,7 @@ async fn no_try_begins_for_which_the_caller_does_not_wait() {
     }
 }
 
+/// covers: T26
 #[tokio::test(start_paused = true)]
 async fn a_deadline_within_a_try_starts_no_other() {
     let upstream = Upstream::scripts([Script::before_head().wait(5.0).fail("reset"), failure(500)]);

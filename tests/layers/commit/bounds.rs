@@ -110,6 +110,7 @@ async fn a_failure_within_the_hold_is_another_try() {
     }
 }
 
+/// covers: T53
 #[tokio::test(start_paused = true)]
 async fn empty_frames_are_not_held() {
     let silent = (0..100_000).fold(Script::sse(), |script, _| script.data(""));

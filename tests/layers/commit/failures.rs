@@ -190,6 +190,7 @@ fn halved() -> Script {
     failed.data([b'x'; 50]).fail("reset")
 }
 
+/// covers: T51
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_broke_while_it_was_held_has_no_length() {
     let layer = ModelFallbackLayer::new([Candidate::new("a")]);
@@ -205,6 +206,7 @@ async fn an_answer_that_broke_while_it_was_held_has_no_length() {
     assert_eq!(read.end.unwrap_err().to_string(), "reset");
 }
 
+/// covers: T51
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_broke_while_it_was_held_is_broken_on_the_wire() {
     let service = ServiceBuilder::new()

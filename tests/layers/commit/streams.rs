@@ -17,6 +17,7 @@ use crate::support::{
 /// A stream's own error event.
 const BUSY: &str = "data: {\"error\":{\"message\":\"busy\",\"type\":\"overloaded_error\"}}\n\n";
 
+/// covers: T49
 #[tokio::test(start_paused = true)]
 async fn nothing_of_a_failed_attempt_reaches_the_caller() {
     let prelude = PRELUDE.replace("assistant", "first");
@@ -103,6 +104,7 @@ async fn the_answer_is_handed_on_with_its_first_content() {
     }
 }
 
+/// covers: F10
 #[tokio::test(start_paused = true)]
 async fn a_failure_right_behind_the_first_content_is_the_callers() {
     for script in [
@@ -276,6 +278,7 @@ fn slow() -> Script {
     prelude.data(chat("a")).wait(10.0).data(DONE)
 }
 
+/// covers: T52
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
     let service = ServiceBuilder::new()
@@ -291,6 +294,7 @@ async fn a_stream_that_was_compressed_on_the_way_commits_at_its_first_byte() {
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
 }
 
+/// covers: T52
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_was_made_a_text_on_the_way_is_held_to_its_end() {
     let service = ServiceBuilder::new()

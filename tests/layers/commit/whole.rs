@@ -154,6 +154,7 @@ async fn a_compressed_answer_is_committed_by_its_first_byte() {
     }
 }
 
+/// covers: T50
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_is_a_failure() {
     let page = Script::of("text/html").data("<html><p>busy</html>");
@@ -172,6 +173,7 @@ async fn an_error_under_a_good_status_is_a_failure() {
     }
 }
 
+/// covers: T50
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failure() {
     for (upstream, service) in hold_stacks([Script::answer(200, ERROR)]) {
@@ -189,6 +191,7 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
     }
 }
 
+/// covers: T50
 #[tokio::test(start_paused = true)]
 async fn an_error_under_a_good_status_is_counted_on_the_run() {
     let upstream = Upstream::script(Script::answer(200, ERROR));
@@ -263,6 +266,7 @@ async fn an_answer_that_does_not_stream_may_be_asked_for_as_a_stream_and_the_rev
 }
 
 /// An upstream that breaks may still end its answer cleanly.
+/// covers: T69
 #[tokio::test(start_paused = true)]
 async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
     let half = &ANSWER[..9];
@@ -313,6 +317,7 @@ async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
 
 /// Its head is out by then: the end is an error, and comes before a server that
 /// counts bytes has them all.
+/// covers: T69
 #[tokio::test(start_paused = true)]
 async fn broken_json_that_is_too_long_to_be_held_does_not_end_cleanly() {
     let long = "x".repeat(KIB);
@@ -358,6 +363,7 @@ async fn broken_json_that_is_too_long_to_be_held_does_not_end_cleanly() {
 
 /// The same where time, and not its length, was the commit; also for what ends
 /// within that was held.
+/// covers: T69
 #[tokio::test(start_paused = true)]
 async fn broken_json_behind_a_hold_does_not_end_cleanly() {
     for script in [

@@ -1,4 +1,6 @@
 //! What calls through one gate know together.
+//!
+//! covers: E4
 
 use std::{
     convert::Infallible,

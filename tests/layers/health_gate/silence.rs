@@ -1,4 +1,6 @@
 //! A call that is silent, and probes beside it.
+//!
+//! covers: A10
 
 use std::time::Duration;
 
@@ -138,6 +140,7 @@ async fn it_is_off_unless_set_and_a_ceiling_goes_before_it() {
     }
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_the_upstream_is_no_silence_of_the_call() {
     let health = Health::new(|passed| passed.as_secs() == 46);

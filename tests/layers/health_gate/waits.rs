@@ -1,4 +1,6 @@
 //! One call that waits.
+//!
+//! covers: E4
 
 use std::time::Duration;
 
@@ -57,6 +59,7 @@ async fn a_call_that_is_refused_is_made_again_once_the_upstream_is_healthy() {
     }
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_step_window_around_it_does_not_fire_and_one_inside_begins_anew() {
     let health = Health::new(after_45_s);
@@ -83,6 +86,7 @@ async fn a_step_window_around_it_does_not_fire_and_one_inside_begins_anew() {
     assert_eq!(upstream.calls(), 2);
 }
 
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_around_or_inside_ends_the_wait_and_the_probe() {
     for inside in [false, true] {

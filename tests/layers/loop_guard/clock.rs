@@ -72,6 +72,7 @@ async fn polls(
     tokio::join!(story(registry.subscribe()), agent).0
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn five_calls_of_five_seconds_are_found_at_twenty_five_before_a_clock_of_thirty() {
     let own = ALL.map(|dialect| (dialect, false));

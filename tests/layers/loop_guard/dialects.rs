@@ -16,6 +16,7 @@ fn fine() -> Script {
     Script::answer(200, "{}")
 }
 
+/// covers: A9
 #[tokio::test(start_paused = true)]
 async fn a_looping_agent_is_found_at_the_fifth_call_and_ended_at_the_twentieth() {
     for dialect in ALL {

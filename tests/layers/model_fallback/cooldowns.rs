@@ -1,4 +1,6 @@
 //! Candidates that are left alone for a while after they failed.
+//!
+//! covers: F6
 
 mod alone;
 mod committed;

@@ -1,4 +1,6 @@
 //! What must not be done twice.
+//!
+//! covers: F10
 
 use bytes::Bytes;
 use http::{Request, Response};

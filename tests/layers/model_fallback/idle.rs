@@ -1,4 +1,6 @@
 //! Runs that hear nothing but silence.
+//!
+//! covers: F11
 
 use bytes::Bytes;
 use http::Request;

@@ -1,4 +1,6 @@
 //! Rules of the program's own go before what is known of the providers.
+//!
+//! covers: F3
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,6 @@
 //! The last candidate, and what is told when all have failed.
+//!
+//! covers: F9
 
 use std::sync::{Arc, Mutex};
 

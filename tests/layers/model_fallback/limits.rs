@@ -105,6 +105,7 @@ async fn without_a_ceiling_nothing_is_shared() {
     assert_eq!(outcome.at, secs(5_000));
 }
 
+/// covers: F4
 #[tokio::test(start_paused = true)]
 async fn a_candidate_for_which_the_time_does_not_last_is_not_asked() {
     // The first one's share ends at 15 s, with 15 s left.
@@ -136,6 +137,7 @@ async fn a_candidate_for_which_the_time_does_not_last_is_not_asked() {
     }
 }
 
+/// covers: T37
 #[tokio::test(start_paused = true)]
 async fn the_limits_of_a_candidate_replace_those_of_the_layers() {
     let limits = Limits {

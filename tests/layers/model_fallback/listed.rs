@@ -1,4 +1,6 @@
 //! A list of candidates for one request.
+//!
+//! covers: F5
 
 use bytes::Bytes;
 use http::Request;

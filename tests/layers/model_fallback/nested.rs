@@ -70,6 +70,7 @@ async fn a_rate_limit_that_lasts_too_long_is_left_for_the_next_candidate() {
     assert_eq!(upstream.times(start), [secs(0), secs(0)]);
 }
 
+/// covers: G4
 #[tokio::test(start_paused = true)]
 async fn an_outage_of_one_candidate_does_not_starve_the_other() {
     let budget = no_delay().shared(0.25, 0).per_error_key(None);
@@ -147,6 +148,7 @@ async fn a_key_that_is_spent_within_a_call_leaves_the_next_candidate() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: F4, H5
 #[tokio::test(start_paused = true)]
 async fn the_hook_sees_whom_the_next_attempt_goes_to() {
     let seen = Arc::new(Mutex::new(Vec::new()));
@@ -169,6 +171,7 @@ async fn the_hook_sees_whom_the_next_attempt_goes_to() {
     assert_eq!(seen, expected);
 }
 
+/// covers: F4
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_refuses_another_candidate_hands_up_the_answer() {
     let budget = no_delay().before_attempt(|next| next.candidate == Some("a"));

@@ -1,4 +1,6 @@
 //! Other operations than answers of a model.
+//!
+//! covers: F15
 
 use bytes::Bytes;
 use http::{Request, StatusCode, Uri};

@@ -1,4 +1,6 @@
 //! Who is asked, and in which order.
+//!
+//! covers: F5
 
 use http::{Method, Request, Uri};
 use http_body_util::Full;
@@ -36,6 +38,7 @@ async fn the_requested_model_is_first_and_the_others_follow_as_listed() {
     }
 }
 
+/// covers: F9
 #[tokio::test(start_paused = true)]
 async fn a_candidate_that_is_listed_twice_is_asked_once() {
     let upstream = Upstream::script(failure(500));
@@ -181,6 +184,7 @@ async fn a_request_that_is_no_json_reaches_nobody() {
     }
 }
 
+/// covers: F15
 #[tokio::test(start_paused = true)]
 async fn a_form_goes_to_the_first_candidate_alone() {
     let form = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\nb\r\n--b--\r\n";
@@ -245,6 +249,7 @@ async fn hop_by_hop_headers_are_stripped_both_ways() {
     );
 }
 
+/// covers: G6
 #[tokio::test(start_paused = true)]
 async fn a_prompt_of_five_megabytes_falls_back_byte_for_byte() {
     let rest = ",\"prompt\":\"".to_owned() + &"0123456789abcdef".repeat(5 << 16) + "\"}";
@@ -264,6 +269,7 @@ async fn a_prompt_of_five_megabytes_falls_back_byte_for_byte() {
     assert!(second.body().strip_prefix("{\"model\":\"bb\"") == Some(&*rest));
 }
 
+/// covers: T54
 #[tokio::test(start_paused = true)]
 async fn one_model_at_two_upstreams_is_two_candidates() {
     for urls in [
@@ -286,6 +292,7 @@ async fn one_model_at_two_upstreams_is_two_candidates() {
     }
 }
 
+/// covers: T54
 #[tokio::test(start_paused = true)]
 async fn one_model_in_two_dialects_is_two_candidates() {
     let dialects = [CandidateDialect::OpenAi, CandidateDialect::Anthropic];

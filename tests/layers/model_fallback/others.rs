@@ -1,4 +1,6 @@
 //! What one caller does must not harm another.
+//!
+//! covers: T64
 
 use bytes::Bytes;
 use http::{Request, StatusCode};

@@ -1,4 +1,6 @@
 //! What a candidate's own upstream answers that is no answer of a model.
+//!
+//! covers: T47
 
 use http::{Request, StatusCode};
 use tower::{Layer, ServiceBuilder, ServiceExt};

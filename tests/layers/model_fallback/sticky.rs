@@ -1,4 +1,6 @@
 //! A session stays with the candidate that served it.
+//!
+//! covers: F12
 
 use bytes::Bytes;
 use http::{HeaderValue, Request};

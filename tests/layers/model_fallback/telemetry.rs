@@ -1,4 +1,6 @@
 //! What is logged when a call moves on.
+//!
+//! covers: F13
 
 use http::Request;
 use http_body_util::Full;
@@ -27,6 +29,7 @@ fn denials(heard: &LogCapture) -> Vec<String> {
     events.iter().map(|event| event["denied"].clone()).collect()
 }
 
+/// covers: H10
 #[tokio::test(start_paused = true)]
 async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked() {
     let candidates = [
@@ -223,6 +226,7 @@ async fn a_session_that_stays_takes_no_step() {
     assert_eq!(steps(&heard), [["a", "b", "server"]]);
 }
 
+/// covers: F1
 #[tokio::test(start_paused = true)]
 async fn of_a_run_that_is_over_nothing_is_said() {
     let upstream = Upstream::scripts([Script::before_head().never(), healthy()]);

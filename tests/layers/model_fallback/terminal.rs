@@ -1,6 +1,14 @@
 //! A run that is over never falls back.
+//!
+//! covers: F1
 
-use std::error::Error;
+use std::{
+    error::Error,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
 
 use http::{HeaderValue, Request, Response};
 use http_body_util::Full;
@@ -58,12 +66,18 @@ async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
         run.end(TerminalReason::Aborted);
         Err::<Response<Full<bytes::Bytes>>, BoxError>("429 rate_limit_exceeded".into())
     });
-    let service = models(["a", "b"]).layer(upstream);
+    let asked = Arc::new(AtomicUsize::new(0));
+    let budget = RetryBudget::new().before_attempt({
+        let asked = Arc::clone(&asked);
+        move |_| asked.fetch_add(1, Ordering::Relaxed) == 0
+    });
+    let service = models(["a", "b"]).budget(budget).layer(upstream);
     let run = Run::open();
 
     let request = run.attach(prompt("a"));
     let error = service.oneshot(request).await.unwrap_err();
 
+    assert_eq!(asked.load(Ordering::Relaxed), 0, "no other is thought of");
     let ended = Terminated::find(&*error).unwrap();
     assert_eq!(ended.reason, TerminalReason::Aborted);
     assert_eq!(
@@ -136,6 +150,7 @@ async fn a_caller_who_leaves_during_an_attempt_leaves_nothing_behind() {
     }
 }
 
+/// covers: T24
 #[tokio::test(start_paused = true)]
 async fn deadlines_that_coincide_ask_one_candidate_in_each_order() {
     for [outer, inner] in [

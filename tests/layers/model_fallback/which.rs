@@ -1,4 +1,6 @@
 //! What failed decides who comes next.
+//!
+//! covers: F3
 
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
@@ -43,6 +45,7 @@ async fn what_another_may_do_better_moves_on() {
     }
 }
 
+/// covers: F8
 #[tokio::test(start_paused = true)]
 async fn what_the_caller_did_wrong_goes_nowhere() {
     for script in [
@@ -60,6 +63,7 @@ async fn what_the_caller_did_wrong_goes_nowhere() {
     }
 }
 
+/// covers: G3
 #[tokio::test(start_paused = true)]
 async fn an_upstream_that_forbids_a_repeat_says_nothing_of_others() {
     let script = failure(500).header("x-should-retry", "false");
@@ -103,6 +107,7 @@ async fn a_region_that_is_not_served_goes_to_another_provider() {
     assert_eq!(asked(script(), ["a", "b"].map(Candidate::new)).await, ["a"]);
 }
 
+/// covers: F8
 #[tokio::test(start_paused = true)]
 async fn a_context_that_overflows_goes_to_a_larger_window() {
     let script = || Script::error_code(400, "context_length_exceeded");
@@ -119,6 +124,7 @@ async fn a_context_that_overflows_goes_to_a_larger_window() {
     assert_eq!(asked(script(), none).await, ["a"]);
 }
 
+/// covers: F8
 #[tokio::test(start_paused = true)]
 async fn matters_of_taste_move_on_if_the_program_says_so() {
     for (script, class) in [
@@ -159,6 +165,7 @@ async fn nobody_waits_for_a_rate_limit_of_another() {
     assert_eq!(upstream.times(start), [secs(0), secs(0)]);
 }
 
+/// covers: F2
 #[tokio::test(start_paused = true)]
 async fn an_attempts_own_silence_or_ceiling_moves_on() {
     for stream in [true, false] {

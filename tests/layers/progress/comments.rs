@@ -1,3 +1,5 @@
+//! covers: B5
+
 use http::Response;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tower::{Layer, ServiceExt};
@@ -64,6 +66,7 @@ async fn keep_alives_have_no_maximum_and_can_be_off() {
     assert_eq!(read, frames([(15_001, DONE)]));
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn notices_are_comments_and_events_at_exact_instants() {
     let script = Script::sse().data(PRELUDE).wait(155.0).data(DONE);
@@ -93,6 +96,7 @@ async fn notices_are_comments_and_events_at_exact_instants() {
     assert_eq!(noticed.all().await, each("llm_call", &[30, 90, 150]));
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn a_call_without_a_head_is_told_of_and_then_its_body() {
     let script = Script::json().data("{}").delayed(100);
@@ -109,6 +113,7 @@ async fn a_call_without_a_head_is_told_of_and_then_its_body() {
     assert_eq!(noticed.all().await, each("llm_call", &[30, 90, 150]));
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn content_puts_notices_off_and_a_ping_does_not() {
     let at_most_two = ProgressNotices::new().at_most(2);
@@ -180,6 +185,7 @@ async fn no_comment_stands_between_a_cr_and_its_lf() {
     assert_eq!(read, frames(expected));
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn nothing_comes_behind_the_terminator_or_the_error() {
     let error = format!("data: {ERROR}\n\n");
@@ -282,6 +288,7 @@ async fn comments_are_no_life_of_the_upstream_for_windows_outside_and_inside() {
     assert_eq!(start.elapsed(), secs(40));
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn a_notice_that_is_due_as_the_call_ends_is_not_given() {
     let layer = ProgressLayer::new()

@@ -1,3 +1,5 @@
+//! covers: B5
+
 use http::{Request, StatusCode};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{

@@ -1,3 +1,5 @@
+//! covers: B5
+
 use std::{
     pin::Pin,
     task::{Context, Poll},
@@ -59,6 +61,7 @@ async fn a_stream_with_comments_is_byte_for_byte_the_upstreams_between_them() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
 }
 
+/// covers: B2
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_falls_silent_between_comments_ends_with_the_frame() {
     let stalled = Script::sse()
@@ -83,6 +86,7 @@ async fn a_stream_that_falls_silent_between_comments_ends_with_the_frame() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
 }
 
+/// covers: B2
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_falls_silent_within_an_event_loses_it_and_gets_the_frame() {
     let half = [&*chat("a"), "data: {\"cho"].concat();
@@ -171,6 +175,7 @@ async fn nothing_is_left_when_a_stream_is_over() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: B4
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_any_more_when_a_stream_is_over() {
     let script = Script::sse().data(chat("a")).wait(20.0).data(DONE);

@@ -1,3 +1,5 @@
+//! covers: B4
+
 use std::future::pending;
 
 use futures_util::future::join;

@@ -1,4 +1,6 @@
 //! A caller who left, and an attempt that is read to its end all the same.
+//!
+//! covers: C2
 
 use std::{
     sync::{
@@ -102,6 +104,7 @@ async fn at_the_limit_the_reason_is_stored_and_upstream_dropped() {
     }
 }
 
+/// covers: T11
 #[tokio::test(start_paused = true)]
 async fn a_stream_that_is_always_ready_does_not_starve_the_limit() {
     let told = Summaries::default();
@@ -175,6 +178,7 @@ fn stack(summaries: &Summaries, upstream: &Upstream) -> StackService {
     attempts.attempt_step(10).build(upstream)
 }
 
+/// covers: T10
 #[tokio::test(start_paused = true)]
 async fn an_attempt_that_fails_while_it_drains_is_the_last() {
     let failures = [
@@ -247,6 +251,7 @@ async fn an_attempt_whose_hold_ends_while_it_drains_reads_on() {
     assert_eq!((told.tokens(), told.one().elapsed), (Some((7, 2)), secs(4)));
 }
 
+/// covers: T9
 #[tokio::test(start_paused = true)]
 async fn a_failure_that_nobody_waits_for_asks_no_hook() {
     let told = Summaries::default();

@@ -173,6 +173,7 @@ async fn an_id_that_is_opened_anew_is_the_next_generation() {
     assert_eq!(other.snapshot().generation, 1);
 }
 
+/// covers: C6
 #[tokio::test(start_paused = true)]
 async fn who_knows_the_former_run_of_an_id_never_touches_the_next() {
     let registry = RunRegistry::new();

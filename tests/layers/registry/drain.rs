@@ -1,3 +1,5 @@
+//! covers: C10
+
 use http::Request;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};

@@ -1,3 +1,5 @@
+//! covers: C7
+
 use http::HeaderValue;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};

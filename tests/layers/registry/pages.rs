@@ -1,4 +1,6 @@
 //! A registry that is read in parts, and counted.
+//!
+//! covers: T86
 
 use tower_agent::{RunRegistry, TerminalReason, registry::RunCursor};
 

@@ -1,4 +1,6 @@
 //! Runs of which nothing but refused requests was ever heard.
+//!
+//! covers: T85
 
 use std::{io, time::Duration};
 

@@ -1,5 +1,7 @@
 //! A session of ten thousand runs, each with a call under way and somebody who
 //! waits for it.
+//!
+//! covers: C4
 
 use std::{
     sync::{

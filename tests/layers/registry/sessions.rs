@@ -1,3 +1,5 @@
+//! covers: C4
+
 use tower_agent::{Owner, Run, RunEvent, RunNotice, RunRegistry, TerminalReason};
 
 use super::{id, opened, us};
@@ -99,6 +101,7 @@ async fn an_abort_is_told_and_no_longer_lives_when_the_first_is_woken() {
     assert_eq!(session.as_deref(), Some("s"));
 }
 
+/// covers: C8
 #[tokio::test(start_paused = true)]
 async fn many_observers_each_get_everything_as_json() {
     let registry = RunRegistry::new();

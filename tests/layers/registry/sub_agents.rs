@@ -1,3 +1,5 @@
+//! covers: C9
+
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
 use tower_agent::{

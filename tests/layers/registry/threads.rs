@@ -33,6 +33,7 @@ fn runtime() -> tokio::runtime::Runtime {
     builder.enable_time().build().unwrap()
 }
 
+/// covers: C4
 #[test]
 fn an_abort_an_end_and_a_wait_agree_on_one_end() {
     for _ in 0..ROUNDS {
@@ -70,6 +71,7 @@ fn an_abort_an_end_and_a_wait_agree_on_one_end() {
     }
 }
 
+/// covers: C10
 #[test]
 fn whoever_opens_while_it_shuts_down_is_ended_or_refused() {
     for _ in 0..ROUNDS {
@@ -89,6 +91,7 @@ fn whoever_opens_while_it_shuts_down_is_ended_or_refused() {
     }
 }
 
+/// covers: C8
 #[test]
 fn every_run_of_an_id_is_told_of_however_quickly_it_is_opened_anew() {
     let registry = RunRegistry::new();

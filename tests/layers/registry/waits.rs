@@ -1,3 +1,5 @@
+//! covers: C6
+
 use std::time::Duration;
 
 use http::HeaderValue;

@@ -43,6 +43,7 @@ fn failed() -> Option<TerminalReason> {
     Some(TerminalReason::Failed(FailureClass::Server))
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_is_answered_as_it_was_and_ends_the_run() {
     let upstream = Upstream::script(failure(500));
@@ -83,6 +84,7 @@ async fn what_hits_the_limit_is_answered_as_it_was_by_a_layer_outside_of_the_run
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RunErrors));
 }
 
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn the_eleventh_failure_of_any_kind_ends_the_run() {
     let upstream = Upstream::script(failure(500));
@@ -101,6 +103,7 @@ async fn the_eleventh_failure_of_any_kind_ends_the_run() {
     assert_eq!(upstream.calls(), 11);
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn successes_do_not_reset_what_was_counted() {
     let scripts = [
@@ -140,6 +143,7 @@ async fn a_failure_that_a_repeat_made_good_is_not_counted() {
     assert_eq!(upstream.calls(), 20);
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn other_words_are_another_key_and_other_numbers_are_not() {
     let upstream = Upstream::scripts([
@@ -176,6 +180,7 @@ async fn errors_of_the_transport_are_counted_too() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn counting_every_attempt_a_key_is_spent_within_one_call_and_ends_that_alone() {
     let upstream = Upstream::script(failure(500));
@@ -230,6 +235,7 @@ async fn several_budgets_tighten_and_share_what_was_counted() {
 
 /// Many clients look at the status and drop the rest: the harness had its failure
 /// all the same.
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_that_nobody_reads_is_counted() {
     let upstream = Upstream::script(failure(500));
@@ -253,6 +259,7 @@ async fn a_failed_answer_that_nobody_reads_is_counted() {
 }
 
 /// Whose rest is read on, to learn what it cost, is the same to the run.
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn a_failed_answer_whose_rest_is_drained_is_counted() {
     let long = Script::json().status(500).data(vec![b' '; 1 << 20]).never();
@@ -292,6 +299,7 @@ async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
     assert_eq!(run.terminal_reason(), row);
 }
 
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn who_leaves_before_or_in_a_good_answer_leaves_no_failure() {
     let slow = failure(500).delayed(5);
@@ -348,6 +356,7 @@ async fn tool(run: &Run, name: &'static str, error: Option<String>) {
     let _ = done.await;
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_between() {
     let service = around(&Upstream::script(healthy()), no_delay());
@@ -362,6 +371,7 @@ async fn the_fourth_same_failure_of_a_tool_ends_the_run_whatever_succeeds_betwee
     assert_eq!(run.snapshot().errors, 4);
 }
 
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_between() {
     let upstream = Upstream::scripts((0..6).flat_map(|_| [failure(500), healthy()]));
@@ -381,6 +391,7 @@ async fn the_eleventh_error_of_tools_and_calls_ends_the_run_whatever_succeeds_be
     assert_eq!(run.snapshot().errors, 11);
 }
 
+/// covers: D3
 #[tokio::test(start_paused = true)]
 async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for() {
     let run = Run::open();
@@ -392,6 +403,7 @@ async fn of_a_key_and_a_total_that_are_spent_at_once_the_key_is_what_it_ends_for
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
 }
 
+/// covers: T50
 #[tokio::test(start_paused = true)]
 async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run() {
     let upstream = Upstream::script(Script::answer(200, ERROR));
@@ -413,6 +425,7 @@ async fn a_failure_under_a_good_status_is_one_of_the_call_and_counts_on_its_run(
     assert_eq!(upstream.calls(), 4);
 }
 
+/// covers: D2
 #[tokio::test(start_paused = true)]
 async fn every_attempt_of_a_run_of_one_call_counts() {
     let upstream = Upstream::script(failure(500));

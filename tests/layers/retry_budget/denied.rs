@@ -14,6 +14,7 @@ use crate::support::{
     secs,
 };
 
+/// covers: F3
 #[tokio::test(start_paused = true)]
 async fn what_would_fail_again_is_sent_once() {
     use FailureClass as Class;
@@ -70,6 +71,7 @@ async fn what_would_fail_again_is_sent_once() {
     }
 }
 
+/// covers: F3
 #[tokio::test(start_paused = true)]
 async fn what_may_pass_is_tried_again() {
     for script in [
@@ -94,6 +96,7 @@ async fn what_may_pass_is_tried_again() {
     }
 }
 
+/// covers: G2
 #[tokio::test(start_paused = true)]
 async fn a_wait_for_which_the_time_does_not_last_is_not_begun() {
     for (asked, waited) in [("9.9", true), ("9.901", false), ("30", false)] {
@@ -216,6 +219,7 @@ async fn without_a_shared_budget_each_call_repeats() {
     assert_eq!(calls_of([(); 40].map(|()| one.clone())).await, [2; 40]);
 }
 
+/// covers: H5
 #[tokio::test(start_paused = true)]
 async fn the_hook_may_refuse_and_sees_what_is_about_to_start() {
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -66,6 +66,7 @@ async fn a_run_that_ends_during_a_try_is_not_tried_again() {
     }
 }
 
+/// covers: G1, T31
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_in_the_backoff_is_not_tried_again() {
     for reason in reasons() {
@@ -141,6 +142,7 @@ fn ends_and_answers(
     (calls, service)
 }
 
+/// covers: T30
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_looks_like_a_rate_limit_does_not_hide_the_end() {
     let (calls, upstream) = ends_and_answers(|| {
@@ -158,6 +160,7 @@ async fn an_answer_that_looks_like_a_rate_limit_does_not_hide_the_end() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: T30
 #[tokio::test(start_paused = true)]
 async fn an_error_that_looks_like_a_rate_limit_is_the_source_of_the_end() {
     let (calls, upstream) =
@@ -304,6 +307,7 @@ async fn a_run_that_is_over_before_the_call_starts_no_try() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: F1
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_ends_the_run_and_refuses_is_answered_as_the_end() {
     let budget = no_delay().before_attempt(|next| {

@@ -1,4 +1,6 @@
 //! Layers in layers: they do not multiply.
+//!
+//! covers: G5
 
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -25,6 +27,7 @@ fn numbers<const N: usize>(numbers: [u32; N]) -> Vec<Option<String>> {
     numbers.map(|number| Some(number.to_string())).into()
 }
 
+/// covers: T41
 #[tokio::test(start_paused = true)]
 async fn nested_layers_make_no_more_tries_than_one() {
     let budget = no_delay();
@@ -55,6 +58,7 @@ async fn a_shared_bucket_bounds_nested_layers_as_it_does_one() {
     assert_eq!(upstream.calls(), 4, "one and three repeats, not 25");
 }
 
+/// covers: T41
 #[tokio::test(start_paused = true)]
 async fn nested_layers_pay_in_once_a_call() {
     for (calls, expected) in [(1, 1), (2, 3), (3, 4), (4, 6)] {

@@ -1,4 +1,6 @@
 //! The request: read once, kept until the commit, sent as it came.
+//!
+//! covers: G6
 
 use std::{
     io,
@@ -96,6 +98,7 @@ async fn a_request_that_breaks_off_reaches_nobody() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: T38
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_too_large_reaches_nobody() {
     let whole = prompt("m");
@@ -182,6 +185,7 @@ async fn a_slow_upload_counts_towards_the_ceiling() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: G5
 #[tokio::test(start_paused = true)]
 async fn the_callers_own_retries_lower_the_attempts_and_raise_nothing() {
     for (count, most, calls) in [
@@ -227,6 +231,7 @@ fn watched() -> (Request<Full<Bytes>>, Arc<AtomicBool>) {
     (request.body(Full::from(body)).unwrap(), freed)
 }
 
+/// covers: T39
 #[tokio::test(start_paused = true)]
 async fn the_request_is_kept_until_the_commit_and_no_longer() {
     let slow = Script::sse()

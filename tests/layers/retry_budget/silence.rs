@@ -1,4 +1,6 @@
 //! Attempts that a deadline of their own ended.
+//!
+//! covers: A2, T40
 
 use tokio::time::Instant;
 use tower_agent::{Run, TerminalReason, llm::failure::FailureClass};
@@ -55,6 +57,7 @@ async fn a_call_that_does_not_stream_is_not_asked_again_after_silence() {
     }
 }
 
+/// covers: F2
 #[tokio::test(start_paused = true)]
 async fn the_repeat_after_silence_may_serve() {
     let silent = Script::sse().data(PRELUDE).never();

@@ -34,6 +34,7 @@ async fn a_wait_within_a_combinator_ends_in_time() {
     assert_eq!(start.elapsed(), secs(30));
 }
 
+/// covers: T25
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
     for ends in [false, true] {
@@ -70,6 +71,7 @@ async fn a_call_that_was_polled_elsewhere_wakes_its_new_task() {
     }
 }
 
+/// covers: G4, T42
 #[tokio::test(start_paused = true)]
 async fn an_outage_makes_no_storm_however_many_calls_meet_it() {
     let upstream = Upstream::script(Script::before_head().wait(1.0).fail("reset"));
@@ -107,6 +109,7 @@ async fn a_panic_of_the_upstream_leaves_nothing_behind() {
     }
 }
 
+/// covers: T43
 #[tokio::test(start_paused = true)]
 async fn what_fails_at_once_again_and_again_leaves_others_a_turn() {
     let upstream = Upstream::script(failure(500));

@@ -13,6 +13,7 @@ use crate::support::{
     healthy, healthy_text, no_delay, prompt, reason_of, request_of, secs,
 };
 
+/// covers: T24
 #[tokio::test(start_paused = true)]
 async fn ceilings_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
     for [outer, middle, inner] in [
@@ -41,6 +42,7 @@ async fn ceilings_that_coincide_on_run_call_and_attempt_start_one_call_in_each_o
     }
 }
 
+/// covers: T24
 #[tokio::test(start_paused = true)]
 async fn step_windows_that_coincide_on_run_call_and_attempt_start_one_call_in_each_order() {
     for [outer, inner] in [
@@ -88,6 +90,7 @@ async fn a_ceiling_of_the_call_beats_the_window_of_the_attempt_in_the_same_insta
     assert_eq!(upstream.calls(), 1);
 }
 
+/// covers: F1
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_instant_of_a_failure_wins() {
     let limited = Script::before_head().wait(10.0).status(429);

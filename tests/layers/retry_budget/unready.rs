@@ -34,6 +34,7 @@ async fn a_service_that_is_not_ready_is_a_failed_attempt() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: T36
 #[tokio::test(start_paused = true)]
 async fn it_uses_up_an_attempt() {
     for most in [2, 4] {
@@ -81,6 +82,7 @@ async fn an_unready_service_before_the_first_attempt_is_the_callers_to_see() {
     assert_eq!(upstream.calls(), 0);
 }
 
+/// covers: T35
 #[tokio::test(start_paused = true)]
 async fn readiness_is_not_held_during_the_wait() {
     let limited = failure(429).header("retry-after", "5");
@@ -104,6 +106,7 @@ async fn readiness_is_not_held_during_the_wait() {
     assert_eq!(times, [secs(0), secs(0), secs(5), secs(5)]);
 }
 
+/// covers: T34
 #[tokio::test(start_paused = true)]
 async fn the_first_attempt_is_made_with_the_service_that_was_asked() {
     let upstream = Upstream::script(healthy());
@@ -151,6 +154,7 @@ async fn a_service_that_is_ready_at_the_very_deadline_is_not_called() {
     assert_eq!(upstream.calls(), 1);
 }
 
+/// covers: T35
 #[tokio::test(start_paused = true)]
 async fn a_slow_upload_holds_no_place_in_the_service() {
     let upstream = Upstream::script(healthy());

@@ -16,6 +16,7 @@ use crate::support::{
 const PAST: &str = "Sun, 06 Nov 1994 08:49:37 GMT";
 const FUTURE: &str = "Tue, 31 Dec 2199 23:59:59 GMT";
 
+/// covers: G2
 #[tokio::test(start_paused = true)]
 async fn what_the_upstream_asks_for_is_waited_exactly() {
     let seconds = |text| failure(429).header("retry-after", text);
@@ -44,6 +45,7 @@ async fn what_the_upstream_asks_for_is_waited_exactly() {
     }
 }
 
+/// covers: G2
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
     for (asked, most) in [
@@ -68,6 +70,7 @@ async fn a_wait_that_is_longer_than_allowed_is_not_begun() {
     }
 }
 
+/// covers: G3
 #[tokio::test(start_paused = true)]
 async fn what_the_upstream_forbids_is_not_repeated_and_what_it_allows_beats_no_class() {
     for (script, calls) in [
@@ -97,6 +100,7 @@ async fn waits(budget: &RetryBudget) -> Vec<Duration> {
     times.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
+/// covers: G1, T32
 #[tokio::test(start_paused = true)]
 async fn the_backoff_is_spread_from_nothing_to_a_limit_that_doubles() {
     let budget = RetryBudget::new().delays(secs(1), secs(4));
@@ -120,6 +124,7 @@ async fn the_backoff_is_spread_from_nothing_to_a_limit_that_doubles() {
     }
 }
 
+/// covers: G1
 #[tokio::test(start_paused = true)]
 async fn a_decorrelated_backoff_is_never_below_its_base() {
     let budget = RetryBudget::new()
@@ -216,6 +221,7 @@ async fn a_failed_try_restarts_the_windows_of_call_and_run() {
     }
 }
 
+/// covers: C1, T33
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_the_wait_gives_the_repeat_back() {
     let budget = no_delay().shared(0.5, 0);
@@ -274,6 +280,7 @@ async fn a_window_runs_again_after_the_wait() {
     assert_eq!(outcome.at, secs(30));
 }
 
+/// covers: C1, T33
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_the_wait_takes_its_pause_along() {
     let run = Run::open();
@@ -297,6 +304,7 @@ async fn a_caller_who_leaves_in_the_wait_takes_its_pause_along() {
     assert_eq!(start.elapsed(), secs(10));
 }
 
+/// covers: T32
 #[tokio::test(start_paused = true)]
 async fn calls_of_one_run_that_fail_together_do_not_come_back_together() {
     let mut apart = 0;

@@ -1,24 +1,25 @@
 //! Users at the caps of their owner.
+//!
+//! covers: T84
 
 use std::{
     io,
-    pin::{Pin, pin},
+    pin::pin,
     sync::{Arc, Mutex},
-    task::{Context, Poll, Waker},
+    task::{Context, Waker},
 };
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use http_body_util::BodyExt;
 use tower::Service;
 use tower_agent::{
-    BoxError, OwnerCaps, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason, Trajectory,
+    BoxError, OwnerCapLayer, OwnerCaps, RunLayer, RunRegistry, StopPhraseLayer, TerminalReason,
+    Trajectory,
 };
 
 use super::says;
 use crate::support::{
-    Outcome, Place, Script, Stack, StackService, Summaries, Upstream, no_delay, prompt_json,
-    with_header,
+    Outcome, Place, Script, Stack, StackService, Summaries, Upstream, with_header,
 };
 
 struct Stage {
@@ -44,17 +45,16 @@ impl io::Write for Paper {
 }
 
 impl Stage {
-    fn new(caps: OwnerCaps, hears_stop: bool) -> Self {
+    fn new(caps: OwnerCaps, phrases: &[&str]) -> Self {
         let (written, summaries) = (Paper::default(), Summaries::default());
         let registry = RunRegistry::new().trajectory(&Trajectory::new(written.clone()));
         let upstream = Upstream::script(Script::answer(200, "{}"));
-        let runs = RunLayer::new(registry.clone())
-            .owner_caps(caps)
-            .on_end(summaries.hook());
-        let runs = if hears_stop { runs.hears_stop() } else { runs };
-        let phrases = StopPhraseLayer::new(registry.clone(), ["/stop"]);
+        let runs = RunLayer::new(registry.clone()).on_end(summaries.hook());
+        let phrases = StopPhraseLayer::new(registry.clone(), phrases);
+        let caps = OwnerCapLayer::new(registry.clone(), caps);
         let stack = Stack::default().layer(Place::Run, runs);
         let stack = stack.layer(Place::StopPhrase, phrases);
+        let stack = stack.layer(Place::OwnerCap, caps);
         Self {
             service: stack.build(&upstream),
             registry,
@@ -95,7 +95,7 @@ fn assert_capped(outcome: &Outcome) {
 
 #[tokio::test(start_paused = true)]
 async fn who_has_too_much_running_can_stop_it() {
-    let stage = Stage::new(OwnerCaps::new().max_open_runs(2), true);
+    let stage = Stage::new(OwnerCaps::new().max_open_runs(2), &["/stop"]);
     for id in ["one", "two"] {
         stage.ask("go", Some(id)).await.whole();
     }
@@ -129,7 +129,7 @@ async fn who_has_too_much_running_can_stop_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_word_to_stop_beyond_the_turns_of_an_hour_is_heard_and_is_none() {
-    let stage = Stage::new(OwnerCaps::new().turns_per_hour(2), true);
+    let stage = Stage::new(OwnerCaps::new().turns_per_hour(2), &["/stop"]);
     for id in ["one", "two"] {
         stage.ask("go", Some(id)).await.whole();
     }
@@ -153,75 +153,43 @@ async fn a_word_to_stop_beyond_the_turns_of_an_hour_is_heard_and_is_none() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_session_or_leave_it_is_refused_as_all_is() {
-    for hears_stop in [true, false] {
-        let stage = Stage::new(OwnerCaps::new().max_open_runs(1), hears_stop);
+async fn without_a_session_or_a_phrase_it_is_refused_as_all_is() {
+    for phrases in [&["/stop"][..], &[]] {
+        let stage = Stage::new(OwnerCaps::new().max_open_runs(1), phrases);
         stage.ask("go", Some("one")).await.whole();
         let mut alone = says("/stop");
         alone.headers_mut().remove("x-session-id");
         assert_capped(&stage.service.ask(alone).await);
-        if !hears_stop {
+        if phrases.is_empty() {
             assert_capped(&stage.ask("/stop", None).await);
         }
         assert_eq!((stage.reason("one"), stage.upstream.calls()), (None, 1));
     }
 }
 
-/// An upload that takes for ever.
-struct Endless;
-
-impl http_body::Body for Endless {
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        _: &mut Context<'_>,
-    ) -> Poll<Option<Result<http_body::Frame<Bytes>, BoxError>>> {
-        Poll::Pending
-    }
-}
-
+/// Two requests with one new id: the first is refused while the other is read.
 #[tokio::test(start_paused = true)]
-async fn so_many_of_an_owner_are_read_at_a_time() {
-    let stage = Stage::new(OwnerCaps::new().max_open_runs(1), true);
+async fn a_refused_request_does_not_end_another_of_its_new_run() {
+    let stage = Stage::new(OwnerCaps::new().max_open_runs(1), &["/stop"]);
     stage.ask("go", Some("one")).await.whole();
+    let (mut sender, body) = http_body_util::channel::Channel::<Bytes, BoxError>::new(1);
+    let stop = with_header(says("/stop"), "x-run-id", "two");
+    let (head, text) = stop.into_parts();
+    let text = text.collect().await.unwrap().to_bytes();
+    let stop = http::Request::from_parts(head, body.boxed_unsync());
     let mut service = stage.service.clone();
-    let uploads: Vec<_> = (0..4)
-        .map(|_| service.call(says("go").map(|_| Endless.boxed_unsync())))
-        .collect();
-    {
-        let mut uploads = pin!(join_all(uploads));
-        let mut nobody = Context::from_waker(Waker::noop());
-        assert!(uploads.as_mut().poll(&mut nobody).is_pending());
+    let mut stopping = pin!(service.call(stop));
+    let mut nobody = Context::from_waker(Waker::noop());
+    assert!(stopping.as_mut().poll(&mut nobody).is_pending());
 
-        assert_capped(&stage.ask("/stop", None).await);
-        let other = with_header(says("/stop"), "authorization", "Bearer other");
-        let outcome = stage.service.ask(other).await;
-        assert!(outcome.whole().contains("Nothing was running."));
-    }
-    let outcome = stage.ask("/stop", None).await;
+    let refused = stage.ask("go", Some("two")).await;
+    assert_capped(&refused);
+    assert_eq!(refused.terminated().kind, tower_agent::NodeKind::Call);
+    sender.send_data(text).await.unwrap();
+    drop(sender);
+    let outcome = Outcome::of(stopping).await;
+
     assert!(outcome.whole().contains("Stopped."));
-}
-
-/// Somebody left the layer out that hears the word: what tries refuses all the same.
-#[tokio::test(start_paused = true)]
-async fn without_a_layer_that_hears_it_nothing_is_tried() {
-    let upstream = Upstream::script(Script::answer(200, "{}"));
-    let runs = RunLayer::new(RunRegistry::new())
-        .owner_caps(OwnerCaps::new().max_open_runs(1))
-        .hears_stop();
-    let stack = Stack::default().layer(Place::Run, runs).budget(no_delay());
-    let stack = stack.build(&upstream);
-    let ask = |id: &str| {
-        let request = with_header(prompt_json("m"), "x-run-id", id);
-        stack.ask(with_header(request, "x-session-id", "s"))
-    };
-
-    ask("r-1").await.whole();
-    let refused = ask("r-2").await;
-
-    assert_eq!(refused.status, Outcome::NO_ANSWER);
-    assert_eq!(refused.reason, Some(TerminalReason::TurnCap));
-    assert_eq!(upstream.calls(), 1);
+    assert_eq!(stage.reason("one"), Some(TerminalReason::Aborted));
+    assert_eq!(stage.registry.list().len(), 1, "the new run left");
 }

@@ -1,15 +1,21 @@
 //! Owners that are at their caps.
+//!
+//! covers: D6
 
 use http::Request;
 use serde_json::{Value, json};
 use tokio::time::advance;
 use tower::{Layer, ServiceExt, util::BoxCloneService};
-use tower_agent::{BoxError, Owner, OwnerCaps, RunLayer, RunRegistry, TerminalReason, Trajectory};
+use tower_agent::{
+    BoxError, Owner, OwnerCapLayer, OwnerCaps, RunLayer, RunRegistry, TerminalReason, Trajectory,
+};
+
+use tower_agent::layers::{owner_cap::OwnerCapBody, run::RunBody};
 
 use super::{Paper, writer::Before};
 use crate::support::{LogCapture, ReadExt, Script, Upstream, UpstreamBody, request, secs};
 
-type Body = tower_agent::layers::run::RunBody<UpstreamBody>;
+type Body = RunBody<OwnerCapBody<UpstreamBody>>;
 
 /// Requests of callers whose runs are capped, and what is written of that.
 struct Stage {
@@ -27,9 +33,10 @@ impl Stage {
     fn with(caps: OwnerCaps, registry: RunRegistry, told: &Trajectory, paper: Paper) -> Self {
         let registry = registry.trajectory(told);
         let upstream = Upstream::script(Script::json().data("{}"));
-        let layer = RunLayer::new(registry.clone()).owner_caps(caps);
+        let layer = RunLayer::new(registry.clone());
+        let caps = OwnerCapLayer::new(registry.clone(), caps);
         Self {
-            service: layer.layer(upstream).boxed_clone(),
+            service: layer.layer(caps.layer(upstream)).boxed_clone(),
             registry,
             paper,
         }

@@ -1,4 +1,6 @@
 //! When, and by whom, a writer is called.
+//!
+//! covers: T82
 
 use std::{
     future::Future,

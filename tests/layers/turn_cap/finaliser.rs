@@ -1,4 +1,6 @@
 //! The one call that a run may make after its cap.
+//!
+//! covers: D8
 
 use futures_util::future::pending;
 use tokio::time::{Instant, advance};

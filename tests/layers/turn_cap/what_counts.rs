@@ -17,6 +17,7 @@ fn asks(method: &str, path: &str) -> Request<()> {
         .unwrap()
 }
 
+/// covers: D6
 #[tokio::test(start_paused = true)]
 async fn what_has_no_model_write_is_no_turn_and_what_is_not_known_is_one() {
     let upstream = upstream();

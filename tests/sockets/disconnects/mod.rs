@@ -1,5 +1,7 @@
 //! 200 clients leave at each point of a call; the upstream is released in
 //! milliseconds, and the run says why.
+//!
+//! covers: C1, T1
 
 mod baseline;
 mod latencies;
@@ -227,21 +229,25 @@ fn in_mid_stream_silence_over_http2_behind_axum() {
     measure(AXUM, Version::Http2, Phase::MidStreamSilence);
 }
 
+/// covers: H1
 #[test]
 fn unary_waiting_over_http1_behind_bare_hyper() {
     measure(BARE, Version::Http1, Phase::Waiting);
 }
 
+/// covers: H1
 #[test]
 fn before_the_first_token_over_http1_behind_bare_hyper() {
     measure(BARE, Version::Http1, Phase::BeforeFirstToken);
 }
 
+/// covers: H1
 #[test]
 fn while_tokens_flow_over_http1_behind_bare_hyper() {
     measure(BARE, Version::Http1, Phase::Flowing);
 }
 
+/// covers: H1
 #[test]
 fn in_mid_stream_silence_over_http1_behind_bare_hyper() {
     measure(BARE, Version::Http1, Phase::MidStreamSilence);

@@ -2,30 +2,13 @@
 //! one of their own.
 //!
 //! A test asks a server in front of an [`Upstream`], and holds what the caller and the
-//! upstream saw. The server is the gateway example ([`Config`] starts a [`Gateway`]), a
-//! stack of layers in this process ([`Setup`] serves a [`Proxy`]), or a router of the
-//! test's own ([`serve`]). All of it runs inside of [`run`], and waits by [`within`],
-//! [`eventually`] or [`until`], never by a sleep.
+//! upstream saw. The server is a stack of layers in this process ([`Setup`] serves a
+//! [`Proxy`]), a router of the test's own ([`serve`]), or a [`Process`]. All of it runs
+//! inside of [`run`], and waits by [`within`], [`eventually`] or [`until`], never by a sleep.
 //!
-//! A new test of the gateway, where the model fails once and then serves:
+//! The gateway's package mounts this module too, and adds what starts the gateway.
 //!
-//! ```ignore
-//! #[test]
-//! fn the_next_candidate_serves() {
-//!     run(async {
-//!         let config = Config::new("[retry]\nmax_attempts_per_candidate = 1");
-//!         let (upstream, gateway) = config.start_with_model(&["500", "ok"]).await;
-//!
-//!         let answer = gateway.post(CHAT, asks("500", false)).ask().await;
-//!
-//!         assert_eq!(answer.status, 200);
-//!         assert_eq!(answer.text(), WHOLE);
-//!         assert_eq!(upstream.models(), ["500", "ok"]);
-//!     });
-//! }
-//! ```
-//!
-//! And one of a stack whose client leaves:
+//! A new test of a stack whose client leaves:
 //!
 //! ```ignore
 //! let upstream = Upstream::http1(Play::Tokens(1)).await;
@@ -46,9 +29,7 @@
 mod answer;
 mod client;
 mod closed_port;
-mod config;
 mod dialect;
-mod gateway;
 mod process;
 mod proxy;
 mod raw;
@@ -60,9 +41,7 @@ pub(crate) use self::{
     answer::{Answer, Ask, Streaming},
     client::{Client, Version, client, request_of},
     closed_port::ClosedPort,
-    config::Config,
     dialect::{CHAT, DIALECTS, Dialect, asks, chat, error_event},
-    gateway::Gateway,
     process::Process,
     proxy::{Back, Front, Proxy, Setup, boxed, serve},
     raw::{Raw, get, post},

@@ -26,7 +26,7 @@ fn extremes(jitter: Jitter, nth: usize, slowly: bool) -> (Duration, Duration) {
     })
 }
 
-/// Reaches almost to `limit`, never beyond.
+/// Whether `longest` reaches almost to `limit`, and not beyond it.
 fn fills(longest: Duration, limit: Duration) -> bool {
     longest <= limit && longest > limit.mul_f64(0.97)
 }

@@ -1,3 +1,5 @@
+//! covers: T29
+
 use super::super::bucket::{Bucket, PermitSource, Rates, TOKEN};
 
 const SECOND: u64 = 1_000_000_000;
@@ -6,7 +8,7 @@ fn bucket(ratio: f64, floor: u32) -> Bucket {
     Bucket::new(Rates::new(ratio, floor))
 }
 
-/// A clock that nobody may read.
+/// A clock that no test may read.
 fn unread() -> u64 {
     panic!("the clock was read")
 }
@@ -55,7 +57,7 @@ fn the_floor_is_there_at_once_and_every_second() {
         assert_eq!(drain(&bucket, 0), floor, "a full burst at the start");
         assert_eq!(drain(&bucket, 0), 0);
         assert_eq!(drain(&bucket, SECOND / 2), floor / 2);
-        // A rounding in nanoseconds may put the last one just behind the second.
+        // A rounding in nanoseconds may put the last repeat just behind the second.
         assert_eq!(drain(&bucket, SECOND + 1_000), floor - floor / 2);
     }
 }

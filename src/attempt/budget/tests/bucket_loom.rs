@@ -1,4 +1,6 @@
 //! Every interleaving of two or three threads.
+//!
+//! covers: T29
 
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use super::super::bucket::{Bucket, PermitSource, Rates, TOKEN};
 
 type LoomBucket = Bucket<AtomicU64>;
 
-/// Deposits one repeat per first attempt.
+/// A bucket that gets one repeat per first attempt.
 fn bucket(floor: u32) -> Arc<LoomBucket> {
     Arc::new(Bucket::new(Rates::new(1.0, floor)))
 }
@@ -76,7 +78,7 @@ fn no_deposit_and_no_withdrawal_is_lost() {
 #[test]
 fn a_unit_is_spent_once_or_given_back_once() {
     loom::model(|| {
-        // One unit in each half.
+        // The bucket holds one unit in each half.
         let bucket = bucket(1);
         bucket.deposit();
 

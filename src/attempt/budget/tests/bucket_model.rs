@@ -1,4 +1,6 @@
 //! Any sequence of events, compared with a bucket that counts in exact numbers.
+//!
+//! covers: T29
 
 use proptest::{collection::vec, prelude::*};
 
@@ -123,7 +125,7 @@ proptest! {
                 Event::Refund(_) => {}
             }
             prop_assert_eq!(u128::from(bucket.deposited()), model.deposited);
-            // In thousandths of a nanosecond of a repeat, so that nothing is rounded.
+            // The unit is a thousandth of a nanosecond of a repeat, so that nothing is rounded.
             let floor = u128::from(floor) * (model.now + 1_000_000_000) * 1_000;
             let paid = deposits * model.deposit * 1_000_000_000 + floor;
             prop_assert!(granted * 1_000_000_000_000 <= i128::try_from(paid).unwrap());

@@ -1,4 +1,6 @@
 //! With real threads, for longer than loom can.
+//!
+//! covers: T29
 
 use std::{
     sync::{
@@ -27,7 +29,7 @@ fn threads_that_deposit_spend_and_refund_never_have_more_than_there_is() {
                 barrier.wait();
                 for round in 0..ROUNDS {
                     bucket.deposit();
-                    // At time zero: the burst is all that the floor has.
+                    // The clock stands at zero: the burst is all that the floor has.
                     match bucket.withdraw(|| 0) {
                         Some(unit) if round % 3 == 0 => bucket.refund(unit),
                         Some(_) => drop(spent.fetch_add(1, Ordering::Relaxed)),

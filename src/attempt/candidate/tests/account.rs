@@ -10,7 +10,7 @@ fn keyed(candidate: Candidate, key: &str) -> Candidate {
     candidate.api_key(key).unwrap()
 }
 
-/// Both ways, for it must not matter who is asked.
+/// Whether two candidates share a credential; their order must not matter.
 fn same(one: &Candidate, other: &Candidate) -> bool {
     let same = one.same_credential(other);
     assert_eq!(same, other.same_credential(one));

@@ -10,7 +10,7 @@ use http::Uri;
 use super::candidate::Candidate;
 use crate::body::ReplayBody;
 
-/// With an upstream of its own.
+/// A candidate with an upstream of its own.
 fn elsewhere() -> Candidate {
     let url = Uri::from_static("https://other.example/v1");
     Candidate::new("served").base_url(url).unwrap()

@@ -1,4 +1,6 @@
 //! The rewrite against `serde_json::Value`.
+//!
+//! covers: T72
 
 use bytes::Bytes;
 use proptest::{collection::vec, prelude::*};

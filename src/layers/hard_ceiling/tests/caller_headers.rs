@@ -1,3 +1,5 @@
+//! covers: A5
+
 use proptest::prelude::*;
 
 use super::*;
@@ -117,7 +119,7 @@ fn bytes_that_are_no_text_announce_nothing() {
         let mut headers = HeaderMap::new();
         let value = HeaderValue::from_bytes(b"\xff5S").unwrap();
         headers.insert(HeaderName::from_static(name), value);
-        assert_eq!(CallerLimits::by(&headers), None);
+        assert_eq!(CallerLimits::of(&headers), None);
     }
 }
 
@@ -181,7 +183,7 @@ proptest! {
             for name in [NODE, PYTHON, GRPC] {
                 let mut headers = HeaderMap::new();
                 headers.insert(HeaderName::from_static(name), value.clone());
-                let limit = CallerLimits::by(&headers).and_then(|read| read.until_the_head());
+                let limit = CallerLimits::of(&headers).and_then(|read| read.until_the_head());
                 prop_assert!(limit.is_none_or(|limit| (SHORTEST..=LONGEST).contains(&limit)));
             }
         }

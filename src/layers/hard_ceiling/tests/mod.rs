@@ -14,7 +14,7 @@ fn by(pairs: &[(&'static str, &str)]) -> Option<CallerLimits> {
         let value = HeaderValue::from_str(value).unwrap();
         headers.append(HeaderName::from_static(name), value);
     }
-    CallerLimits::by(&headers)
+    CallerLimits::of(&headers)
 }
 
 const fn ms(millis: u64) -> Duration {

@@ -1,7 +1,7 @@
 use std::{
     hash::{BuildHasher, Hash, RandomState},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -11,27 +11,33 @@ use tokio::time::Instant;
 
 use super::windows::{CooldownBackoff, CooldownProbe, CooldownState, CooldownWindows, Keys};
 use crate::{
-    attempt::Serving,
+    attempt::CompletionObserver,
     llm::failure::{Failure, FailureClass},
+    lock::Lock,
     run::TerminalReason,
 };
 
-/// Candidates that have just failed, and for how long they are left alone.
+/// The cooldowns of failed candidates: for a window, no call is sent to them.
 ///
-/// How long depends on [what failed](FailureClass::cool) and on how often in a
-/// row: 30 s, 60 s, then 5 min for what mostly passes by itself; 10 min,
-/// doubling to a day, for what a person has to mend; 5 h, doubling to a day, for
-/// an exhausted quota; never less than the upstream asked for, within a day. A
-/// window that is running is not extended. A call that was served to its end
-/// resets the row.
+/// | [class of the failure](FailureClass::cool) | windows in a row |
+/// |---|---|
+/// | mostly passes by itself | 30 s, 60 s, then 5 min |
+/// | a person has to fix it | 10 min, doubling to a day |
+/// | an exhausted quota | 5 h, doubling to a day |
 ///
-/// A rate limit and a model that is gone are known for the model on one account,
-/// a refused key and an exhausted quota for the account, an untrusted
-/// certificate and a refused region for the host, everything else for the
-/// model, whoever asks. In the last two minutes of a window one call in 30 s is
-/// let through to see.
+/// A window is never shorter than the wait that the upstream asked for, up to a day. A
+/// window that is running is not extended. A call that was served to its end resets the row.
 ///
-/// Cheap to clone; clones share what is known. At most 256 windows are
+/// | failure | what cools down |
+/// |---|---|
+/// | a rate limit, a model that is gone | the model on one account |
+/// | a refused key, an exhausted quota | the account |
+/// | an untrusted certificate, a refused region | the host |
+/// | any other | the model, on all accounts |
+///
+/// In the last two minutes of a window one call in 30 s is sent as a probe.
+///
+/// Cooldowns are cheap to clone; clones share the windows, of which at most 256 are
 /// remembered. The clock is tokio's.
 ///
 /// ```
@@ -45,89 +51,91 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct Cooldowns {
     shared: Arc<SharedCooldowns>,
-    ladder: CooldownBackoff,
-    probing: CooldownProbe,
+    backoff: CooldownBackoff,
+    probe: CooldownProbe,
 }
 
 #[derive(Debug)]
 struct SharedCooldowns {
     opened: Instant,
     hasher: RandomState,
-    book: Mutex<CooldownWindows>,
-    /// How many windows the book knows: mostly none, and then nobody need look.
+    windows: Lock<CooldownWindows>,
+    /// The number of windows: mostly none, and then no call takes the lock.
     known: AtomicUsize,
 }
 
 impl Cooldowns {
-    /// Nothing is left alone yet.
+    /// Makes cooldowns with the default windows; no candidate is in one yet.
     #[must_use]
     pub fn new() -> Self {
         Self {
             shared: Arc::new(SharedCooldowns {
                 opened: Instant::now(),
                 hasher: RandomState::new(),
-                book: Mutex::default(),
+                windows: Lock::default(),
                 known: AtomicUsize::new(0),
             }),
-            ladder: CooldownBackoff::new(),
-            probing: CooldownProbe {
+            backoff: CooldownBackoff::new(),
+            probe: CooldownProbe {
                 every: Duration::from_secs(30),
                 margin: Duration::from_secs(120),
             },
         }
     }
 
-    /// The windows after a failure that mostly passes by itself: the first in a
-    /// row, the second, every later one.
+    /// The lengths of the windows after a failure that mostly passes by itself.
+    ///
+    /// The three windows follow the first failure in a row, the second, and every later one.
     #[must_use]
     pub const fn short(mut self, windows: [Duration; 3]) -> Self {
-        self.ladder.short = windows;
+        self.backoff.short = windows;
         self
     }
 
-    /// The first window after a failure that a person has to mend.
+    /// The length of the first window after a failure that a person has to fix.
     #[must_use]
     pub const fn long(mut self, first: Duration) -> Self {
-        self.ladder.long = first;
+        self.backoff.long = first;
         self
     }
 
-    /// The first window after a quota was exhausted.
+    /// The length of the first window after a quota was exhausted.
     #[must_use]
     pub const fn quota(mut self, first: Duration) -> Self {
-        self.ladder.quota = first;
+        self.backoff.quota = first;
         self
     }
 
-    /// The longest window, whatever doubles and whatever an upstream asks for.
+    /// The limit on windows that double, and on those for which an upstream asks.
     #[must_use]
     pub const fn most(mut self, window: Duration) -> Self {
-        self.ladder.most = window;
+        self.backoff.most = window;
         self
     }
 
-    /// When a candidate that is left alone is tried all the same: once `every`
-    /// so often, while no more than `margin` of its window is left. A margin of
-    /// zero: never.
+    /// When a candidate in a cooldown is probed by one call.
+    ///
+    /// The probe is made once in the time `every`, while at most `margin` of its window
+    /// is left; never if `margin` is zero.
     #[must_use]
     pub const fn probe(mut self, every: Duration, margin: Duration) -> Self {
-        self.probing = CooldownProbe { every, margin };
+        self.probe = CooldownProbe { every, margin };
         self
     }
 
-    /// How many windows are remembered, also such as have run out.
+    /// The number of remembered windows, including those that have ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.known.load(Ordering::Acquire)
     }
 
-    /// Whether no candidate has failed since it last served.
+    /// Whether these cooldowns remember no window.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A digest that nobody outside can foresee.
+    /// A keyed digest of a value, which no caller can predict.
     pub(crate) fn digest(&self, of: impl Hash) -> u64 {
         self.shared.hasher.hash_one(of)
     }
@@ -136,59 +144,55 @@ impl Cooldowns {
         self.shared.opened.elapsed()
     }
 
-    /// Whether a candidate may be asked.
+    /// The state of the candidate with these keys: open, due for a probe, or cooling down. It
+    /// claims no probe.
     pub(crate) fn state(&self, keys: &Keys) -> CooldownState {
         let now = self.now();
-        self.book().state(keys, self.probing, now)
+        self.shared.windows.lock().state(keys, self.probe, now)
     }
 
-    /// The same, for one that is about to be asked: of those that come at the same
-    /// time one alone probes.
+    /// Whether the candidate with these keys may be tried now; of concurrent calls one alone may
+    /// probe.
     pub(crate) fn claim(&self, keys: &Keys) -> bool {
         let now = self.now();
-        let mut book = self.book();
-        let state = book.state(keys, self.probing, now);
+        let mut windows = self.shared.windows.lock();
+        let state = windows.state(keys, self.probe, now);
         if state == CooldownState::Probe {
-            book.probe(keys, now);
+            windows.probe(keys, now);
         }
         !matches!(state, CooldownState::Cooling { .. })
     }
 
     pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
-        // A firewall's page says no word of a region: it may be about what was
-        // asked, and must not take the host from everybody.
+        // Without a message it may be a firewall's page about this one prompt, which must
+        // not keep the host from all callers.
         if failure.class == FailureClass::Region && failure.message.is_empty() {
             return;
         }
         self.note(keys, failure.class, failure.retry_after);
     }
 
-    /// A try that began at `began` serves.
+    /// Ends the windows before `began`, the start of an attempt that serves.
     pub(super) fn lift(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
             let now = self.now();
-            self.book().lift(keys, began, now);
+            self.shared.windows.lock().lift(keys, began, now);
         }
     }
 
     pub(super) fn succeed(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
-            let mut book = self.book();
-            book.succeed(keys, began);
-            self.shared.known.store(book.len(), Ordering::Release);
+            let mut windows = self.shared.windows.lock();
+            windows.succeed(keys, began);
+            self.shared.known.store(windows.len(), Ordering::Release);
         }
     }
 
     pub(super) fn note(&self, keys: &Keys, class: FailureClass, asked: Option<Duration>) {
         let now = self.now();
-        let mut book = self.book();
-        book.fail(keys, class, asked, &self.ladder, now);
-        self.shared.known.store(book.len(), Ordering::Release);
-    }
-
-    fn book(&self) -> MutexGuard<'_, CooldownWindows> {
-        let book = self.shared.book.lock();
-        book.unwrap_or_else(PoisonError::into_inner)
+        let mut windows = self.shared.windows.lock();
+        windows.fail(keys, class, asked, &self.backoff, now);
+        self.shared.known.store(windows.len(), Ordering::Release);
     }
 }
 
@@ -198,7 +202,7 @@ impl Default for Cooldowns {
     }
 }
 
-/// Waits for what a try comes to that serves a call.
+/// Records in the cooldowns how an attempt that serves a call ends.
 #[derive(Debug)]
 pub(crate) struct CooldownWatch {
     cooldowns: Cooldowns,
@@ -207,7 +211,7 @@ pub(crate) struct CooldownWatch {
 }
 
 impl CooldownWatch {
-    /// The try that serves began so long ago.
+    /// Makes the observer of an attempt that serves, and began the time `ago` before now.
     pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
         let began = cooldowns.now().saturating_sub(ago);
         cooldowns.lift(&keys, began);
@@ -219,13 +223,13 @@ impl CooldownWatch {
     }
 }
 
-impl Serving for CooldownWatch {
-    fn over(self: Box<Self>, reason: &TerminalReason) {
+impl CompletionObserver for CooldownWatch {
+    fn ended(self: Box<Self>, reason: &TerminalReason) {
         let class = match reason {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
             TerminalReason::StepTimeout => FailureClass::Silence,
-            // Cut by somebody else, or at a limit: it says nothing about the next.
+            // A limit or an end from outside says nothing about the next request.
             _ => return,
         };
         self.cooldowns.note(&self.keys, class, None);

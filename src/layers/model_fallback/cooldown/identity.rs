@@ -6,41 +6,44 @@ use super::{
     handle::Cooldowns,
     windows::{CooldownKey, Keys},
 };
-use crate::attempt::{ACCOUNT, ApiKey, Candidate, WITHIN_ACCOUNT};
+use crate::{
+    attempt::{ApiKey, Candidate, WITHIN_ACCOUNT},
+    headers::CREDENTIALS,
+};
 
-/// The cooldowns of a layer, and what its candidates are called in them.
+/// The cooldowns of a layer, with the keys of its candidates.
 #[derive(Clone, Debug)]
-pub(crate) struct Cooled {
-    pub(crate) cooldowns: Cooldowns,
+pub(crate) struct CandidateCooldowns {
+    pub(crate) handle: Cooldowns,
     identities: Vec<CooldownIdentity>,
 }
 
-/// What is known of a candidate before anybody asks for it, as digests.
+/// The digests of one candidate that do not depend on a request.
 #[derive(Clone, Copy, Debug)]
 struct CooldownIdentity {
     model: u64,
     provider: u64,
-    /// None if it is sent the caller's.
+    /// The digest of the candidate's account; `None` if the caller's account is used.
     account: Option<u64>,
-    /// Whether the caller's own goes along all the same.
+    /// Whether the candidate also gets the caller's credentials.
     forwards: bool,
 }
 
-impl Cooled {
+impl CandidateCooldowns {
     pub(crate) fn new(cooldowns: Cooldowns, candidates: &[Arc<Candidate>]) -> Self {
         let identities = candidates
             .iter()
             .map(|it| CooldownIdentity::of(it, &cooldowns));
         Self {
             identities: identities.collect(),
-            cooldowns,
+            handle: cooldowns,
         }
     }
 
-    /// The candidate at `at`, for a caller with this head.
+    /// The cooldown keys of the candidate at `at`, for a caller with this head.
     pub(crate) fn keys(&self, at: usize, caller: &Parts) -> Option<Keys> {
         let identity = self.identities.get(at)?;
-        Some(identity.keys(&self.cooldowns, &caller.headers, caller.uri.query()))
+        Some(identity.keys(&self.handle, &caller.headers, caller.uri.query()))
     }
 }
 
@@ -51,7 +54,7 @@ impl CooldownIdentity {
         let base_url = candidate.base_url.as_ref().map(ToString::to_string);
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
-            // Callers' accounts stay here: to its upstream, all are one.
+            // No caller's account is sent to its upstream, so all callers share one.
             None if candidate.has_own_account() || candidate.is_sent_no_account() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))
@@ -70,7 +73,7 @@ impl CooldownIdentity {
         let forwarded = self.forwards.then(|| account(caller));
         let forwarded = forwarded.filter(|headers| headers.iter().any(Option::is_some));
         let (account, is_callers) = match self.account {
-            // What a caller adds may be refused on an account that is in order.
+            // The upstream may refuse what the caller adds, on an account that is in order.
             Some(own) if forwarded.is_some() || query.is_some() => {
                 (cooldowns.digest((own, forwarded, query)), true)
             }
@@ -90,10 +93,10 @@ impl CooldownIdentity {
     }
 }
 
-/// The headers that say on whose account a call is.
+/// The values of the headers that name the account of a call.
 fn account(headers: &HeaderMap) -> [Option<&[u8]>; 6] {
     let value = |name| headers.get(name).map(HeaderValue::as_bytes);
-    let [bearer, key, plain, google] = ACCOUNT.each_ref().map(value);
+    let [bearer, key, plain, google] = CREDENTIALS.each_ref().map(value);
     let [organization, project] = WITHIN_ACCOUNT.each_ref().map(value);
     [bearer, key, plain, google, organization, project]
 }

@@ -1,4 +1,4 @@
-//! Leaves a candidate alone that has just failed, for a while.
+//! Keeps requests away from a candidate for a while after it has failed.
 
 mod handle;
 mod identity;
@@ -10,6 +10,6 @@ pub use self::handle::Cooldowns;
 pub(crate) use self::windows::{CooldownBackoff, CooldownKey, CooldownProbe, CooldownWindows};
 pub(crate) use self::{
     handle::CooldownWatch,
-    identity::Cooled,
+    identity::CandidateCooldowns,
     windows::{CooldownState, Keys},
 };

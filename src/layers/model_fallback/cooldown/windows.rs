@@ -2,11 +2,10 @@ use std::{collections::HashMap, time::Duration};
 
 use crate::llm::failure::{Cooldown, FailureClass};
 
-/// How many windows are remembered.
-const KEYS: usize = 256;
+/// The most cooldown windows that are remembered.
+const MAX_WINDOWS: usize = 256;
 
-/// What is left alone, and until when. It knows no clock: `now` is the time
-/// since it was made.
+/// The cooldown windows by key; `now` is the time since their creation, as no clock is read.
 #[derive(Debug, Default)]
 pub(crate) struct CooldownWindows {
     entries: HashMap<CooldownKey, CooldownEntry>,
@@ -15,32 +14,31 @@ pub(crate) struct CooldownWindows {
 #[derive(Debug)]
 struct CooldownEntry {
     class: FailureClass,
-    /// How many windows there were in a row before this one.
+    /// The number of windows in a row before this one.
     strikes: u32,
-    /// When the window began.
+    /// The time at which the window began.
     since: Duration,
     until: Duration,
-    /// When the upstream was last known to be asked.
+    /// The time at which the window's failure was recorded, or its last probe was claimed.
     asked: Duration,
 }
 
-/// How one that is left alone is probed.
+/// The times at which a candidate in a cooldown is probed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CooldownProbe {
-    /// The least time between two.
+    /// The least time from a failure or a probe to the next probe.
     pub(crate) every: Duration,
-    /// How much of the window may be left.
+    /// The longest rest of the window in which a probe may be made.
     pub(crate) margin: Duration,
 }
 
-/// Whether a candidate may be asked.
+/// Whether a candidate may be tried, as far as its cooldown decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CooldownState {
     Open,
-    /// It is left alone, but the window is about to end: one call may see
-    /// whether it serves again.
+    /// A window is about to end: one call may probe whether the candidate serves again.
     Probe,
-    /// It is left alone, for so long yet.
+    /// The candidate is in a cooldown, for the time `left`.
     Cooling {
         left: Duration,
         class: FailureClass,
@@ -48,7 +46,7 @@ pub(crate) enum CooldownState {
 }
 
 impl CooldownEntry {
-    /// When it is of no use any more: as long after its window as that was.
+    /// The time at which the row is forgotten: one length of the window after its end.
     const fn forgotten(&self) -> Duration {
         let window = self.until.saturating_sub(self.since);
         self.until.saturating_add(window)
@@ -60,16 +58,16 @@ impl CooldownWindows {
         self.entries.len()
     }
 
-    /// Begins a window, unless one is running: that stays as it is.
+    /// Begins a window, unless one is running, which is not extended.
     pub(crate) fn fail(
         &mut self,
         keys: &Keys,
         class: FailureClass,
         asked: Option<Duration>,
-        ladder: &CooldownBackoff,
+        backoff: &CooldownBackoff,
         now: Duration,
     ) {
-        // A row that nobody has continued for as long as its window is over.
+        // Rows that no failure has continued in time are over.
         self.entries.retain(|_, entry| entry.forgotten() > now);
         let key = keys.of(class);
         let strikes = match self.entries.get_mut(&key) {
@@ -77,14 +75,14 @@ impl CooldownWindows {
                 entry.asked = now;
                 return;
             }
-            // In a row are those of one kind alone.
+            // Only failures of one kind make a row.
             Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
             _ => 0,
         };
-        let Some(window) = ladder.window(class.cool(), strikes, asked) else {
+        let Some(window) = backoff.window(class.cool(), strikes, asked) else {
             return;
         };
-        if self.entries.len() >= KEYS && !self.entries.contains_key(&key) {
+        if self.entries.len() >= MAX_WINDOWS && !self.entries.contains_key(&key) {
             self.forget_one();
         }
         let entry = CooldownEntry {
@@ -97,16 +95,11 @@ impl CooldownWindows {
         self.entries.insert(key, entry);
     }
 
-    pub(crate) fn state(
-        &self,
-        keys: &Keys,
-        probing: CooldownProbe,
-        now: Duration,
-    ) -> CooldownState {
+    pub(crate) fn state(&self, keys: &Keys, probe: CooldownProbe, now: Duration) -> CooldownState {
         let mut state = CooldownState::Open;
         for entry in self.running(keys, now) {
             let (left, class) = (entry.until - now, entry.class);
-            let probes = left <= probing.margin && now.saturating_sub(entry.asked) >= probing.every;
+            let probes = left <= probe.margin && now.saturating_sub(entry.asked) >= probe.every;
             state = match state {
                 CooldownState::Cooling { left: longer, .. } if longer >= left => state,
                 CooldownState::Open | CooldownState::Probe if probes => CooldownState::Probe,
@@ -116,7 +109,7 @@ impl CooldownWindows {
         state
     }
 
-    /// A probe is about to be made.
+    /// Records in the windows of `keys` that a probe is about to be made.
     pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -125,8 +118,9 @@ impl CooldownWindows {
         }
     }
 
-    /// A try that began at `began` serves: windows that began before it end.
-    /// How often it failed in a row is kept until it has served to the end.
+    /// Ends the windows that began before `began`, the start of an attempt that serves.
+    ///
+    /// The rows of these windows stay until the attempt has served to its end.
     pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -137,7 +131,7 @@ impl CooldownWindows {
         }
     }
 
-    /// A try that began at `began` has served to its end.
+    /// Forgets the rows that began before `began`, the start of an attempt that served.
     pub(crate) fn succeed(&mut self, keys: &Keys, began: Duration) {
         for key in keys.all() {
             if self.entries.get(&key).is_some_and(|it| it.since <= began) {
@@ -152,8 +146,10 @@ impl CooldownWindows {
         entries.filter(move |entry| entry.until > now)
     }
 
-    /// Of callers' accounts there may be any number; they must not push out what
-    /// is known of the program's own.
+    /// Forgets the window that ends first, those of callers' accounts before others.
+    ///
+    /// The number of callers' accounts is up to the callers, and must not displace the program's
+    /// own windows.
     fn forget_one(&mut self) {
         let entries = self.entries.iter();
         let worth = |(key, entry): &(&CooldownKey, &CooldownEntry)| (!key.is_callers, entry.until);
@@ -163,33 +159,32 @@ impl CooldownWindows {
     }
 }
 
-/// What can be left alone, as a digest.
+/// The digest of a model, an account or a host that can have a cooldown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CooldownKey {
     pub(crate) digest: u64,
-    /// It is about a caller's account, of which there may be any number.
+    /// Whether the key belongs to a caller's account.
     pub(crate) is_callers: bool,
 }
 
-/// All that a try of one candidate depends on.
+/// The keys of all that an attempt at one candidate depends on.
 ///
-/// What befalls one caller's account must not take the candidate from the
-/// others, and what befalls the account must not be tried again with another
-/// model of it.
+/// The account is a key of its own: the failure of one caller's account must not keep the
+/// candidate from other callers, and holds for every model on that account.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
-    /// The model at its upstream, whoever asks.
+    /// The key of the model at its upstream, for all accounts.
     pub(crate) model: CooldownKey,
-    /// The model, on one account.
+    /// The key of the model on one account.
     pub(crate) model_of_account: CooldownKey,
-    /// The account.
+    /// The key of the account.
     pub(crate) account: CooldownKey,
-    /// The upstream's host.
+    /// The key of the upstream's host.
     pub(crate) provider: CooldownKey,
 }
 
 impl Keys {
-    /// What a failure of this class is about.
+    /// The key that a failure of `class` belongs to.
     pub(super) const fn of(&self, class: FailureClass) -> CooldownKey {
         match class {
             FailureClass::RateLimit | FailureClass::ModelGone => self.model_of_account,
@@ -211,17 +206,17 @@ impl Keys {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// How long what failed is left alone.
+/// The lengths of the cooldown windows, by class of failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CooldownBackoff {
-    /// For what mostly passes by itself: after the first failure in a row, the
-    /// second, and every later one.
+    /// The windows after a failure that mostly passes by itself: after the first in a row,
+    /// the second, every later one.
     pub(crate) short: [Duration; 3],
-    /// For what a person has to mend, at first; it doubles.
+    /// The window after the first failure in a row that a person has to fix; it doubles.
     pub(crate) long: Duration,
-    /// For an exhausted quota, at first; it doubles.
+    /// The window after the first exhausted quota in a row; it doubles.
     pub(crate) quota: Duration,
-    /// What doubles grows no further than this.
+    /// The limit on windows that double, and on those for which an upstream asks.
     pub(crate) most: Duration,
 }
 
@@ -235,9 +230,10 @@ impl CooldownBackoff {
         }
     }
 
-    /// The window after so many failures in a row, and at least what the
-    /// upstream `asked` for; none for a failure that says nothing about the next
-    /// request.
+    /// The length of the window after `strikes` earlier ones in a row.
+    ///
+    /// The window is at least the time that the upstream `asked` for; `None` is for a
+    /// failure that says nothing about the next request.
     pub(crate) fn window(
         &self,
         cool: Cooldown,

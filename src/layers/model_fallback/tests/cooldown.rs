@@ -1,4 +1,6 @@
 //! The book of cooldowns, which has no clock.
+//!
+//! covers: F6
 
 use std::time::Duration;
 
@@ -21,7 +23,7 @@ const fn hours(hours: u64) -> Duration {
     secs(hours * 3600)
 }
 
-/// A candidate of its own.
+/// The cooldown keys of a candidate with an account of its own.
 fn keys(number: u64) -> Keys {
     let key = |offset| CooldownKey {
         digest: 4 * number + offset,
@@ -35,7 +37,7 @@ fn keys(number: u64) -> Keys {
     }
 }
 
-/// The same, on the account of a caller.
+/// The cooldown keys of a candidate that uses the account of a caller.
 fn of_caller(number: u64) -> Keys {
     let mut keys = keys(number);
     keys.account.is_callers = true;
@@ -43,7 +45,7 @@ fn of_caller(number: u64) -> Keys {
     keys
 }
 
-/// How long it is left alone after each of so many failures in a row, each as
+/// How long a candidate is left alone after each of so many failures in a row, each as
 /// soon as the window before it has ended.
 fn row(class: FailureClass, failures: usize) -> Vec<Duration> {
     let mut book = CooldownWindows::default();
@@ -197,10 +199,10 @@ fn another_kind_of_failure_is_another_row() {
 #[test]
 fn what_is_cooled_is_what_the_failure_is_about() {
     let [one, mut other] = [keys(1), keys(2)];
-    // Another model, on the same account, at the same host.
+    // The keys of another model, on the same account, at the same host.
     (other.account, other.provider) = (one.account, one.provider);
     let mut elsewhere = keys(3);
-    // The same model and host, on another account.
+    // The keys of the same model and host, on another account.
     (elsewhere.model, elsewhere.provider) = (one.model, one.provider);
     for (class, others) in [
         (FailureClass::RateLimit, [false, false]),

@@ -32,7 +32,7 @@ fn post(
     OriginalRequest::read(request).unwrap()
 }
 
-/// With an upstream of its own.
+/// A candidate with an upstream of its own.
 fn elsewhere() -> Candidate {
     let url = Uri::from_static("https://other.example/v1");
     Candidate::new("served").base_url(url).unwrap()

@@ -4,7 +4,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::{BODY, elsewhere, post};
 
-/// What a client makes of an attempt.
+/// An attempt as the HTTP client writes it.
 #[tokio::test]
 async fn a_patched_body_goes_out_with_its_length() {
     let headers = [("transfer-encoding", "chunked"), ("host", "gateway")];

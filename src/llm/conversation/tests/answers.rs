@@ -1,3 +1,5 @@
+//! covers: D7
+
 use bytes::Bytes;
 
 use super::super::{

@@ -1,4 +1,6 @@
-//! Whatever comes, nothing breaks.
+//! Tests that no input breaks the reader of conversations.
+//!
+//! covers: D7
 
 use std::collections::VecDeque;
 
@@ -63,7 +65,7 @@ fn json() -> impl Strategy<Value = String> {
     })
 }
 
-/// The same, with bytes put in and cut out.
+/// JSON texts like a conversation, with bytes inserted and removed.
 fn mutated() -> impl Strategy<Value = Vec<u8>> {
     let cuts = prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3);
     (json(), cuts).prop_map(|(text, cuts)| {
@@ -94,7 +96,7 @@ proptest! {
             if let Some(history) = History::read(&Dialect::Any, &second, &places) {
                 history.said();
             }
-            // The same once more: nothing is new.
+            // A second read of the same body finds nothing new.
             if let (Some(again), false) = (History::read(&Dialect::Any, &first, &places), places.is_empty()) {
                 prop_assert!(again.events.is_empty() || again.continues || again.from.is_none());
             }

@@ -1,3 +1,5 @@
+//! covers: D7
+
 use super::super::digest::canonical as arguments;
 
 #[test]

@@ -1,3 +1,5 @@
+//! covers: D7
+
 use std::collections::VecDeque;
 
 use super::{super::request::History, said};
@@ -86,6 +88,7 @@ fn calls_without_ids_are_read_too() {
     assert_eq!(said(body), ["read(-)", "=-", "list(-)", "=-"]);
 }
 
+/// covers: C5
 #[test]
 fn only_what_a_user_said_last_and_in_text_is_a_text() {
     let cases = [

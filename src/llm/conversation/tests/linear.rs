@@ -1,3 +1,5 @@
+//! covers: D7
+
 use std::collections::VecDeque;
 
 use super::{super::request::History, words};
@@ -73,7 +75,8 @@ fn the_same_bytes_where_no_message_ends_are_not_taken_for_one() {
     let places = History::read(&Dialect::Any, first.as_bytes(), &VecDeque::new())
         .unwrap()
         .places;
-    // The known message lies inside of the first, and is followed by more of it.
+    // The bytes of the known message are there, but no comma follows: the body is no
+    // JSON.
     let inside = r#"{"messages":[{"role":"user","content":"x"} {"role":"tool"}]}"#;
     assert!(History::read(&Dialect::Any, inside.as_bytes(), &places).is_none());
     let hidden = r#"{"messages": {"role":"user","content":"x"}}"#;
@@ -93,4 +96,13 @@ fn what_continues_something_else_is_read_whole() {
 
     assert_eq!(words(&history), ["=a"]);
     assert!(history.places.is_empty());
+}
+
+#[test]
+fn of_two_conversations_in_a_request_the_last_counts() {
+    let body = br#"{"messages":[null],"messages":"user"}"#;
+    let read = |places: &VecDeque<_>| History::read(&Dialect::Any, body, places).unwrap();
+    let places = read(&VecDeque::new()).places;
+    assert!(places.is_empty());
+    assert!(read(&places).from.is_none());
 }

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use super::{digest::digest, item::ConversationEvent, request::History};
 use crate::llm::dialect::Dialect;
 
-/// What is said in a body, in words: calls as `name(id)`, results as `=id`.
+/// The conversation events of a body as words: calls as `name(id)`, results as `=id`.
 fn said(body: &str) -> Vec<String> {
     let history = History::read(&Dialect::Any, body.as_bytes(), &VecDeque::new());
     history.map(|history| words(&history)).unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Errors with the status of an error.
+//! Tests of error answers that have the status of an error.
 
 use super::{
     super::class::FailureClass::{

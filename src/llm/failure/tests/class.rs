@@ -1,4 +1,4 @@
-//! The columns of the table, and the statuses alone.
+//! Tests of the table of failure classes, and of statuses without a body.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,4 @@
-//! When the upstream wants to be asked again, as it says it in a body.
+//! Tests of the delays that an upstream asks for in a body.
 
 use std::time::Duration;
 

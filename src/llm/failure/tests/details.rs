@@ -1,4 +1,4 @@
-//! What providers say beside type, code and message.
+//! Tests of the details that providers report beside type, code and message.
 
 use super::{
     super::class::FailureClass::{

@@ -1,4 +1,4 @@
-//! Errors under 200, and answers that only look like one.
+//! Tests of errors under 200, and of answers that only look like errors.
 
 use super::{
     super::{
@@ -72,12 +72,12 @@ fn healthy_answers_are_healthy() {
         r#"{"error":false}"#,
         r#"{"error":0}"#,
         r#"{"object":"fine_tuning.job","error":{"code":null,"message":null}}"#,
-        // Quoted, as text and as a tool's arguments.
+        // Answers that quote an error, as text and as a tool's arguments.
         r#"{"choices":[{"message":{"content":"{\"error\":{\"code\":\"insufficient_quota\"}}"}}]}"#,
         r#"{"type":"message","content":[{"type":"tool_use","input":{"error":{"type":"overloaded_error"}}}]}"#,
         r#"{"type":"message","content":[{"type":"text","text":"HTTP 529 overloaded_error \"error\""}]}"#,
         r#"{"choices":[{"error":"no"}],"usage":{"error":"x"}}"#,
-        // Beside an answer, a warning.
+        // An answer with an error beside it, which is a warning.
         r#"{"choices":[{"message":{"content":"hi"}}],"error":{"message":"x"}}"#,
         r#"{"data":[{"embedding":[0.1]}],"error":{"message":"x"}}"#,
         r#"{"output":[{"type":"message"}],"error":{"message":"x"}}"#,

@@ -1,4 +1,4 @@
-//! What the head of an answer says.
+//! Tests of failures that the head of an answer reports.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Whole answers, streams and errors, as upstreams send them.
+//! Tests of the classification of whole answers, streams and errors, as upstreams send
+//! them.
 
 mod answer;
 mod class;
@@ -36,7 +37,7 @@ fn judge(status: u16, pairs: &[(&'static str, &'static str)], body: &str) -> Opt
     Failure::of_answer(status, &headers(pairs), body.as_bytes(), NOW)
 }
 
-/// The class of a JSON body; none if it is healthy.
+/// The failure class of an answer with a JSON body; `None` if the answer is healthy.
 fn class(status: u16, body: &str) -> Option<FailureClass> {
     let json = [("content-type", "application/json")];
     judge(status, &json, body).map(|failure| failure.class)

@@ -1,4 +1,4 @@
-//! The exact names, each by itself.
+//! Tests of the exact error names, each by itself.
 
 use super::{
     super::class::FailureClass::{
@@ -10,7 +10,7 @@ use super::{
 use crate::llm::dialect::StreamFailure;
 use crate::llm::failure::classifier::Failure;
 
-/// In the order of judging, as far as it matters.
+/// The error names of each class, in the order of judging as far as the order matters.
 const NAMES: &[(FailureClass, &[&str])] = &[
     (
         Quota,

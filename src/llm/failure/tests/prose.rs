@@ -1,4 +1,5 @@
-//! The sentences, each by itself, and where they do not count.
+//! Tests of the known phrases, each by itself, and of the answers in which they do not
+//! count.
 
 use proptest::prelude::*;
 
@@ -12,7 +13,8 @@ use super::{
     class,
 };
 
-/// The statuses with which it counts, the name beside which it does, and it.
+/// A phrase's class, the statuses with which and the error name beside which it counts,
+/// and its text.
 type Case = (FailureClass, &'static [u16], &'static str, &'static str);
 
 const CASES: &[Case] = &[
@@ -123,7 +125,8 @@ fn a_sentence_counts_with_its_status_and_beside_its_name() {
             let does_count = statuses.contains(&status);
             let found = class(status, &body(name, message)) == Some(expected);
             let case = format!("{status} {name} {message}");
-            // Elsewhere the status may happen to tell the same.
+            // With another status the phrase does not count, but the status may give the
+            // same class.
             assert!(found >= does_count, "not counted: {case}");
             let bare = class(status, &body(name, "x")) == Some(expected);
             assert!(does_count || found == bare, "counted: {case}");

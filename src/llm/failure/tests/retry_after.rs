@@ -1,4 +1,4 @@
-//! When the upstream wants to be asked again.
+//! Tests of the delays that an upstream asks for in its headers.
 
 use std::time::{Duration, SystemTime};
 

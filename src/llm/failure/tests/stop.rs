@@ -1,4 +1,5 @@
-//! Answers under 200 in which the model, or one of its choices, gave up.
+//! Tests of answers under 200 in which the model, or one of the choices, stopped without
+//! an answer.
 
 use super::{
     super::class::FailureClass::{
@@ -106,7 +107,7 @@ fn a_list_is_judged_by_what_it_begins_with() {
     let answer = r#"{"candidates":[{"content":{"parts":[{"text":"hi"}]}}]}"#;
     assert_eq!(class(200, &format!("[{error}]")), Some(Overloaded));
     assert_eq!(class(200, &format!("[{error},{answer}]")), Some(Overloaded));
-    // Somebody may have read what came before.
+    // The caller may have read the answer that came before the error.
     assert_eq!(class(200, &format!("[{answer},{error}]")), None);
     assert_eq!(class(200, "[\"error\"]"), None);
     assert_eq!(class(503, &format!("[{error}]")), Some(Overloaded));

@@ -1,4 +1,4 @@
-//! Errors inside a stream that began with 200.
+//! Tests of errors inside a stream that began with 200.
 
 use super::super::class::FailureClass::{
     Auth, Caller, ContentFilter, ContextOverflow, ModelGone, Overloaded, Quota, RateLimit,
@@ -14,7 +14,7 @@ fn judge(data: &str) -> Failure {
 #[test]
 fn events_are_judged_by_their_names() {
     let cases = [
-        // Chat, and what speaks its dialect.
+        // Error events of OpenAI's chat, and of compatible APIs.
         (
             r#"{"error":{"message":"The server had an error","type":"server_error","param":null,"code":null}}"#,
             Server,
@@ -40,7 +40,7 @@ fn events_are_judged_by_their_names() {
             Caller,
         ),
         (r#"{"error":"the model crashed"}"#, Server),
-        // Responses.
+        // Error events of the Responses API.
         (
             r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"x"}}}"#,
             Server,
@@ -73,7 +73,7 @@ fn events_are_judged_by_their_names() {
             r#"{"type":"error","code":"rate_limit_exceeded","message":"x","param":null,"sequence_number":3}"#,
             RateLimit,
         ),
-        // Anthropic.
+        // Error events of Anthropic's API.
         (
             r#"{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}"#,
             Overloaded,
@@ -94,7 +94,7 @@ fn events_are_judged_by_their_names() {
             r#"{"type":"error","error":{"type":"invalid_request_error","message":"prompt is too long: 3 tokens > 2 maximum"}}"#,
             ContextOverflow,
         ),
-        // Another supervisor's last words.
+        // The error event by which another process's supervisor ended its run.
         (
             r#"{"type":"error","error":{"type":"step_timeout","code":"step_timeout","message":"x","run_id":"r"}}"#,
             Server,
@@ -103,7 +103,7 @@ fn events_are_judged_by_their_names() {
             r#"{"type":"error","error":{"type":"turn_cap_reached","code":"turn_cap_reached","message":"x","run_id":"r"}}"#,
             Caller,
         ),
-        // Not known, or not readable.
+        // Errors that are not known, or not readable.
         (r#"{"error":{"type":"new_error","message":"x"}}"#, Server),
         ("overloaded_error", Server),
         ("", Server),
@@ -133,7 +133,7 @@ fn a_number_as_the_code_counts_as_a_status() {
         ),
         (r#"{"error":{"code":403,"message":"x"}}"#, Auth, Some(403)),
         (r#"{"error":{"code":400,"message":"x"}}"#, Caller, Some(400)),
-        // Numbers of the provider's own, and numbers in prose.
+        // Codes that are numbers of the provider's own, and numbers in prose.
         (r#"{"error":{"code":1113,"message":"x"}}"#, Server, None),
         (r#"{"error":{"code":200,"message":"x"}}"#, Server, None),
         (r#"{"error":{"code":4.29,"message":"x"}}"#, Server, None),

@@ -1,4 +1,4 @@
-//! The scanner against `serde_json`.
+//! Tests of the JSON scanner against `serde_json`.
 
 use crate::llm::dialect::Finish;
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -74,7 +74,7 @@ enum Json {
     Object(Vec<(String, Self)>),
 }
 
-/// Writes a document in one of the many ways that mean the same.
+/// The writer of a JSON document, in one of the many spellings that mean the same.
 struct Writer<'a> {
     out: String,
     style: std::iter::Cycle<std::slice::Iter<'a, u8>>,
@@ -184,14 +184,14 @@ fn scalar() -> impl Strategy<Value = Json> {
     ]
 }
 
-/// An object with these keys, also several times: the last must win.
+/// Generates an object with these keys, some of them repeated: the last must win.
 fn object(members: Vec<(&'static str, BoxedStrategy<Json>)>) -> BoxedStrategy<Json> {
     let member = select(members)
         .prop_flat_map(|(key, value)| value.prop_map(move |value| (key.to_owned(), value)));
     vec(member, 0..6).prop_map(Json::Object).boxed()
 }
 
-/// Anything at all; a key that no judge reads may be there once only.
+/// Generates any JSON value; a key that no judge reads occurs once only.
 fn anything() -> BoxedStrategy<Json> {
     scalar()
         .prop_recursive(5, 40, 5, |inner| {
@@ -215,7 +215,7 @@ fn texts(words: &'static [&'static str]) -> BoxedStrategy<Json> {
     .boxed()
 }
 
-/// An event in the shape of any dialect, with something odd here and there.
+/// Generates an event in the shape of any dialect, with odd values in some places.
 fn event() -> BoxedStrategy<Json> {
     let or_any = |shaped: BoxedStrategy<Json>| prop_oneof![5 => shaped, 1 => anything()].boxed();
     let usage = or_any(object(vec![
@@ -331,7 +331,7 @@ fn event() -> BoxedStrategy<Json> {
 }
 
 fn scanned(dialect: Dialect, name: &str, data: &[u8]) -> Outcome {
-    let mut stream = StreamState::new();
+    let mut stream = StreamState::default();
     let grammar = dialect.grammar().expect("a known dialect");
     let verdict = grammar.judge(&Event::new(name.as_bytes(), data), &mut stream);
     Outcome {
@@ -428,7 +428,8 @@ fn what_is_skipped_may_be_nested_to_any_depth() {
             let is = |data: &str| kind(Dialect::OpenAiChat, "", data);
             assert_eq!(is(&data), EventKind::Prelude, "{depth}");
             if depth > 1 {
-                // The outermost is still told apart, and each must be closed.
+                // At any depth the kind of the outermost bracket counts, and each bracket
+                // must be closed.
                 let wrong = if close == "}" { "]" } else { "}" };
                 let crossed = data.replacen(
                     &format!("{close},\"choices"),

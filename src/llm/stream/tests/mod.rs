@@ -19,14 +19,14 @@ use crate::llm::{
 fn verdict(dialect: Dialect, name: &str, data: &str) -> EventVerdict {
     let event = Event::new(name.as_bytes(), data.as_bytes());
     let grammar = dialect.grammar().expect("a known dialect");
-    grammar.judge(&event, &mut StreamState::new())
+    grammar.judge(&event, &mut StreamState::default())
 }
 
 fn kind(dialect: Dialect, name: &str, data: &str) -> EventKind {
     verdict(dialect, name, data).kind
 }
 
-/// A judge that was fed these events' data.
+/// A stream reader that has read events with these data.
 fn judged(dialect: Dialect, events: &[&str]) -> StreamReader {
     let mut judge = StreamReader::new(dialect);
     for data in events {

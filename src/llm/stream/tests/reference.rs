@@ -1,10 +1,11 @@
-//! The same judgement by way of `serde_json::Value`: slow, and simple enough to be believed.
+//! A reference judge of events by way of `serde_json::Value`: slow, and simple enough to
+//! be trusted.
 
 use serde_json::{Map, Value};
 
 use crate::llm::{dialect::Dialect, sse::EventKind};
 
-/// What one event did to a fresh stream.
+/// The effects of one event on the marks of a fresh stream.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Outcome {
     pub(super) kind: Option<EventKind>,

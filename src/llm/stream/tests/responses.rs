@@ -55,7 +55,8 @@ fn a_delta_that_says_nothing_is_no_content() {
         "response.reasoning_summary_text.delta",
         "response.output_audio.delta",
     ] {
-        // What pads an event to a length that tells nothing is no part of the answer.
+        // An `obfuscation` pads an event to hide its length, and is no part of the
+        // answer.
         for (delta, expected) in [
             (r#""""#, Prelude),
             ("null", Prelude),
@@ -201,11 +202,11 @@ fn without_a_terminator_it_is_truncated() {
 
 fn named(events: &str) -> Option<(String, u64)> {
     let mut judge = StreamReader::new(Dialect::OpenAiResponses);
-    // Byte by byte, as it must not depend on how they come.
+    // The bytes come one by one: the result must not depend on the chunks.
     for byte in events.as_bytes() {
         judge.push(std::slice::from_ref(byte));
     }
-    let (id, end) = judge.named()?;
+    let (id, end) = judge.response_id_end()?;
     assert_eq!(judge.response_id(), Some(&**id));
     Some((id.to_string(), end))
 }
@@ -248,7 +249,7 @@ fn an_id_that_is_none_is_not_kept() {
     for response in unusable {
         let created = lifecycle("created", &response);
         assert_eq!(named(&created), None, "{response}");
-        // What follows may know better.
+        // After an unusable id a later event may still report the id.
         let both = created + &lifecycle("in_progress", &id(256));
         let end = both.len() as u64;
         assert_eq!(named(&both), Some(("i".repeat(256), end)), "{response}");

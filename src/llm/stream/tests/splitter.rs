@@ -166,7 +166,7 @@ fn an_oversized_event_is_named_and_the_next_is_whole() {
             );
         }
     }
-    // The joining line feed counts.
+    // The line feed that joins two data lines counts towards the limit.
     let text = format!("data: {}\ndata: {}\n\n", &most[1..], "");
     assert!(!split(&mut Splitter::new(), [text.as_bytes()])[0].oversized);
     let text = format!("data: {most}\ndata: {}\n\n", "");

@@ -1,4 +1,4 @@
-//! How a stream is cut into chunks changes nothing.
+//! Tests that the cut of a stream into chunks changes no result.
 
 use crate::llm::dialect::Finish;
 use proptest::{collection::vec, prelude::*, sample::select};
@@ -9,7 +9,7 @@ use crate::llm::{
     sse::Splitter,
 };
 
-/// Everything that can be asked of a judge.
+/// All results that a stream reader returns.
 #[derive(Debug, PartialEq)]
 struct StreamMarks {
     offsets: [Option<u64>; 4],
@@ -111,7 +111,7 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
-/// The events by the letter of the standard, from the whole stream at once.
+/// Splits the whole stream at once into events, by the letter of the standard.
 fn reference(stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let stream = stream.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(stream);
     let mut lines = Vec::new();
@@ -148,7 +148,8 @@ fn reference(stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
                 data.extend_from_slice(value);
                 data.push(b'\n');
             }
-            // Lines without an end run into one another, and long names are cut.
+            // Generated lines without an end run together to long event names, which the
+            // splitter cuts.
             b"event" => name = value[..value.len().min(256)].to_vec(),
             _ => {}
         }
@@ -206,6 +207,7 @@ proptest! {
         prop_assert_eq!(events, reference(&stream));
     }
 
+    /// covers: T71
     #[test]
     fn any_chunks_make_the_same_events(stream in stream(), sizes in sizes()) {
         let (mut whole, mut parts) = (Splitter::new(), Splitter::new());

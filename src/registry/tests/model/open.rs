@@ -19,9 +19,7 @@ impl Model {
         let run = match enters {
             true => {
                 let named = session.map(|session| Arc::from(SESSIONS[session]));
-                let uncounted = || Ok(None);
-                let entered = self.registry.enter_with(owner, id, named, limit, uncounted);
-                entered.unwrap().0
+                self.registry.enter(owner, id, named, limit)
             }
             false => self.registry.open(owner, id),
         };
@@ -29,7 +27,7 @@ impl Model {
         // A request that is refused, or one that is served; or it is the program.
         let uses = !enters || self.random.u8(..4) > 0;
         if uses {
-            run.node().payload.set_used();
+            run.run_state().set_used();
         }
         let found = self.hit(&name).filter(|n| !self.is_completed(*n));
         let is_new = found.is_none();

@@ -1,33 +1,37 @@
-//! Finds loops among the last actions, and keeps which of them were reported already.
+//! Finds loops among the last actions, and remembers which of them were reported.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict};
+use super::{
+    pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
+    recent_calls::push_bounded,
+};
 
-/// What a row amounts to, by the limits that were set.
+/// Compares the counts of a run's patterns with the limits on loops that were set.
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
-    /// Limits that end the run.
+    /// The limits on loops that end the run; `None` if none are set.
     limits: Option<LoopLimits>,
-    /// Limits that end nothing.
+    /// The limits on loops that end nothing, and are only reported; `None` if none are set.
     observed: Option<LoopLimits>,
     warnings: Warnings,
 }
 
-/// What was done several times, and how often.
+/// A pattern that a run's last action shows, and its count.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ActionRow<'a> {
     pub(super) pattern: LoopPattern,
-    /// The call that was last.
+    /// The digest of the call that stands last in the pattern.
     pub(super) call: u64,
     pub(super) tool: &'a Arc<str>,
     pub(super) seen: SeenLoop,
-    /// Told as another pattern, which says more.
-    pub(super) is_told: bool,
+    /// Whether another pattern reports the same loop with more detail.
+    pub(super) is_reported: bool,
 }
 
 impl LoopDetector {
-    /// Keeps the smaller of each limit. Answers whether that changed one.
+    /// Sets limits on loops: of two values of one limit the smaller holds. Answers whether a limit
+    /// changed.
     pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> bool {
         let place = match ends {
             true => &mut self.limits,
@@ -37,13 +41,13 @@ impl LoopDetector {
         place.replace(tightened) != Some(tightened)
     }
 
-    /// What came before is for another turn.
+    /// Forgets all reports, because the user began another turn.
     pub(super) fn begin_anew(&mut self) {
         self.warnings = Warnings::default();
     }
 
-    /// Tells what there is to say of a row.
-    pub(super) fn judge(&mut self, row: ActionRow<'_>, mut tell: impl FnMut(LoopFinding)) {
+    /// Reports a pattern to `report` if the pattern's count has reached a limit.
+    pub(super) fn judge(&mut self, row: ActionRow<'_>, mut report: impl FnMut(LoopFinding)) {
         let ActionRow { pattern, seen, .. } = row;
         let reached = |limits: Option<LoopLimits>| {
             let stop = limits.and_then(|limits| pattern.stop(&limits));
@@ -51,11 +55,11 @@ impl LoopDetector {
         };
         let subject = match pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => row.call,
-            // Whichever was last, it is the same loop.
+            // A loop of these patterns is the same loop, whichever call was last.
             LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
         };
         let mut find = |verdict, times| {
-            tell(LoopFinding {
+            report(LoopFinding {
                 pattern,
                 verdict,
                 tool: Arc::clone(row.tool),
@@ -69,22 +73,23 @@ impl LoopDetector {
         if self.warnings.observe(pattern, subject, reached(observed)) {
             find(LoopVerdict::Observed, seen.count);
         }
-        let told = [self.limits, observed].into_iter().flatten();
-        if let Some(every) = told.filter_map(|limits| pattern.warn(&limits)).min() {
+        let limits = [self.limits, observed].into_iter().flatten();
+        if let Some(every) = limits.filter_map(|limits| pattern.warn(&limits)).min() {
             let warned = self.warnings.warn(pattern, subject, seen, every);
-            if let Some(times) = warned.filter(|_| !row.is_told) {
+            if let Some(times) = warned.filter(|_| !row.is_reported) {
                 find(LoopVerdict::Warned, times);
             }
         }
     }
 
-    /// How many actions it takes to judge.
+    /// The number of actions that the run must remember for its limits on loops.
     pub(super) fn size(&self) -> usize {
         let limits = [self.limits, self.observed()].into_iter().flatten();
         limits.map(LoopLimits::window).max().unwrap_or_default()
     }
 
-    /// The limits that end nothing: the usual ones, if nobody set any.
+    /// The limits on loops that are only reported. If no limits that end the run are set either,
+    /// they are the default ones.
     fn observed(&self) -> Option<LoopLimits> {
         match self.limits {
             None => Some(self.observed.unwrap_or(LoopLimits::DEFAULT)),
@@ -93,41 +98,41 @@ impl LoopDetector {
     }
 }
 
-/// How many loops are told apart at a time.
+/// The number of loops that a run remembers at a time.
 const LOOPS: usize = 16;
 
-/// The loops that a run is in, so that each is told once per so many rounds.
+/// The loops of a run that were seen before, so that each is reported once per `every` rounds.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
-    warned: VecDeque<Warned>,
-    /// What would have ended the run.
+    warned: VecDeque<ReportedLoop>,
+    /// The loops that were reported as ones that would have ended the run.
     observed: VecDeque<Loop>,
 }
 
-/// A loop by its pattern, and its call or tool.
+/// The identity of a loop: its pattern, and the digest of its call or tool.
 type Loop = (LoopPattern, u64);
 
 #[derive(Debug)]
-struct Warned {
+struct ReportedLoop {
     of: Loop,
-    /// How often it came back, beyond what the window holds.
+    /// The number of times that the loop came back, also beyond the window.
     times: u32,
-    /// How often it had when it was told last; 0 if it was not.
-    told: u32,
+    /// The value of `times` at the last report; 0 without one.
+    reported: u32,
 }
 
-/// A loop was looked at.
+/// The state of one loop, as seen after an action.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenLoop {
-    /// How often it is in the window.
+    /// The number of times that the window of remembered actions holds the loop.
     pub(super) count: u32,
-    /// It came back once more since it was looked at last.
+    /// Whether the loop came back once more since the last look at it.
     pub(super) again: bool,
 }
 
 impl Warnings {
-    /// Answers how often it came back in all, if that is to be told: once per so many
-    /// as `every` says now.
+    /// Counts the loop, and answers its total count if a report is due: once per `every` rounds, by
+    /// the present value of `every`.
     pub(super) fn warn(
         &mut self,
         pattern: LoopPattern,
@@ -142,29 +147,30 @@ impl Warnings {
             return None;
         }
         let more = u32::from(seen.again);
-        let (times, told) = known.map_or((0, 0), |known| (known.times + more, known.told));
+        let (times, reported) = known.map_or((0, 0), |known| (known.times + more, known.reported));
         let times = times.max(seen.count);
-        let due = times / every > told / every;
-        let told = if due { times } else { told };
-        remember(&mut self.warned, Warned { of, times, told });
+        let due = times / every > reported / every;
+        let reported = if due { times } else { reported };
+        push_bounded(
+            &mut self.warned,
+            LOOPS,
+            ReportedLoop {
+                of,
+                times,
+                reported,
+            },
+        );
         due.then_some(times)
     }
 
-    /// It would have ended the run, or would not. Answers whether that is to be told.
+    /// Records whether a loop has reached a limit that ends nothing. Answers whether that is new.
     pub(super) fn observe(&mut self, pattern: LoopPattern, subject: u64, reached: bool) -> bool {
         let of = (pattern, subject);
         let known = self.observed.iter().position(|known| *known == of);
         let known = known.and_then(|place| self.observed.remove(place));
         if reached {
-            remember(&mut self.observed, of);
+            push_bounded(&mut self.observed, LOOPS, of);
         }
         reached && known.is_none()
     }
-}
-
-fn remember<T>(loops: &mut VecDeque<T>, one: T) {
-    if loops.len() >= LOOPS {
-        loops.pop_front();
-    }
-    loops.push_back(one);
 }

@@ -1,23 +1,22 @@
-//! What a run does, and whether it goes in circles.
+//! The actions of a run, and the detection of loops among these actions.
 //!
-//! Two sources tell of actions: the history that each request carries, see
-//! [`conversation`](crate::llm::conversation), and the tools of the program that say
-//! their arguments, [`Tool::arguments`](crate::tool::Tool::arguments). An action is
-//! counted when its result is there, so what was refused is none, and ends no row.
+//! Two sources report actions: the history in each request, see
+//! [`conversation`](crate::llm::conversation), and the program's tools that report their arguments,
+//! [`Tool::arguments`](crate::tool::Tool::arguments). An action counts when its result is there. So
+//! a refused action does not count, and interrupts no row.
 //!
 //! # Nothing counts twice
 //!
-//! A request repeats what the last one said, so it is read from where that ended.
-//! If it was changed since, all of it is read again, and the calls up to the last
-//! one that is known by its id are old. Where none is known, as in the first
-//! request of a run, what came before the user's last message is another run's. An
-//! action of a tool of the program's is taken for the one that the history then
-//! shows with the same name and arguments.
+//! A request repeats the history of the last request, so the run reads the history from where that
+//! one ended. If the history was changed since, the run reads all of it again, and calls count as
+//! old up to the last one with a known id. If no id is known, as in the first request of a run, the
+//! part before the user's last message belongs to another run. If a tool of the program reported an
+//! action, a call in the history with the same name and arguments is that action.
 //!
-//! # What ends
+//! # The end of a run
 //!
-//! Nothing, unless somebody set limits: else the usual ones are observed. With the run
-//! all that is remembered of its actions is freed, but for what it was ended for.
+//! A loop ends nothing unless limits are set; without limits the default ones are only
+//! observed. The end of the run frees all actions, but keeps the cause of the end.
 
 mod detector;
 mod pattern;
@@ -32,62 +31,59 @@ pub use self::pattern::{LoopPattern, LoopVerdict};
 
 pub(crate) use self::{pattern::LoopLimits, recent_calls::Action, state::Effect};
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use self::state::LoopState;
+use crate::lock::Lock;
 
-/// The actions of a run. Bounded, whatever requests say.
+/// The remembered actions of a run. Their number is bounded, whatever requests contain.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
-    pub(in crate::run) memory: Mutex<LoopMemory>,
-    /// What the run ended for, in words.
+    memory: Lock<LoopMemory>,
+    /// The action for which the run was ended, in words that follow "it".
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 
-/// What is known of them: many ended runs are remembered, and need it no more.
+/// The memory for a run's actions. Many ended runs are remembered, and store no actions.
 #[derive(Debug, Default)]
-pub(in crate::run) enum LoopMemory {
+enum LoopMemory {
     #[default]
     Empty,
-    Kept(Box<LoopState>),
+    Active(Box<LoopState>),
     Over,
 }
 
 impl Actions {
-    /// Nothing if the run is over.
+    /// Calls `f` with the run's stored actions; answers the default if the run is over.
     pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut LoopState) -> R) -> R {
-        let mut memory = self.lock();
+        let mut memory = self.memory.lock();
         if let LoopMemory::Empty = *memory {
-            *memory = LoopMemory::Kept(Box::default());
+            *memory = LoopMemory::Active(Box::default());
         }
         match &mut *memory {
-            LoopMemory::Kept(state) => f(state),
+            LoopMemory::Active(state) => f(state),
             LoopMemory::Empty | LoopMemory::Over => R::default(),
         }
     }
 
-    /// The run is over: nothing is looked for in what it did any more.
+    /// Frees the run's stored actions, because the run is over.
     pub(in crate::run) fn forget(&self) {
-        let forgotten = std::mem::replace(&mut *self.lock(), LoopMemory::Over);
+        let forgotten = std::mem::replace(&mut *self.memory.lock(), LoopMemory::Over);
         drop(forgotten);
     }
 
     pub(in crate::run) fn cause(&self) -> Option<Arc<str>> {
         self.cause.get().cloned()
     }
-
-    pub(in crate::run) fn lock(&self) -> MutexGuard<'_, LoopMemory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
 impl Actions {
-    /// How much is kept; none after the end.
+    /// The number of stored items; `None` after the end of the run.
     pub(in crate::run) fn kept(&self) -> Option<usize> {
-        match &*self.lock() {
+        match &*self.memory.lock() {
             LoopMemory::Empty => Some(0),
-            LoopMemory::Kept(state) => Some(state.sizes().iter().sum()),
+            LoopMemory::Active(state) => Some(state.sizes().iter().sum()),
             LoopMemory::Over => None,
         }
     }

@@ -1,38 +1,38 @@
-//! The patterns of a loop, and the thresholds at which each is reported or ends the run.
+//! The patterns that a loop of tool calls can have, and the limits on each.
 
 use std::{fmt, num::NonZeroU32, sync::Arc};
 
 use crate::run::report::RunNotice;
 
-/// In which circle a run goes.
+/// The pattern of a loop of tool calls.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopPattern {
-    /// The same call had the same result; other calls may have stood between.
+    /// One call had the same result again; other calls may stand between.
     SameCall,
-    /// Two calls in turn, each with the result it had before.
+    /// Two calls alternate, each with the result it had before.
     PingPong,
-    /// A tool that the request does not declare.
+    /// Calls of tools that the request does not declare.
     UnknownTool,
-    /// One tool in a row with the same arguments, whatever came of it.
+    /// One tool was called in a row with the same arguments, whatever the results.
     SameTool,
 }
 
-/// What was done about a loop.
+/// The effect of a loop on its run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopVerdict {
-    /// The run goes on.
+    /// The run goes on, and observers receive a report.
     Warned,
-    /// The run ends.
+    /// The loop has reached a limit that ends the run.
     Stopped,
-    /// The run would have ended, and goes on.
+    /// The loop has reached a limit that ends nothing: the run would have ended, and goes on.
     Observed,
 }
 
-/// A run goes in a circle.
+/// A loop of a run that has reached a limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::run) struct LoopFinding {
     pub(in crate::run) pattern: LoopPattern,
@@ -41,7 +41,7 @@ pub(in crate::run) struct LoopFinding {
     pub(in crate::run) times: u32,
 }
 
-/// For people, after "it".
+/// Describes the loop for people, as words that follow "it".
 impl fmt::Display for LoopFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tool, times, .. } = self;
@@ -81,17 +81,16 @@ impl From<LoopFinding> for RunNotice {
     }
 }
 
-/// How far a run may go in circles. None is off.
+/// The limits on the loops of a run; `None` turns a limit off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoopLimits {
-    /// How often the same may come back before it is told, and after each further
-    /// such number.
+    /// The number of repeats before the first report, and between further reports.
     pub(crate) warn: Option<NonZeroU32>,
-    /// How often the same may come back.
+    /// The number of repeats that ends the run.
     pub(crate) stop: Option<NonZeroU32>,
-    /// How many calls of tools that there are not.
+    /// The number of calls of unknown tools that ends the run.
     pub(crate) unknown_tool: Option<NonZeroU32>,
-    /// How often the same call in a row, whatever came of it.
+    /// The number of equal calls in a row that ends the run, whatever the results.
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 
@@ -100,10 +99,10 @@ const fn count(number: u32) -> Option<NonZeroU32> {
 }
 
 impl LoopLimits {
-    /// How many actions a run remembers at least.
+    /// The minimum number of actions that a run remembers to find loops.
     pub(super) const WINDOW: usize = 30;
 
-    /// The most that a limit may be: as many actions are remembered.
+    /// The maximum of each limit on loops: a run remembers as many actions.
     pub(crate) const MOST: u32 = 1000;
 
     pub(crate) const DEFAULT: Self = Self {
@@ -113,7 +112,7 @@ impl LoopLimits {
         any_tool: count(30),
     };
 
-    /// The limit of a setter: 0 is off, and more than the most is the most.
+    /// Turns a number from a setter into a limit: 0 turns the limit off, and `MOST` is the maximum.
     pub(crate) const fn limit(number: u32) -> Option<NonZeroU32> {
         NonZeroU32::new(if number > Self::MOST {
             Self::MOST
@@ -122,7 +121,7 @@ impl LoopLimits {
         })
     }
 
-    /// Of each two limits the smaller.
+    /// Takes, of each pair of limits, the smaller one.
     pub(super) fn tightened(self, by: Self) -> Self {
         let least = |one: Option<NonZeroU32>, other| one.into_iter().chain(other).min();
         Self {
@@ -133,7 +132,7 @@ impl LoopLimits {
         }
     }
 
-    /// How many actions must be remembered to judge by them.
+    /// The number of actions that a run must remember for these limits.
     pub(super) fn window(self) -> usize {
         let limits = [self.warn, self.stop, self.unknown_tool, self.any_tool];
         let most = limits.into_iter().flatten().max();

@@ -1,54 +1,55 @@
 use std::{collections::VecDeque, sync::Arc};
 
+use super::recent_calls::push_bounded;
 use crate::llm::{Called, ConversationEvent, ToolCall, digest};
 
-/// How many calls may wait for their results.
+/// The maximum of calls that are stored while they wait for their results.
 const OPEN: usize = 128;
 
-/// How many calls are known by their ids.
+/// The number of call ids that a run remembers.
 const IDS: usize = 256;
 
-/// How much of a tool's name is kept, in characters.
+/// The maximum length of a stored tool name, in characters.
 const NAME: usize = 64;
 
-/// Calls and their results, brought together.
+/// Matches the tool calls of a run with their results.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    /// Calls of the history without a result.
+    /// The calls in the history that have no result yet.
     open: VecDeque<PendingCall>,
-    /// Calls that an answer made, and no history has repeated.
+    /// The calls in an answer that no history has repeated yet.
     expected: VecDeque<PendingCall>,
     ids: VecDeque<u64>,
 }
 
-/// A call whose result is not there yet.
+/// A tool call without a result.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     id: Option<u64>,
     pub(super) name: Arc<str>,
-    /// Equal for the same tool with the same arguments.
+    /// The digest of the call, equal for the same tool with the same arguments.
     pub(super) call: u64,
 }
 
 impl Calls {
-    /// An answer made these calls.
+    /// Stores the calls that an answer made, because a later history may bring their results alone.
     pub(super) fn expect(&mut self, calls: Vec<Called>) {
         for call in calls.into_iter().filter(|call| call.id.is_some()) {
             self.expected.retain(|known| known.id != call.id);
-            bounded(&mut self.expected, OPEN, PendingCall::new(&call));
+            push_bounded(&mut self.expected, OPEN, PendingCall::new(&call));
         }
     }
 
-    /// The history shows this call, which is new.
+    /// Stores a call that is new in the history, until its result comes.
     pub(super) fn show(&mut self, waiting: PendingCall) {
         if let Some(id) = waiting.id {
             self.expected.retain(|known| known.id != Some(id));
             self.know(id);
         }
-        bounded(&mut self.open, OPEN, waiting);
+        push_bounded(&mut self.open, OPEN, waiting);
     }
 
-    /// The call that a result with this id is of, if one waits for it.
+    /// Removes and answers the call that a result with this id belongs to.
     pub(super) fn answer(&mut self, id: Option<u64>) -> Option<PendingCall> {
         let of = |calls: &mut VecDeque<PendingCall>| {
             let place = calls.iter().position(|call| call.id == id)?;
@@ -56,7 +57,7 @@ impl Calls {
         };
         let found = of(&mut self.open);
         let found = match id {
-            // Its call is in no history.
+            // The call stood in an answer, and in no history, so its result is looked up there.
             Some(_) => found.or_else(|| of(&mut self.expected)),
             None => found,
         };
@@ -66,7 +67,7 @@ impl Calls {
         found
     }
 
-    /// Whether the event is a call that was seen before.
+    /// Whether the event is a call with an id that was seen before.
     pub(super) fn knows(&self, event: &ConversationEvent<'_>) -> bool {
         match event {
             ConversationEvent::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
@@ -74,21 +75,21 @@ impl Calls {
         }
     }
 
-    /// Nothing is waited for.
+    /// Whether no stored call of the run waits for a result.
     pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.expected.is_empty()
     }
 
     fn know(&mut self, id: u64) {
         if !self.ids.contains(&id) {
-            bounded(&mut self.ids, IDS, id);
+            push_bounded(&mut self.ids, IDS, id);
         }
     }
 }
 
 #[cfg(test)]
 impl Calls {
-    /// How much is kept of each kind.
+    /// The numbers of stored items: one number for each kind.
     pub(super) fn sizes(&self) -> [usize; 3] {
         [self.open.len(), self.expected.len(), self.ids.len()]
     }
@@ -105,11 +106,4 @@ impl PendingCall {
             call: digest((&*call.name, call.arguments)),
         }
     }
-}
-
-fn bounded<T>(queue: &mut VecDeque<T>, most: usize, item: T) {
-    if queue.len() >= most {
-        queue.pop_front();
-    }
-    queue.push_back(item);
 }

@@ -1,53 +1,47 @@
-//! The last actions of a run, and how they repeat.
+//! The last actions of a run, and the counts of their repetitions.
 
 use std::{collections::VecDeque, sync::Arc};
 
 use super::pattern::{LoopLimits, LoopPattern};
 
-/// A tool was called, and its result is there, or will never be known.
+/// An action of a run: a tool call with its result, if the result can be known.
 #[derive(Clone, Debug)]
 pub(crate) struct Action {
     pub(in crate::run) name: Arc<str>,
-    /// Its name and arguments.
+    /// The digest of the call's tool name and arguments.
     pub(in crate::run) call: u64,
-    /// None if it is not known, and then like no other.
+    /// The digest of the result; `None` if the result is unknown, which equals no other result.
     pub(in crate::run) result: Option<u64>,
-    /// The tool itself told of it, and no history has repeated it yet.
-    pub(in crate::run) told: bool,
+    /// Whether the tool itself reported the action, and no history has repeated it yet.
+    pub(in crate::run) from_tool: bool,
 }
 
-/// The last actions, the oldest first.
+/// The last actions of a run, oldest first.
 #[derive(Debug, Default)]
 pub(in crate::run) struct RecentCalls {
     actions: VecDeque<Action>,
-    /// Whether each of the last calls was of a tool that there is.
+    /// For each of the last calls, whether the request declared its tool.
     known: VecDeque<bool>,
 }
 
 impl RecentCalls {
     pub(in crate::run) fn push(&mut self, action: Action, size: usize) {
-        self.actions.push_back(action);
-        while self.actions.len() > size {
-            self.actions.pop_front();
-        }
+        push_bounded(&mut self.actions, size, action);
     }
 
-    /// A tool was called that there is, or is not. Answers how many calls there
-    /// were of those that are not.
+    /// Records whether the request declared a called tool. Answers the number of recorded calls of
+    /// unknown tools.
     pub(in crate::run) fn called(&mut self, known: bool, size: usize) -> u32 {
-        self.known.push_back(known);
-        while self.known.len() > size {
-            self.known.pop_front();
-        }
+        push_bounded(&mut self.known, size, known);
         count(self.known.iter().filter(|known| !**known).count())
     }
 
-    /// A history repeats an action that its tool had told of. None if there is none;
-    /// else whether its result is known only now.
+    /// Marks an action that a tool reported as repeated by the history. Answers whether the history
+    /// brings the action's result; `None` if there is no such action.
     pub(in crate::run) fn repeated(&mut self, call: u64, result: u64) -> Option<bool> {
-        let mut told = self.actions.iter_mut();
-        let action = told.find(|action| action.told && action.call == call)?;
-        action.told = false;
+        let mut actions = self.actions.iter_mut();
+        let action = actions.find(|action| action.from_tool && action.call == call)?;
+        action.from_tool = false;
         let news = action.result.is_none();
         action.result.get_or_insert(result);
         Some(news)
@@ -62,11 +56,12 @@ impl RecentCalls {
         self.actions.back()
     }
 
-    /// How often the last action shows each pattern, as far as that is known.
+    /// The count of each pattern that the last action shows. If the last result is unknown,
+    /// patterns that compare results are left out.
     pub(in crate::run) fn counts(&self) -> impl Iterator<Item = (LoopPattern, u32)> {
         let known = self.last().is_some_and(|last| last.result.is_some());
         let turns = self.ping_pong();
-        // What goes back and forth is the same twice, and told once.
+        // A loop of two calls also repeats one call, but the loop is reported once.
         let same = Some(self.same_call()).filter(|same| *same >= turns);
         let by_result = [
             (LoopPattern::SameCall, same.unwrap_or_default()),
@@ -76,18 +71,18 @@ impl RecentCalls {
         by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
     }
 
-    /// The same call with the same result, whatever stands between.
+    /// Counts the actions with the last call and the same result; other calls may stand between.
     fn same_call(&self) -> u32 {
         let mut actions = self.actions.iter().rev();
         let Some(last) = actions.next().filter(|last| last.result.is_some()) else {
             return 0;
         };
         let same = actions.filter(|action| action.call == last.call);
-        // Another result was a change: what was before it is another story.
+        // A different result was progress: calls before it do not count.
         1 + count(same.take_while(|same| same.result == last.result).count())
     }
 
-    /// Two calls in turn, each with the result it had before.
+    /// Counts the last actions in which two calls alternate, each with the result it had before.
     fn ping_pong(&self) -> u32 {
         let mut last = self.actions.iter().rev();
         let (Some(first), Some(second)) = (last.next(), last.next()) else {
@@ -105,11 +100,19 @@ impl RecentCalls {
         count(tail.count())
     }
 
-    /// The same call in a row, whatever came of it.
+    /// Counts the last actions in a row that are the same call, whatever the results.
     fn in_a_row(&self) -> u32 {
         let Some(last) = self.last() else { return 0 };
         let same = |action: &&Action| action.call == last.call;
         count(self.actions.iter().rev().take_while(same).count())
+    }
+}
+
+/// Adds an item to a queue, and removes the oldest items beyond `most`.
+pub(super) fn push_bounded<T>(queue: &mut VecDeque<T>, most: usize, item: T) {
+    queue.push_back(item);
+    while queue.len() > most {
+        queue.pop_front();
     }
 }
 
@@ -118,7 +121,7 @@ fn count(number: usize) -> u32 {
 }
 
 impl LoopPattern {
-    /// At how many the run ends.
+    /// The count of this pattern at which the run ends; `None` if no limit on it is set.
     pub(in crate::run) fn stop(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong => limits.stop,
@@ -128,7 +131,7 @@ impl LoopPattern {
         limit.map(std::num::NonZeroU32::get)
     }
 
-    /// At how many it is told, and after how many more again.
+    /// The count of this pattern at which it is reported, and the distance to further reports.
     pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,

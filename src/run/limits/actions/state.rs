@@ -9,7 +9,7 @@ use super::{
 };
 use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall};
 
-/// What a run did, as far as it is remembered.
+/// The remembered actions of a run, and the state of its detection of loops.
 #[derive(Debug, Default)]
 pub(in crate::run) struct LoopState {
     judge: LoopDetector,
@@ -17,38 +17,38 @@ pub(in crate::run) struct LoopState {
     calls: Calls,
     places: VecDeque<HistoryPlace>,
     tools: Tools,
-    /// The last that was said is an answer without calls.
+    /// Whether the last event of the history was an answer without calls.
     answered: bool,
 }
 
-/// Where what a history says is new.
+/// The place in a history at which its new events begin.
 #[derive(Debug)]
 struct Beginning {
-    /// The first event that is.
+    /// The index of the first new event.
     at: usize,
-    /// It was added since the last request, so it is known which tools there were.
+    /// Whether the events were added since the last request, so that their tools are known.
     appended: bool,
-    /// From which event on the user may begin a turn; none if none is new.
+    /// The first index at which the user may begin a turn; `None` if there is none.
     turn: Option<usize>,
-    /// What stands before the first event is an answer without calls.
+    /// Whether the event before the first new one is an answer without calls.
     answered: bool,
 }
 
-/// Why it is looked at what was done last.
+/// The reason for which the last action is compared with earlier ones again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// It was done.
+    /// The last action is new.
     Action,
-    /// It was told before, and now its result is there.
+    /// The last action was reported before, and its result is new.
     Result,
-    /// Nothing was done: there are other limits.
+    /// The limits on loops have changed.
     Limits,
 }
 
-/// What is to be done once the lock is free.
+/// An effect of new actions, which the caller applies after it released the lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// This was done, once more or for the first time.
+    /// An action was done; the value is the action's digest.
     Acted(u64),
     /// The user began another turn.
     Turned,
@@ -56,8 +56,8 @@ pub(crate) enum Effect {
 }
 
 impl LoopState {
-    /// Smaller limits hold for what was done before, too: a layer further out may
-    /// have read the request already.
+    /// Tightens the limits on loops, and compares the last action with them again. An outer layer
+    /// may have read the request already, so smaller limits also hold for earlier actions.
     pub(in crate::run) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.judge.limit(limits, ends) {
@@ -111,11 +111,11 @@ impl LoopState {
         if !history.continues {
             self.places.clone_from(&history.places);
         }
-        tell_once(&mut effects);
+        dedup_findings(&mut effects);
         effects
     }
 
-    /// Where what is new begins.
+    /// The place at which the new events of a history begin.
     fn beginning(&self, history: &History<'_>, events: &[ConversationEvent<'_>]) -> Beginning {
         if history.from.is_some() && history.from.as_ref() == self.places.back() {
             return Beginning {
@@ -132,13 +132,12 @@ impl LoopState {
             false => known.or_else(|| events.iter().rposition(said)),
         };
         let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
-        // The answer that it continues is not in it: it called nothing, if nothing is
-        // waited for, and no result is brought.
+        // The request continues an answer that it does not contain. That answer made no calls
+        // if no call waits for a result and the request has no results.
         let continues = history.continues
             && self.calls.is_empty()
             && !events.iter().any(ConversationEvent::is_of_tools);
-        // Of a history that has nothing in common with the last one nobody knows
-        // whose turns it shows.
+        // A history that has nothing in common with the last one may belong to another run.
         let follows = known.is_some() || history.from.is_some() || continues;
         Beginning {
             at: behind(last),
@@ -148,7 +147,7 @@ impl LoopState {
         }
     }
 
-    /// The user has answered what the model said: what it does next is for that.
+    /// Forgets all actions at a new message of the user, which may ask for the same again.
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
         self.window = RecentCalls::default();
         self.judge.begin_anew();
@@ -168,7 +167,7 @@ impl LoopState {
                     count: unknown,
                     again: true,
                 },
-                is_told: false,
+                is_reported: false,
             };
             self.judge
                 .judge(row, |found| effects.push(Effect::Found(found)));
@@ -189,7 +188,7 @@ impl LoopState {
             name: call.name,
             call: call.call,
             result: Some(result),
-            told: false,
+            from_tool: false,
         };
         self.push(action, effects);
     }
@@ -200,7 +199,7 @@ impl LoopState {
         self.look(News::Action, effects);
     }
 
-    /// Looks at what the last action amounts to.
+    /// Compares the last action with the actions before it, and adds the effects to `effects`.
     fn look(&mut self, news: News, effects: &mut Vec<Effect>) {
         let Some(last) = self.window.last() else {
             return;
@@ -221,8 +220,8 @@ impl LoopState {
                     count,
                     again: news != News::Limits,
                 },
-                // As the same call with the same result.
-                is_told: pattern == LoopPattern::SameTool && same >= count,
+                // A loop of the same call with the same result is reported as that.
+                is_reported: pattern == LoopPattern::SameTool && same >= count,
             };
             self.judge
                 .judge(row, |found| effects.push(Effect::Found(found)));
@@ -232,23 +231,23 @@ impl LoopState {
 
 #[cfg(test)]
 impl LoopState {
-    /// How much is kept of each kind.
+    /// The numbers of stored items: one number for each kind.
     pub(in crate::run) fn sizes(&self) -> [usize; 5] {
         let [open, expected, ids] = self.calls.sizes();
         [open, expected, ids, self.places.len(), self.window.size()]
     }
 }
 
-/// Of one kind only the last: a request may hold hundreds.
-fn tell_once(effects: &mut Vec<Effect>) {
-    let mut told = Vec::new();
+/// Removes all findings but the last of each kind: a request may hold hundreds.
+fn dedup_findings(effects: &mut Vec<Effect>) {
+    let mut kinds = Vec::new();
     let mut is_last = |effect: &Effect| match effect {
         Effect::Acted(_) | Effect::Turned => true,
         Effect::Found(found) => {
             let kind = (found.pattern, found.verdict);
-            let last = !told.contains(&kind);
+            let last = !kinds.contains(&kind);
             if last {
-                told.push(kind);
+                kinds.push(kind);
             }
             last
         }

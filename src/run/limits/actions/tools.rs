@@ -1,20 +1,20 @@
-//! Which tools there are.
+//! The tools that the requests of a run declare.
 
 use crate::llm::{History, digest};
 
-/// How many tools a request may declare for their names to be compared.
+/// The maximum of declared tools in one request up to which names are compared.
 const TOOLS: usize = 1024;
 
-/// The tools of the last request, and of the one before: a call was made with those
-/// of that one.
+/// The tools that the last two requests declare. The call that a request shows was made with the
+/// tools of the request before.
 #[derive(Debug, Default)]
-pub(super) struct Tools([Declared; 2]);
+pub(super) struct Tools([ToolNames; 2]);
 
-/// The tools that a request declares.
+/// The tools that one request declares.
 #[derive(Debug, Default)]
-struct Declared {
+struct ToolNames {
     names: Vec<u64>,
-    /// There are others.
+    /// Whether the request declares more tools than `names` holds.
     more: bool,
 }
 
@@ -26,11 +26,11 @@ impl Tools {
             false => history.tools.clone(),
         };
         self.0.swap(0, 1);
-        self.0[0] = Declared { names, more };
+        self.0[0] = ToolNames { names, more };
     }
 
-    /// Whether there may be one of this name. Of a request that nobody has seen, or
-    /// that declared none, nobody knows.
+    /// Whether one of the last two requests may declare a tool of this name. The answer is true if
+    /// one of them is missing, declared no tools, or declared too many to compare.
     pub(super) fn may_hold(&self, name: &[u8]) -> bool {
         let name = digest(name);
         let any_name = self.0.iter().any(|it| it.names.is_empty() || it.more);

@@ -1,8 +1,7 @@
-use std::sync::{Mutex, PoisonError};
-
 use super::error_key::ErrorKey;
+use crate::lock::Lock;
 
-/// How many kinds of failure a run tells apart.
+/// The maximum of error keys that a run counts separately.
 pub(super) const KEYS: usize = 64;
 
 /// The failures of one run, counted against its limits.
@@ -17,21 +16,20 @@ pub(super) const KEYS: usize = 64;
 /// assert_eq!(counts.count(failed(1002)), ErrorAllowance::KeySpent);
 /// ```
 #[derive(Debug)]
-pub struct ErrorCounts(Mutex<ErrorRows>);
+pub struct ErrorCounts(Lock<ErrorRows>);
 
-/// What a count amounts to.
+/// The result of counting a failure: which limit of the run it exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ErrorAllowance {
-    /// Within the limits: it may be tried again.
+    /// The failure is within the limits: another try is allowed.
     Within,
-    /// This kind of failure has been repeated as often as it may be.
+    /// The failures of this kind have exceeded their limit.
     KeySpent,
-    /// The run has had as many failures as it may.
+    /// The failures of the run have exceeded the limit on all of them.
     RunSpent,
-    /// Both.
+    /// The limit on this kind of failure and the limit on all failures are exceeded.
     BothSpent,
-    /// The run has had as many failures in a row as it may, and neither of the
-    /// others.
+    /// The run has exceeded its limit on failures in a row, and no other limit.
     RowSpent,
 }
 
@@ -41,76 +39,69 @@ struct ErrorRows {
     per_run: Option<u32>,
     in_a_row: Option<u32>,
     all: u32,
-    /// Since the last success, of those that reached the harness.
+    /// The number of failures that reached the agent's harness since the last success.
     row: u32,
-    /// At most `KEYS`: few enough to be looked through.
+    /// The count of each key; at most `KEYS` keys, few enough for a linear search.
     keys: Vec<(ErrorKey, u32)>,
-    /// All the other keys, as one.
+    /// The count of all keys beyond `KEYS` together.
     overflow: u32,
 }
 
 impl ErrorCounts {
-    /// Nothing counted. With a limit of n the n + 1st is over it; `None` is no
-    /// limit.
+    /// Makes counts at zero. With a limit of n, failure n + 1 exceeds it; `None` is no limit.
     #[must_use]
     pub fn new(per_key: Option<u32>, per_run: Option<u32>) -> Self {
-        Self(Mutex::new(ErrorRows {
+        Self(Lock::new(ErrorRows {
             per_key,
             per_run,
             ..ErrorRows::default()
         }))
     }
 
-    /// Keeps the smaller of each limit and this one. What was counted stays.
+    /// Lowers each limit to the given one if that is smaller. The counts stay.
     pub fn tighten(&self, per_key: Option<u32>, per_run: Option<u32>) {
-        self.with(|counted| {
-            counted.per_key = smaller(counted.per_key, per_key);
-            counted.per_run = smaller(counted.per_run, per_run);
-        });
+        let mut counted = self.0.lock();
+        counted.per_key = smaller(counted.per_key, per_key);
+        counted.per_run = smaller(counted.per_run, per_run);
     }
 
-    /// The same for failures in a row, whatever failed.
+    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
     pub fn tighten_in_a_row(&self, limit: Option<u32>) {
-        self.with(|counted| counted.in_a_row = smaller(counted.in_a_row, limit));
+        let mut counted = self.0.lock();
+        counted.in_a_row = smaller(counted.in_a_row, limit);
     }
 
-    /// Counts one failure. Once over a limit, each further one is over it too.
+    /// Counts one failure. Once a limit is exceeded, each further failure exceeds it too.
     ///
-    /// The first 64 keys of a run are told apart; all others count as one.
+    /// The first 64 keys of a run have a count each; all other keys share one count.
     pub fn count(&self, key: ErrorKey) -> ErrorAllowance {
-        self.with(|counted| {
-            let verdict = counted.add(key);
-            match (verdict, counted.add_to_row()) {
-                (ErrorAllowance::Within, true) => ErrorAllowance::RowSpent,
-                (verdict, _) => verdict,
-            }
-        })
+        let mut counted = self.0.lock();
+        let verdict = counted.add(key);
+        match (verdict, counted.add_to_row()) {
+            (ErrorAllowance::Within, true) => ErrorAllowance::RowSpent,
+            (verdict, _) => verdict,
+        }
     }
 
-    /// Something succeeded: the next failure is the first in a row.
+    /// Resets the count of failures in a row after a success: the next failure is the first.
     pub fn succeeded(&self) {
-        self.with(|counted| counted.row = 0);
+        self.0.lock().row = 0;
     }
 
-    /// Counts one failure that may not be one of the run yet: another try may
-    /// succeed.
+    /// Counts a failed attempt, but not as one in a row: another try may succeed.
     pub(crate) fn count_attempt(&self, key: ErrorKey) -> ErrorAllowance {
-        self.with(|counted| counted.add(key))
+        self.0.lock().add(key)
     }
 
-    /// What was counted as attempts has reached the harness. Answers whether that
-    /// is one too many in a row.
+    /// Counts the failure of an attempt that has reached the agent's harness. Answers whether the
+    /// failures in a row exceed their limit.
     pub(crate) fn reached(&self) -> bool {
-        self.with(ErrorRows::add_to_row)
+        self.0.lock().add_to_row()
     }
 
-    /// How many were counted in all.
+    /// The number of all failures that were counted.
     pub(crate) fn all(&self) -> u32 {
-        self.with(|counted| counted.all)
-    }
-
-    fn with<R>(&self, f: impl FnOnce(&mut ErrorRows) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        self.0.lock().all
     }
 }
 

@@ -1,4 +1,4 @@
-//! The failures of a run, counted by what failed and how.
+//! Counts the failures of a run by subject and message.
 
 mod counts;
 mod error_key;

@@ -1,107 +1,97 @@
-//! Alive, but getting nowhere: the same thing over and over.
+//! Detects a run that is alive and repeats one action without end.
 
 #[cfg(test)]
 mod tests;
 
-use std::{
-    num::NonZeroU32,
-    sync::{Mutex, PoisonError},
-};
+use std::num::NonZeroU32;
 
-/// How often a run may do the same before it looks stuck.
+use crate::lock::Lock;
+
+/// The number of repeats of one action after which a run looks stuck.
 const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
-/// What a run did last, and how often in a row. Bytes and heartbeats of the wire
-/// do not count here: they say that it is alive.
+/// Counts how often a run repeats its last action in a row, and the program's heartbeats since the
+/// last action or progress: the larger count decides. Bytes and pings of a stream do not count:
+/// these only show that the run is alive.
 #[derive(Debug, Default)]
-pub(crate) struct RepeatDetector(Mutex<Streak>);
+pub(crate) struct RepeatDetector(Lock<Streak>);
 
 #[derive(Debug, Default)]
 pub(in crate::run) struct Streak {
-    /// A digest of what was done; none after progress.
+    /// The digest of the last action; `None` after progress.
     last: Option<u64>,
     repeats: u32,
-    /// Heartbeats of the program since the last action or progress.
+    /// The heartbeats that the program sent since the last action or progress.
     beats: u32,
-    /// How many rows there were before this one.
+    /// The number of series of equal actions before this one.
     row: u64,
-    /// At how many it is told next; at the limit if 0.
+    /// The count of repeats at which the next notice is due; 0 for the limit.
     next: u32,
-    /// After how many the run ends.
+    /// The count of repeats at which the run ends; `None` if it never does.
     ends_at: Option<NonZeroU32>,
 }
 
-/// What a repetition amounts to.
+/// The result of counting a repeated action or heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repetition {
-    /// It moves.
+    /// The run makes progress.
     Moving,
-    /// It looks stuck, from now or from before.
+    /// The run looks stuck, from now or from before.
     Stuck {
-        /// How often the same was done, the first time included.
+        /// The number of equal actions in a row, the first included.
         repeats: u32,
-        /// Whether this repetition is to be told: the first, and each that is as many
-        /// further on.
+        /// Whether this repeat is due for a report. The first report is due at the limit, and
+        /// another each time that as many more repeats have come.
         now: bool,
-        /// Whether the run is to end for it.
+        /// Whether the run must end, because its repeats have reached the limit.
         ends: bool,
     },
 }
 
 impl RepeatDetector {
-    /// One of those was done once more. Equal digests are the same.
+    /// Counts an action of the run. Equal digests are the same action.
     pub(crate) fn repeat(&self, action: u64) -> Repetition {
-        self.with(|streak| {
-            if streak.last.replace(action) != Some(action) {
-                streak.begin();
-            }
-            // Its actions can be seen, so they are what counts.
-            streak.beats = 0;
-            streak.repeats = streak.repeats.saturating_add(1);
-            streak.standing(true)
-        })
-    }
-
-    /// The program said that one more round began.
-    pub(crate) fn beat(&self) -> Repetition {
-        self.with(|streak| {
-            streak.beats = streak.beats.saturating_add(1);
-            streak.standing(true)
-        })
-    }
-
-    /// There was progress.
-    pub(crate) fn moved(&self) {
-        self.with(|streak| {
-            streak.last = None;
-            streak.beats = 0;
+        let mut streak = self.0.lock();
+        if streak.last.replace(action) != Some(action) {
             streak.begin();
-        });
+        }
+        // The run reports its actions, so these count instead of heartbeats.
+        streak.beats = 0;
+        streak.repeats = streak.repeats.saturating_add(1);
+        streak.repetition(true)
     }
 
-    /// How it stands.
-    pub(crate) fn standing(&self) -> Repetition {
-        self.with(|streak| streak.standing(false))
+    /// Counts a heartbeat that the program sent at the start of a round.
+    pub(crate) fn beat(&self) -> Repetition {
+        let mut streak = self.0.lock();
+        streak.beats = streak.beats.saturating_add(1);
+        streak.repetition(true)
     }
 
-    /// Which row of the same it stands in; none if it moves.
+    /// Resets the counts after progress.
+    pub(crate) fn moved(&self) {
+        let mut streak = self.0.lock();
+        streak.last = None;
+        streak.beats = 0;
+        streak.begin();
+    }
+
+    /// The present state of the repetition, without a new action.
+    pub(crate) fn repetition(&self) -> Repetition {
+        self.0.lock().repetition(false)
+    }
+
+    /// The number of the series in which the run is stuck; `None` if it is not stuck.
     pub(crate) fn row(&self) -> Option<u64> {
-        self.with(|streak| match streak.standing(false) {
-            Repetition::Stuck { .. } => Some(streak.row),
-            Repetition::Moving => None,
-        })
+        let mut streak = self.0.lock();
+        (streak.repetition(false) != Repetition::Moving).then_some(streak.row)
     }
 
-    /// Sets after how many times the run ends; the smaller limit stays.
+    /// Sets the count of repeats at which the run ends; of two limits the smaller holds.
     pub(crate) fn end_at(&self, repeats: NonZeroU32) {
-        self.with(|streak| {
-            let limit = streak.ends_at.map_or(repeats, |limit| limit.min(repeats));
-            streak.ends_at = Some(limit);
-        });
-    }
-
-    pub(in crate::run) fn with<R>(&self, f: impl FnOnce(&mut Streak) -> R) -> R {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        let mut streak = self.0.lock();
+        let limit = streak.ends_at.map_or(repeats, |limit| limit.min(repeats));
+        streak.ends_at = Some(limit);
     }
 }
 
@@ -112,8 +102,8 @@ impl Streak {
         self.next = 0;
     }
 
-    pub(in crate::run) fn standing(&mut self, repeated: bool) -> Repetition {
-        // What ends of it looks stuck at the latest then.
+    pub(in crate::run) fn repetition(&mut self, repeated: bool) -> Repetition {
+        // A run that ends at fewer repeats looks stuck at that count.
         let limit = self.ends_at.map_or(REPEATS, |end| end.min(REPEATS)).get();
         let repeats = self.repeats.max(self.beats);
         if repeats < limit {

@@ -1,3 +1,5 @@
+//! covers: A8
+
 use std::num::NonZeroU32;
 
 use super::{
@@ -32,7 +34,7 @@ fn the_fifth_of_equal_actions_is_the_one() {
 
     assert_eq!(after(&standstill, [A; 4]), Moving);
     assert_eq!(standstill.repeat(A), stuck(5, true));
-    assert_eq!(standstill.standing(), stuck(5, false));
+    assert_eq!(standstill.repetition(), stuck(5, false));
 }
 
 #[test]
@@ -67,7 +69,7 @@ fn progress_begins_another_row() {
 
     standstill.moved();
 
-    assert_eq!(standstill.standing(), Moving);
+    assert_eq!(standstill.repetition(), Moving);
     assert_eq!(after(&standstill, [A; 4]), Moving);
     assert_eq!(standstill.repeat(A), stuck(5, true));
 }
@@ -116,7 +118,7 @@ fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
         now: false,
         ends: true,
     };
-    assert_eq!(standstill.standing(), ended);
+    assert_eq!(standstill.repetition(), ended);
     standstill.moved();
     assert_eq!(after(&standstill, [A; 2]), Moving);
     assert!(matches!(

@@ -10,12 +10,14 @@ use super::Terminated;
 use crate::run::reason::{ReasonClass, TerminalReason};
 
 impl Terminated {
-    /// What a process should exit with that ends because of this: 0 if it had
-    /// completed, 1 if the upstream failed, 122 at a limit, 124 at a clock (as
-    /// `timeout(1)` does), 130 if somebody did not want it any more (as after
-    /// Ctrl-C). A reason of the program's own goes by its class, and is never 0.
+    /// The exit status for a process that ends because of this error.
     ///
-    /// As what `main` returns it exits so, with a line on stderr that says why:
+    /// 0 if the run completed, 1 if the upstream failed, 122 at a limit, 124 at a clock (as
+    /// `timeout(1)` does), 130 if the work was cancelled (as after Ctrl-C). A reason of the
+    /// program goes by its class, and is never 0.
+    ///
+    /// Returned from `main`, the error exits with this status, and prints a line on stderr that
+    /// says why:
     ///
     /// ```no_run
     /// use std::process::{ExitCode, Termination};
@@ -42,17 +44,17 @@ impl Terminated {
     }
 }
 
-/// Writes a line to stderr, the reason and the message for people, and exits with
+/// Writes the reason and the message to stderr, and exits with
 /// [`exit_code`](Terminated::exit_code).
 impl Termination for Terminated {
     fn report(self) -> ExitCode {
-        // Nobody may be there to read it; that changes nothing.
+        // A failed write changes nothing: stderr may be closed.
         let _ = writeln!(io::stderr(), "{}", ExitLine(&self));
         ExitCode::from(self.exit_code())
     }
 }
 
-/// On one line, whatever a tool was called.
+/// The message of the error on one line, even if a tool's name has control characters.
 struct ExitLine<'a>(&'a Terminated);
 
 impl fmt::Display for ExitLine<'_> {

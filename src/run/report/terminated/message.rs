@@ -1,17 +1,13 @@
 use std::{fmt, time::Duration};
 
 use super::Terminated;
-use crate::run::{kinds::NodeKind, reason::TerminalReason, tree::LimitKind};
+use crate::run::{reason::TerminalReason, tree::LimitKind};
 
-/// What a person reads when something was cut: which limit, how long it ran,
-/// what it did last, what to try next.
+/// Writes the message that a person reads about a cut node.
+///
+/// The message names the limit, the time the node ran, its last step, and what to try next.
 pub(in crate::run) fn write(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
-    let subject = match end.kind {
-        NodeKind::Run => "run",
-        NodeKind::Call => "call",
-        NodeKind::Attempt => "attempt",
-        NodeKind::Tool => "tool",
-    };
+    let subject = end.kind.as_str();
     let lasted = Span(end.elapsed);
     let name = end.reason.as_str();
     match end.measure {
@@ -131,7 +127,7 @@ const fn advice(reason: &TerminalReason) -> &'static str {
     }
 }
 
-/// A duration in minutes and seconds; below ten seconds also the fraction.
+/// A duration, printed in minutes and seconds; below ten seconds also with the fraction.
 pub(in crate::run) struct Span(pub(in crate::run) Duration);
 
 impl fmt::Display for Span {
@@ -150,6 +146,8 @@ impl fmt::Display for Span {
 
 #[cfg(test)]
 mod tests {
+    //! covers: B1
+
     use super::*;
 
     #[test]

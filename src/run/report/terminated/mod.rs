@@ -1,4 +1,4 @@
-//! The error of what was cut, in words for people and as an exit status.
+//! The error of a cut node, with a message for people and an exit status.
 
 mod exit;
 mod message;
@@ -18,38 +18,39 @@ use crate::{
     },
 };
 
-/// The error of everything that was cut because a node of a run ended.
+/// The error of all work that was cut because a node of a run ended.
 ///
-/// Every layer hands it up unchanged, so the caller sees the first one. It may
-/// have been wrapped on the way: [`TerminalReason::find`] walks the chain.
+/// Every layer returns the error unchanged, so the caller sees the first one. A layer of the
+/// program may have wrapped the error: [`TerminalReason::find`] walks the chain.
 #[non_exhaustive]
 #[derive(Clone)]
 pub struct Terminated {
-    /// Why.
+    /// The reason of the node's end.
     pub reason: TerminalReason,
-    /// Which run; also that of an attempt or tool below it.
+    /// The id of the run, also if an attempt or tool below the run was cut.
     pub run: RunId,
-    /// What kind of node ended.
+    /// The kind of the node that was ended: run, call, attempt or tool.
     pub kind: NodeKind,
-    /// How long that node had lasted.
+    /// How long the node that was ended had lasted.
     pub elapsed: Duration,
-    /// The limit that fired, if it is one that is measured in time.
+    /// The length of the limit that ended the node; `None` if no time did.
     pub limit: Option<Duration>,
-    /// What the run did last, if anybody said.
+    /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
-    /// Reasons that came too late, oldest first.
+    /// The reasons that came after the end of that node, oldest first.
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
     pub(in crate::run) measure: LimitKind,
-    /// What it did to be ended, in words after "it".
+    /// The action for which the run was ended, in words that follow "it".
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
 }
 
 impl Terminated {
-    /// The message for people: which limit, how long it ran, what it did last,
-    /// and what to try next.
+    /// The message about this end, for people.
+    ///
+    /// The message names the limit, the time the node ran, its last step, and what to try next.
     ///
     /// ```
     /// use tower_agent::{Run, Step, StepKind, TerminalReason};
@@ -70,7 +71,7 @@ impl Terminated {
         text
     }
 
-    /// The number of turns that were its cap, if that is what ended it.
+    /// The cap on turns that ended the run; `None` if another cause ended it.
     #[must_use]
     pub const fn at_turn(&self) -> Option<u32> {
         match self.measure {
@@ -79,10 +80,10 @@ impl Terminated {
         }
     }
 
-    /// The first one in the chain of `error`, itself included.
+    /// The first [`Terminated`] in the chain of `error`, `error` itself included.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        // A box of an error is an error of its own, and hides what it holds.
+        // A boxed error is an error type of its own, and hides the type inside.
         chain(error).find_map(|error| {
             let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
             let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
@@ -90,7 +91,7 @@ impl Terminated {
         })
     }
 
-    /// Keeps the error that the layer got while the run was over already.
+    /// Stores, as the source of this error, the error that the layer received after the end.
     #[must_use]
     pub(crate) fn because(mut self, source: crate::error::BoxError) -> Self {
         self.source = Some(source.into());
@@ -110,7 +111,7 @@ impl Terminated {
             kind: end.map_or_else(|| node.kind(), |end| end.kind),
             elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
             limit: end.and_then(|end| end.limit),
-            last_step: node.nearest_run().payload.step(),
+            last_step: node.run_state().step(),
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
@@ -125,8 +126,8 @@ impl Terminated {
         }
     }
 
-    /// Whether it is the end of `run`, and not of a node below it or of
-    /// another tree.
+    /// Whether this error is the end of `run`. False for the end of a node below `run`, and for one
+    /// of another tree.
     pub(crate) fn is_end_of(&self, run: &Run) -> bool {
         let node = run.node();
         self.tree == node.payload.tree
@@ -135,23 +136,23 @@ impl Terminated {
                 .is_some_and(|end| end.origin == self.origin)
     }
 
-    /// Whether it comes from the same tree.
+    /// Whether this error comes from a node in the tree of `run`.
     pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
         self.tree == run.node().payload.tree
     }
 }
 
-/// What the run did, if that was what it ended for.
+/// The description of the actions for which the run was ended; `None` if it ended otherwise.
 fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
     }
-    node.nearest_run().payload.harness_if_any()?.actions.cause()
+    node.run_state().features_if_any()?.actions.cause()
 }
 
-/// What a node that is not over is refused for.
+/// The reason for which a node that has not ended refuses work.
 fn unended(node: &Node<NodeState>) -> TerminalReason {
-    // What it will end as, at the latest.
+    // A closing node refuses with the reason that it will end with.
     let closing = node.closing().cloned();
     closing.unwrap_or(TerminalReason::Aborted)
 }

@@ -1,4 +1,6 @@
 //! Between alive and ended.
+//!
+//! covers: C2
 
 use std::{
     sync::{
@@ -210,6 +212,7 @@ fn tasks_are_work_that_is_not_counted_as_such() {
 }
 
 /// One thread closes while the other is the last to leave: one of them sees it.
+/// covers: T14
 #[test]
 fn closing_and_leaving_at_the_same_time_always_ends_it() {
     for _ in 0..2_000 {
@@ -259,6 +262,7 @@ fn held() -> Sapling {
     tree
 }
 
+/// covers: D8
 #[test]
 fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     let tree = held();
@@ -289,6 +293,7 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     assert_eq!((end.limit, end.measure), (None, LimitKind::Turns(3)));
 }
 
+/// covers: D8
 #[test]
 fn the_last_call_ends_with_the_limit_of_the_closing() {
     let tree = held();
@@ -318,6 +323,7 @@ fn a_ceiling_of_the_same_instant_wins_over_the_cap() {
     assert_eq!(end.reason, TerminalReason::HardCeiling);
 }
 
+/// covers: D8
 #[test]
 fn the_last_call_can_be_closed_itself() {
     let tree = held();
@@ -334,6 +340,7 @@ fn the_last_call_can_be_closed_itself() {
     assert_eq!(reason(&tree.root), Some(TerminalReason::TurnCap));
 }
 
+/// covers: D8
 #[test]
 fn a_last_call_that_comes_too_late_is_over_from_its_birth() {
     let tree = held();

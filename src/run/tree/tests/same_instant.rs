@@ -15,6 +15,7 @@ fn a_deadline_has_passed_when_it_is_now_and_not_before() {
     }
 }
 
+/// covers: A14
 #[test]
 fn a_window_has_passed_when_its_end_is_now_and_not_before() {
     let tree = Sapling::new();
@@ -42,6 +43,7 @@ fn a_stored_reason_beats_a_clock_that_passed_before_it() {
     assert_eq!(call.also(), [], "no clock was even a loser");
 }
 
+/// covers: A6
 #[test]
 fn the_outermost_node_wins_though_an_inner_deadline_passed_earlier() {
     let tree = Sapling::new();
@@ -58,6 +60,7 @@ fn the_outermost_node_wins_though_an_inner_deadline_passed_earlier() {
     }
 }
 
+/// covers: T24
 #[test]
 fn an_attempts_deadline_clamped_to_its_runs_ends_the_run() {
     let tree = Sapling::new();
@@ -74,6 +77,7 @@ fn an_attempts_deadline_clamped_to_its_runs_ends_the_run() {
     assert_eq!(reason(&next), Some(TerminalReason::HardCeiling));
 }
 
+/// covers: A6
 #[test]
 fn on_one_node_ceiling_then_step_then_callers_deadline() {
     use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout};
@@ -172,6 +176,7 @@ fn a_window_of_another_task_does_not_count() {
     assert!(tree.root.check(ms(50), theirs).is_err());
 }
 
+/// covers: A11
 #[test]
 fn a_paused_nodes_window_does_not_count_and_its_ceiling_does() {
     for paused in 0..3 {

@@ -1,3 +1,7 @@
+//! The tree against its model; closing is one of the events.
+//!
+//! covers: C2
+
 use std::cell::Cell;
 
 use proptest::{

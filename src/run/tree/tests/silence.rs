@@ -18,7 +18,7 @@ impl Quiet {
     fn new(resets_on: ResetOn) -> Self {
         let journal = Arc::new(Journal::default());
         Self {
-            node: Node::root(NodeKind::Run, 0, NodeState::new(Instant::now(), 0)),
+            node: Node::root(NodeKind::Run, 0, NodeState::root(Instant::now(), 0)),
             silence: IdleTimer::new(resets_on, LENGTH),
             wakers: [0, 1].map(|id| journal.waker(id)),
         }
@@ -50,6 +50,7 @@ impl Quiet {
     }
 }
 
+/// covers: A14
 #[test]
 fn it_passes_exactly_one_window_after_the_first_wait() {
     let mut quiet = Quiet::new(ResetOn::Content);
@@ -203,9 +204,12 @@ fn another_task_that_polls_it_takes_it_over() {
 #[test]
 fn it_counts_towards_an_ancestor_and_stops_for_a_pause_below() {
     let mut quiet = Quiet::new(ResetOn::Content);
-    let found = quiet
-        .node
-        .child(NodeKind::Call, 1, quiet.node.payload.for_child(), ms(0));
+    let found = quiet.node.child(
+        NodeKind::Call,
+        1,
+        quiet.node.payload.for_child(NodeKind::Call),
+        ms(0),
+    );
     let task = quiet.task(0);
     quiet.silence.wait(&quiet.node, ms(0), task);
 
@@ -234,6 +238,7 @@ fn a_closed_one_is_forgotten_by_the_node_and_starts_afresh() {
 
 /// A prompt that blocks the only thread: the waiting task is woken by the
 /// pause, and polled after it.
+/// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));

@@ -31,6 +31,7 @@ fn progress_on_the_node_moves_its_window() {
     assert_eq!((end.limit, end.lasted), (Some(ms(100)), ms(150)));
 }
 
+/// covers: A10
 #[test]
 fn a_window_of_life_is_moved_by_any_byte() {
     let tree = Sapling::new();

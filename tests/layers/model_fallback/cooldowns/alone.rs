@@ -1,4 +1,6 @@
 //! Nobody is left to ask.
+//!
+//! covers: F7
 
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;

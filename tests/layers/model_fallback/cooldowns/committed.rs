@@ -80,6 +80,7 @@ async fn the_second_break_in_a_row_is_left_alone_for_longer() {
     }
 }
 
+/// covers: F8
 #[tokio::test(start_paused = true)]
 async fn what_says_nothing_of_the_next_request_cools_nothing() {
     for code in [

@@ -27,6 +27,7 @@ fn silences() -> [Script; 4] {
     ]
 }
 
+/// covers: T62
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves() {
     for script in silences() {
@@ -45,6 +46,7 @@ async fn a_caller_who_leaves() {
     }
 }
 
+/// covers: T62
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside() {
     for script in silences() {
@@ -92,6 +94,7 @@ async fn a_deadline_of_the_call() {
     }
 }
 
+/// covers: F2
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_of_the_attempt_or_its_share_of_the_time() {
     for (outer, inner) in [(None, Some(secs(5))), (Some(secs(10)), None)] {
@@ -150,6 +153,7 @@ async fn an_attempt_that_the_program_ends() {
     assert!(cooldowns.is_empty());
 }
 
+/// covers: F8
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_itself_at_fault() {
     for script in [
@@ -183,6 +187,7 @@ async fn a_request_that_is_itself_at_fault() {
     }
 }
 
+/// covers: F1
 #[tokio::test(start_paused = true)]
 async fn the_word_of_a_trusted_upstream_that_the_run_is_over() {
     let run = Run::open();
@@ -204,6 +209,7 @@ async fn the_word_of_a_trusted_upstream_that_the_run_is_over() {
     assert_eq!(run.in_flight(), 0);
 }
 
+/// covers: F1
 #[tokio::test(start_paused = true)]
 async fn an_end_that_looks_like_a_failure() {
     let answers: [fn() -> Result<http::Response<_>, BoxError>; 2] = [

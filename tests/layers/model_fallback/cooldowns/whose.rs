@@ -85,6 +85,7 @@ async fn a_refused_region_takes_the_host_along() {
     assert_eq!(ask("b").await, ["c"]);
 }
 
+/// covers: T63
 #[tokio::test(start_paused = true)]
 async fn what_befalls_one_callers_account_is_no_other_callers() {
     for (script, model) in [

@@ -9,6 +9,7 @@ use tower_agent::{Cooldowns, TerminalReason};
 use super::{INSTANT, asks, cooled, minutes, models, two_accounts, unprobed};
 use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
 
+/// covers: T61
 #[tokio::test(start_paused = true)]
 async fn after_a_failure_calls_go_straight_to_the_next_until_the_window_ends() {
     let (service, upstream) = cooled(&Cooldowns::new(), two_accounts());
@@ -157,6 +158,7 @@ async fn a_call_that_is_served_to_its_end_starts_the_row_anew() {
     }
 }
 
+/// covers: T62
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_nobody_reads_to_its_end_leaves_the_row() {
     let (service, upstream) = cooled(&unprobed(), two_accounts());

@@ -1,3 +1,5 @@
+//! covers: D7
+
 use super::*;
 
 fn acted(effects: &[Effect]) -> usize {

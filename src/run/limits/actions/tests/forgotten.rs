@@ -1,3 +1,5 @@
+//! covers: T83
+
 use super::*;
 use crate::{
     llm::Called,

@@ -110,6 +110,6 @@ fn action(name: &str, arguments: &str, result: Option<&str>) -> Action {
         name: name.into(),
         call: digest((name.as_bytes(), canonical(arguments.as_bytes()))),
         result: result.map(|result| canonical(result.as_bytes())),
-        told: true,
+        from_tool: true,
     }
 }

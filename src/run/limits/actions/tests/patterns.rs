@@ -1,3 +1,5 @@
+//! covers: D7
+
 use super::*;
 use LoopPattern::{PingPong, SameCall, SameTool, UnknownTool};
 use LoopVerdict::{Observed, Stopped, Warned};

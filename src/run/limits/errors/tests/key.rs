@@ -1,3 +1,5 @@
+//! covers: D2
+
 use proptest::{collection::vec, prelude::*};
 
 use super::super::error_key::{ErrorKey, KEPT, PLACEHOLDER, normalise};
@@ -7,7 +9,6 @@ fn left(message: &str) -> String {
     let mut left = Vec::new();
     normalise(message, |byte| {
         left.push(if byte == PLACEHOLDER { b'#' } else { byte });
-        true
     });
     String::from_utf8(left).unwrap()
 }
@@ -22,7 +23,7 @@ fn volatile_parts_are_taken_out() {
         ("exit code 137", "exit code #"),
         (
             "took 1.5, limit -3 or +0.25 or .5",
-            "took #, limit # or # or #",
+            "took #, limit -# or +# or .#",
         ),
         ("1,234,567 of 1e-5", "# of #"),
         ("in 350ms", "in #"),
@@ -31,27 +32,33 @@ fn volatile_parts_are_taken_out() {
         ("in 1h2m3.5s", "in #"),
         ("in 5 seconds, 1 minute", "in #, #"),
         ("order a1b2c3 day, 5b day, 5 days", "order # day, # day, #"),
-        ("2026-11-03T10:00:00.123Z failed", "# failed"),
-        ("2026-11-03 10:00:00+00:00 failed", "# # failed"),
-        ("Tue, 03 Nov 2026 10:00:00 GMT", "#, # # # # gmt"),
-        ("Mon Nov  3 10:00:00 2026", "# # # # #"),
+        ("2026-11-03T10:00:00.123Z failed", "#:#:# failed"),
+        ("2026-11-03 10:00:00+00:00 failed", "# #:#:#+#:# failed"),
+        ("Tue, 03 Nov 2026 10:00:00 GMT", "tue, # nov # #:#:# gmt"),
+        ("Mon Nov  3 10:00:00 2026", "mon nov # #:#:# #"),
         ("550e8400-e29b-41d4-a716-446655440000 gone", "# gone"),
         ("id=dead-beef", "id=dead-beef"),
-        ("no req_011CSHoEeqs5C35K2UUqFy7R", "no req_#"),
-        ("no chatcmpl-AbCdEfGhIjKlMnOpQrSt", "no chatcmpl-#"),
-        ("no call_abc123XYZ", "no call_#"),
+        ("no req_011CSHoEeqs5C35K2UUqFy7R", "no #"),
+        ("no chatcmpl-AbCdEfGhIjKlMnOpQrSt", "no #"),
+        ("no call_abc123XYZ", "no #"),
         ("commit 3f786850e387550f or a9b8c7", "commit # or #"),
         ("at 0x7ffeefbff5c8", "at #"),
-        ("connect 10.0.0.1:8080", "connect #"),
+        ("connect 10.0.0.1:8080", "connect #:#"),
         ("connect localhost:8080", "connect localhost:#"),
-        ("connect [2001:db8::ff00:42:8329]:443", "connect [#]:#"),
-        ("connect fe80::abcd:1.", "connect #."),
-        ("connect ::1", "connect #"),
-        ("connect 2001:db8:0:0:0:ff:42:8329", "connect #"),
-        ("mac 00:1a:2b:3c:4d:5e", "mac #"),
+        (
+            "connect [2001:db8::ff00:42:8329]:443",
+            "connect [#:#::#:#:#]:#",
+        ),
+        ("connect fe80::abcd:1.", "connect #::abcd:#."),
+        ("connect ::1", "connect ::#"),
+        (
+            "connect 2001:db8:0:0:0:ff:42:8329",
+            "connect #:#:#:#:#:ff:#:#",
+        ),
+        ("mac 00:1a:2b:3c:4d:5e", "mac #:#:#:#:#:#"),
         ("  Many \t\n spaces\u{a0}here  ", "many spaces here"),
         ("ÉCHEC À 12", "échec à #"),
-        ("step9 of http2", "step# of http#"),
+        ("step9 of http2", "# of #"),
         ("错误123", "错误#"),
         ("", ""),
     ];
@@ -97,7 +104,7 @@ fn the_same_failure_has_the_same_key() {
         ["timed out after 1 second", "Timed out after 30 seconds"],
         [
             "error at 2026-11-03T10:00:00Z: request 550e8400-e29b-41d4-a716-446655440000",
-            "error at 2027-01-31T23:59:59.999Z: request ffffffff-aaaa-bbbb-cccc-deadbeefcafe",
+            "error at 2027-01-31T23:59:59.999Z: request ffffffff-aaaa-4bbb-cccc-deadbeefcafe",
         ],
         ["thread 'main' at 0xdeadbeef", "thread 'main' at 0x00000001"],
         [
@@ -162,7 +169,7 @@ fn message() -> impl Strategy<Value = String> {
 }
 
 fn word() -> impl Strategy<Value = String> {
-    "[a-zA-Z]{2,12}".prop_filter("a unit or calendar name belongs to its number", |word| {
+    "[a-zA-Z]{2,12}".prop_filter("a unit belongs to its number", |word| {
         left(&format!("1 {word} 1")).len() == word.len() + 4
     })
 }

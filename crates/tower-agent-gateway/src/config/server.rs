@@ -1,0 +1,49 @@
+//! `[server]`: what a connection may take, so that strangers cannot hold all there is.
+
+use std::time::Duration;
+
+use super::error::Problem;
+use super::limit::Limit;
+use super::{file, number};
+
+/// `[server]`; `None` is off. On unless the file says otherwise: a server that waits for
+/// ever is at the mercy of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ServerLimits {
+    /// How long the head of a request may take, from the connection's first byte or from
+    /// its own on one that is kept.
+    pub(crate) head_timeout: Option<Duration>,
+    /// How long an upload may be silent.
+    pub(crate) upload_idle: Option<Duration>,
+    /// How many connections are open at a time; others wait to be accepted.
+    pub(crate) max_connections: Option<u32>,
+    /// After how much silence a peer is asked whether it is still there, and how long a
+    /// connection is kept on which nothing is asked for.
+    pub(crate) keep_alive: Option<Duration>,
+}
+
+/// More is no cap: 0 says so.
+const MOST: u32 = 1_000_000;
+
+impl Default for ServerLimits {
+    fn default() -> Self {
+        Self {
+            head_timeout: Some(Duration::from_secs(30)),
+            upload_idle: Some(Duration::from_secs(30)),
+            max_connections: Some(10_000),
+            keep_alive: Some(Duration::from_secs(60)),
+        }
+    }
+}
+
+pub(super) fn server(table: file::ServerTable) -> Result<ServerLimits, Problem> {
+    let absent = ServerLimits::default();
+    let most = number::count("server.max_connections", table.max_connections, 0..=MOST)?;
+    Ok(ServerLimits {
+        head_timeout: Limit::read("server.head_timeout", table.head_timeout)?
+            .or(absent.head_timeout),
+        upload_idle: Limit::read("server.upload_idle", table.upload_idle)?.or(absent.upload_idle),
+        max_connections: most.or(absent.max_connections).filter(|most| *most > 0),
+        keep_alive: Limit::read("server.keep_alive", table.keep_alive)?.or(absent.keep_alive),
+    })
+}

@@ -1,0 +1,151 @@
+//! covers: D6
+
+use super::super::error::ConfigError;
+use super::super::{Config, resolve};
+use super::{CANDIDATE, message, with_candidate};
+
+/// What comes of a variable that holds `keys`.
+fn with_keys(keys: &str, more: &str) -> Result<Config, ConfigError> {
+    let text = format!("[auth]\nkeys_env = \"KEYS\"\n{more}{CANDIDATE}");
+    let env = |variable: &str| match variable {
+        "KEYS" => Some(keys.to_owned()),
+        "TOKEN" => Some("t0ken".to_owned()),
+        _ => None,
+    };
+    resolve::config(&text, env).map_err(|problem| ConfigError::new(&text, "gateway.toml", problem))
+}
+
+#[test]
+fn keys_are_read_with_their_names() {
+    let auth = with_keys(" coder:sk-1 ,\nlook.up_2:a:b=c", "")
+        .unwrap()
+        .auth
+        .unwrap();
+
+    let keys: Vec<_> = auth
+        .keys
+        .iter()
+        .map(|key| (&*key.name, key.secret.expose()))
+        .collect();
+    assert_eq!(keys, [("coder", "sk-1"), ("look.up_2", "a:b=c")]);
+    let printed = format!("{auth:?}");
+    assert!(
+        !printed.contains("sk-1") && printed.contains("coder"),
+        "{printed}"
+    );
+}
+
+/// While one is replaced by the other.
+#[test]
+fn a_name_may_have_several_keys() {
+    let auth = with_keys("coder:old,look-up:k,coder:new", "[agents.coder]\n")
+        .unwrap()
+        .auth
+        .unwrap();
+
+    let names: Vec<_> = auth.keys.iter().map(|key| &*key.name).collect();
+    assert_eq!(names, ["coder", "look-up", "coder"]);
+}
+
+#[test]
+fn what_is_wrong_is_told_by_its_number_and_without_the_key() {
+    let secret = "s3cr3t";
+    for (keys, number, why) in [
+        ("s3cr3t", 1, "it is not NAME:KEY"),
+        ("a:s3cr3t,s3cr3t2", 2, "it is not NAME:KEY"),
+        ("a:s3cr3t,", 2, "it is not NAME:KEY"),
+        (":s3cr3t", 1, "its name is empty"),
+        ("a:1,b:", 2, "its key is empty"),
+        ("a:s3cr3t,b:s3cr3t", 2, "its key is that of an earlier one"),
+        ("a:s3cr3t,a:s3cr3t", 2, "its key is that of an earlier one"),
+        (
+            "s3cr3t/:a",
+            1,
+            "its name is not of letters, digits, `.`, `_` and `-`",
+        ),
+        (
+            "a:s3cr 3t",
+            1,
+            "its key holds a space or a character beyond ASCII",
+        ),
+        (
+            "a:s3cr3t\u{e9}",
+            1,
+            "its key holds a space or a character beyond ASCII",
+        ),
+        (
+            "a:s3c\nr3t",
+            1,
+            "its key holds a space or a character beyond ASCII",
+        ),
+    ] {
+        let message = message(with_keys(keys, ""));
+
+        let wanted = format!(
+            "gateway.toml:2:12: the environment variable KEYS of [auth] has a bad entry {number}: {why}"
+        );
+        assert_eq!(message, wanted, "{keys:?}");
+        assert!(!message.contains(secret), "{message}");
+    }
+}
+
+#[test]
+fn a_variable_that_is_missing_or_empty_is_named() {
+    let missing = message(with_candidate("[auth]\nkeys_env = \"NOT_SET\""));
+    let empty = message(with_keys("", ""));
+    let no_key = message(with_candidate("[auth]\n"));
+
+    assert_eq!(
+        missing,
+        "gateway.toml:2:12: the environment variable NOT_SET of [auth] is not set"
+    );
+    assert_eq!(
+        empty,
+        "gateway.toml:2:12: the environment variable KEYS of [auth] is empty"
+    );
+    assert!(no_key.contains("missing key `keys_env`"), "{no_key}");
+}
+
+/// Whoever has it would be the operator.
+#[test]
+fn a_callers_key_is_not_the_control_token() {
+    let message = message(with_keys("a:t0ken", "[control]\ntoken_env = \"TOKEN\"\n"));
+
+    assert!(
+        message.contains("has a bad entry 1: its key is the control token"),
+        "{message}"
+    );
+    assert!(!message.contains("t0ken"), "{message}");
+}
+
+#[test]
+fn the_caps_of_an_owner_are_read_and_zero_is_none() {
+    for (written, cap) in [("20", Some(20)), ("0", None)] {
+        for key in ["max_open_runs", "turns_per_hour"] {
+            let auth = with_keys("a:1", &format!("{key} = {written}\n"))
+                .unwrap()
+                .auth
+                .unwrap();
+
+            let caps = (auth.max_open_runs, auth.turns_per_hour);
+            let expected = match key {
+                "max_open_runs" => (cap, None),
+                _ => (None, cap),
+            };
+            assert_eq!(caps, expected, "{key} = {written}");
+        }
+    }
+}
+
+#[test]
+fn a_cap_that_is_no_number_is_named() {
+    for key in ["max_open_runs", "turns_per_hour"] {
+        let message = message(with_keys("a:1", &format!("{key} = \"many\"\n")));
+
+        let start = format!(
+            "gateway.toml:3:{}: auth.{key} = \"many\" is not",
+            key.len() + 4
+        );
+        assert!(message.starts_with(&start), "{message}");
+    }
+}

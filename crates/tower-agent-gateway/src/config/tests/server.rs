@@ -1,0 +1,67 @@
+//! covers: T97
+
+use std::time::Duration;
+
+use super::super::ServerLimits;
+use super::{message, with_candidate};
+
+const fn seconds(seconds: u64) -> Option<Duration> {
+    Some(Duration::from_secs(seconds))
+}
+
+#[test]
+fn connections_are_limited_unless_the_file_says_otherwise() {
+    let on = ServerLimits {
+        head_timeout: seconds(30),
+        upload_idle: seconds(30),
+        max_connections: Some(10_000),
+        keep_alive: seconds(60),
+    };
+    for more in ["", "[server]", "preset = \"recommended\""] {
+        assert_eq!(with_candidate(more).unwrap().server, on, "{more}");
+    }
+
+    let some = "[server]\nhead_timeout = \"5s\"\nmax_connections = 7";
+    let expected = ServerLimits {
+        head_timeout: seconds(5),
+        max_connections: Some(7),
+        ..on
+    };
+    assert_eq!(with_candidate(some).unwrap().server, expected);
+
+    let off = "[server]\nhead_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"";
+    let expected = ServerLimits {
+        head_timeout: None,
+        upload_idle: None,
+        max_connections: None,
+        keep_alive: None,
+    };
+    assert_eq!(with_candidate(off).unwrap().server, expected);
+}
+
+#[test]
+fn wrong_limits_of_connections_are_named() {
+    for (line, told) in [
+        (
+            "head_timeout = 30",
+            "server.head_timeout = 30 is not a duration",
+        ),
+        (
+            "upload_idle = \"-1s\"",
+            "server.upload_idle = \"-1s\" is negative",
+        ),
+        (
+            "keep_alive = \"soon\"",
+            "server.keep_alive = \"soon\" is not a duration",
+        ),
+        (
+            "max_connections = -1",
+            "server.max_connections = -1 is not a whole number from 0 to 1000000",
+        ),
+        ("max_conections = 1", "unknown key `max_conections`"),
+    ] {
+        let message = message(with_candidate(&format!("[server]\n{line}")));
+        assert!(message.starts_with("gateway.toml:2:"), "{message}");
+        assert!(message.contains(told), "{message}");
+    }
+}

@@ -1,0 +1,90 @@
+//! The gateway without a configuration: in front of an upstream that it brings along.
+
+use std::{fmt::Write as _, io, net::SocketAddr};
+
+use crate::{
+    config::{Config, ConfigError},
+    upstream::{self, Delays, behaviour::MODELS},
+};
+
+/// Starts the simulated upstream on a free port of loopback: its address.
+///
+/// It serves until the runtime shuts down.
+///
+/// # Errors
+///
+/// If no port can be bound.
+pub async fn spawn() -> io::Result<SocketAddr> {
+    upstream::spawn(Delays::default()).await
+}
+
+/// The configuration of a gateway in front of the simulated upstream.
+///
+/// Its limits are short, to see every end in seconds. Each simulated model is a
+/// candidate, the healthy one first.
+///
+/// # Errors
+///
+/// None: the configuration is checked as a file would be, and is sound.
+pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
+    let mut text = String::from(
+        "[run]\n\
+         max_turn_time = \"5m\"\n\
+         [attempt]\n\
+         step_timeout = \"2s\"\n\
+         first_token_timeout = \"5s\"\n\
+         [retry]\n\
+         base_delay = \"100ms\"\n\
+         max_delay = \"1s\"\n",
+    );
+    for model in MODELS {
+        // Writing to a string does not fail.
+        let _ = write!(
+            text,
+            "[[candidates]]\nmodel = \"{model}\"\nbase_url = \"http://{upstream}/v1\"\n"
+        );
+    }
+    Config::parse(&text, "the embedded configuration")
+}
+
+/// Commands to paste, for a gateway that listens at `address`, to see it work.
+#[must_use]
+pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
+    let models = MODELS.join(", ");
+    let ask = |why: &str, flags: &str, model: &str, stream: bool| {
+        format!(
+            "  # {why}\n  \
+             curl {flags} http://{address}/v1/chat/completions -H 'content-type: application/json' \\\n    \
+             -d '{{\"model\":\"{model}\",\"stream\":{stream},\"messages\":[{{\"role\":\"user\",\"content\":\"hi\"}}]}}'\n"
+        )
+    };
+    let fallback = ask(
+        "500 twice, then another model serves: see x-served-model and x-attempt",
+        "-i",
+        "sim-failing",
+        false,
+    );
+    let silent = ask(
+        "no answer: after 5 s another model serves",
+        "-i",
+        "sim-stall-head",
+        false,
+    );
+    let cut = ask(
+        "silent after the first tokens: an error event, and nothing is tried again",
+        "-N",
+        "sim-stall-stream",
+        true,
+    );
+    format!(
+        "upstream counts at http://{upstream}/stats\n\n\
+         In front of a simulated upstream, whose models are\n  {models}\n\n\
+         Try:\n\n{fallback}{silent}{cut}  \
+         # how each run ended, and what the upstream saw\n  \
+         curl http://{address}/runs\n  \
+         curl http://{upstream}/stats\n\n\
+         Or with any SDK:\n\n  \
+         export OPENAI_BASE_URL=http://{address}/v1 OPENAI_API_KEY=none\n  \
+         export ANTHROPIC_BASE_URL=http://{address} ANTHROPIC_API_KEY=none\n"
+    )
+}

@@ -1,0 +1,94 @@
+//! The gateway as a program: its arguments, its signals, its log and its exit status.
+//!
+//! ```text
+//! cargo run -p tower-agent-gateway
+//! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
+//! ```
+
+mod args;
+
+use std::{io::IsTerminal, pin::pin, process::ExitCode};
+
+use tokio::{net::TcpListener, signal::unix};
+use tower_agent::BoxError;
+use tower_agent_gateway::{Config, Runs, app, embedded, serve};
+
+use self::args::Args;
+
+/// SIGTERM and Ctrl-C.
+struct Signals {
+    term: unix::Signal,
+    interrupt: unix::Signal,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        // What reads a pipe wants words, not colours.
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_max_level(tracing::Level::INFO)
+        .init();
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut line = format!("gateway: {error}");
+            let mut cause = error.source();
+            while let Some(error) = cause {
+                line = format!("{line}: {error}");
+                cause = error.source();
+            }
+            eprintln!("{line}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run() -> Result<(), BoxError> {
+    let Some(args) = Args::parse(std::env::args().skip(1))? else {
+        println!("{}", args::USAGE);
+        return Ok(());
+    };
+    let (config, embedded) = match &args.config {
+        Some(path) => (Config::load(path)?, None),
+        None => {
+            let upstream = embedded::spawn().await?;
+            (embedded::config(upstream)?, Some(upstream))
+        }
+    };
+    if !args.listen.ip().is_loopback() && !config.needs_key() {
+        return Err(format!(
+            "refusing to listen on {}: without [auth] it serves loopback only",
+            args.listen
+        )
+        .into());
+    }
+    let runs = Runs::with_records(std::io::stdout())?;
+    let app = app(&config, &runs)?;
+    let listener = TcpListener::bind(args.listen)
+        .await
+        .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
+    let address = listener.local_addr()?;
+    // Before the line that says there is a process to stop.
+    let mut signals = Signals::new()?;
+    println!("listening on http://{address}");
+    if let Some(upstream) = embedded {
+        println!("{}", embedded::greeting(address, upstream));
+    }
+    serve(listener, app, &config, &runs, async || signals.next().await).await;
+    runs.flush();
+    Ok(())
+}
+
+impl Signals {
+    fn new() -> std::io::Result<Self> {
+        let term = unix::signal(unix::SignalKind::terminate())?;
+        let interrupt = unix::signal(unix::SignalKind::interrupt())?;
+        Ok(Self { term, interrupt })
+    }
+
+    async fn next(&mut self) {
+        let (term, interrupt) = (pin!(self.term.recv()), pin!(self.interrupt.recv()));
+        let _ = futures_util::future::select(term, interrupt).await;
+    }
+}

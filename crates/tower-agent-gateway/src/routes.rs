@@ -1,0 +1,161 @@
+use axum::{
+    Json, Router,
+    middleware::{from_fn, from_fn_with_state},
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tower_agent::{BoxError, RunRegistry};
+
+use crate::{
+    access::{self, Callers, Operator, Pages},
+    config::{Candidate, Config},
+    control,
+    events::{self, Events},
+    host,
+    metrics::{self, Metrics},
+    runs::Runs,
+    stack::Gateway,
+    upload,
+};
+
+/// What the gateway forwards.
+const OPERATIONS: [&str; 5] = [
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+];
+
+/// What the operator looks at.
+struct Watched {
+    registry: RunRegistry,
+    metrics: Metrics,
+    events: Events,
+}
+
+/// Builds the gateway's routes: those of its callers, and those of its operator.
+///
+/// A server of one's own must give each request axum's `ConnectInfo<SocketAddr>`, by which
+/// the operator is known; [`serve`](crate::serve) does. If the process has no default TLS
+/// provider of rustls, it gets ring.
+///
+/// # Errors
+///
+/// If the configuration asks for what no client can be built for.
+///
+/// # Panics
+///
+/// Outside of a tokio runtime: a task counts how runs end, for `/metrics`.
+pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
+    // Several providers may be linked in; reqwest needs one chosen.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let registry = runs.registry().clone();
+    let names = config.candidates.iter().map(|it| it.name.clone());
+    let metrics = Metrics::new(names);
+    count(&metrics, &registry);
+    let gateway = Gateway::new(config, registry.clone(), metrics.clone())?;
+    let watched = Watched {
+        events: Events::new(registry.clone(), runs.stopped()),
+        registry,
+        metrics,
+    };
+    Ok(router(gateway, watched, config))
+}
+
+/// Has a task count how runs end, for as long as their registry lives.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "it lives as long as the process, beside all requests"
+)]
+fn count(metrics: &Metrics, registry: &RunRegistry) {
+    drop(tokio::spawn(metrics.clone().watch(registry.subscribe())));
+}
+
+fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
+    called(gateway, config)
+        .merge(operated(
+            watched,
+            Operator::new(config.control_token.clone()),
+        ))
+        .merge(closed(
+            Router::new().route("/healthz", get(|| async { "ok\n" })),
+        ))
+        .layer(from_fn_with_state(config.server.upload_idle, upload::watch))
+        .layer(from_fn(host::check))
+}
+
+/// The callers' routes.
+fn called(gateway: Gateway, config: &Config) -> Router {
+    let models = Json(list(&config.candidates));
+    let mut app = OPERATIONS
+        .into_iter()
+        .fold(Router::new(), |app, path| {
+            app.route(path, axum::routing::post_service(gateway.clone()))
+        })
+        .route("/v1/models", get(|| async move { models }));
+    if let Some(auth) = &config.auth {
+        app = app.layer(from_fn_with_state(Callers::new(auth), access::identify));
+    }
+    // Outside of the keys: who asks whether it may ask shows none.
+    if let Some(cors) = &config.cors {
+        app = app.layer(access::cors(cors));
+    }
+    let pages = Pages::Of(config.cors.clone());
+    app.layer(from_fn_with_state(pages, access::refuse_pages))
+}
+
+/// The operator's routes, which act across owners.
+fn operated(watched: Watched, operator: Operator) -> Router {
+    let Watched {
+        registry,
+        metrics,
+        events,
+    } = watched;
+    let app = Router::new()
+        .route("/runs", get(control::list))
+        .route("/runs/{id}", get(control::show))
+        .route("/runs/{id}/wait", get(control::wait))
+        .route("/runs/{id}/abort", post(control::abort))
+        .route("/sessions/{id}/abort", post(control::abort_session))
+        .with_state(registry.clone())
+        .route("/events", get(events::events).with_state(events))
+        .route(
+            "/metrics",
+            get(metrics::metrics).with_state((metrics, registry)),
+        )
+        .layer(from_fn_with_state(operator, access::guard));
+    closed(app)
+}
+
+/// For no page of another origin.
+fn closed(app: Router) -> Router {
+    app.layer(from_fn_with_state(Pages::Own, access::refuse_pages))
+}
+
+/// One list that the SDKs of both dialects read.
+fn list(candidates: &[Candidate]) -> Value {
+    let entries: Vec<Value> = candidates
+        .iter()
+        .map(|candidate| {
+            json!({
+                "id": candidate.name,
+                "root": candidate.model,
+                "object": "model",
+                "type": "model",
+                "display_name": candidate.name,
+                "created": 0,
+                "created_at": "1970-01-01T00:00:00Z",
+                "owned_by": "tower-agent",
+                "context_window": candidate.context_window,
+            })
+        })
+        .collect();
+    json!({
+        "object": "list",
+        "data": entries,
+        "has_more": false,
+        "first_id": candidates.first().map(|candidate| &candidate.name),
+        "last_id": candidates.last().map(|candidate| &candidate.name),
+    })
+}

@@ -1,0 +1,187 @@
+mod calls;
+mod guards;
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::Body;
+use http::{Request, Response, request::Parts};
+use tower::{
+    Service, ServiceBuilder, ServiceExt,
+    util::{BoxCloneSyncService, Oneshot},
+};
+use tower_agent::{
+    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer, adapter::reqwest::ReqwestService,
+};
+
+use self::{calls::Calls, guards::Guards};
+use crate::{
+    access::Caller,
+    candidates,
+    config::{Config, Retry, RunLimits},
+    metrics::Metrics,
+    upload,
+};
+
+/// The whole gateway as one service: a stack for each agent, chosen by the key
+/// that its caller showed, and one for all others.
+#[derive(Clone, Debug)]
+pub(crate) struct Gateway(Arc<Stacks>);
+
+#[derive(Debug)]
+struct Stacks {
+    of_agents: HashMap<String, Stack>,
+    of_others: Stack,
+}
+
+type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+/// What the stacks have in common.
+struct StackParts<'a> {
+    config: &'a Config,
+    registry: RunRegistry,
+    metrics: Metrics,
+    client: ReqwestService,
+    fallback: ModelFallbackLayer,
+    budget: RetryBudget,
+}
+
+/// Longer than any limit that a configuration can set.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl Gateway {
+    pub(crate) fn new(
+        config: &Config,
+        registry: RunRegistry,
+        metrics: Metrics,
+    ) -> Result<Self, BoxError> {
+        let shared = StackParts {
+            config,
+            registry,
+            metrics,
+            client: ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?,
+            fallback: candidates::fallback(config)?,
+            budget: candidates::shared(config.retry.shared),
+        };
+        let of_agents = config.agents.iter().map(|agent| {
+            let stack = shared.stack(&agent.run, &agent.retry);
+            (agent.name.clone(), stack)
+        });
+        Ok(Self(Arc::new(Stacks {
+            of_agents: of_agents.collect(),
+            of_others: shared.stack(&config.run, &config.retry),
+        })))
+    }
+}
+
+impl Service<Request<Body>> for Gateway {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Oneshot<Stack, Request<Body>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let stacks = &*self.0;
+        let caller = request.extensions().get::<Caller>();
+        let of_agent = caller.and_then(|caller| stacks.of_agents.get(&*caller.name));
+        let stack = of_agent.unwrap_or(&stacks.of_others);
+        stack.clone().oneshot(request)
+    }
+}
+
+impl StackParts<'_> {
+    fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
+        let attempt = self.config.attempt;
+        // Who may repeat more or less than the others has buckets of his own.
+        let shared = match retry.shared == self.config.retry.shared {
+            true => self.budget.clone(),
+            false => candidates::shared(retry.shared),
+        };
+        let budget = candidates::budget(shared, retry, run.idle_breaker);
+        let calls = Calls {
+            fallback: self.fallback.clone().budget(budget.clone()),
+            repeats: repeats(budget, attempt.hold),
+            attempt,
+            metrics: self.metrics.clone(),
+            client: self.client.clone(),
+        };
+        let guards = Guards {
+            config: self.config,
+            max_turns: run.max_turns,
+            calls,
+        };
+        let stack = ServiceBuilder::new()
+            .layer(TerminalResponseLayer::new().error_status(upload::status))
+            .layer(self.runs(run.idle))
+            .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
+            .layer(ClientDisconnectLayer::new())
+            .layer(
+                ceiling(run.max_turn_time)
+                    .timeout(run.timeout)
+                    .caller_deadline(self.config.caller_deadline)
+                    .scope(Scope::Run),
+            )
+            .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
+            .service(guards.service(&self.registry));
+        BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
+    }
+
+    fn runs(&self, idle: Option<Duration>) -> RunLayer {
+        let metrics = self.metrics.clone();
+        let layer = RunLayer::new(self.registry.clone())
+            .idle(idle.unwrap_or(NEVER))
+            .on_end(move |call| {
+                metrics.call(call);
+                log(call);
+            });
+        if self.config.auth.is_none() {
+            return layer;
+        }
+        // What was in the headers is taken out by then.
+        layer.owner_by(|parts: &Parts| {
+            let caller = parts.extensions.get::<Caller>();
+            caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
+        })
+    }
+}
+
+/// One line for each call that completed, for the operator's bill; the library logs those that
+/// were cut.
+fn log(call: &CallSummary) {
+    if call.reason != TerminalReason::Completed {
+        return;
+    }
+    tracing::info!(
+        reason = call.reason.as_str(),
+        run = %call.run,
+        session = call.session.as_deref(),
+        candidate = call.candidate.as_deref(),
+        attempts = call.attempts,
+        elapsed = ?call.elapsed,
+        input_tokens = call.usage.map(|usage| usage.input_tokens),
+        output_tokens = call.usage.map(|usage| usage.output_tokens),
+        "call ended"
+    );
+}
+
+const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {
+    HardCeilingLayer::optional(limit)
+}
+
+const fn repeats(budget: RetryBudget, hold: Option<Duration>) -> RetryBudgetLayer {
+    let layer = RetryBudgetLayer::new(budget);
+    match hold {
+        Some(hold) => layer.hold(hold),
+        None => layer,
+    }
+}

@@ -1,0 +1,124 @@
+use axum::body::{Body, Bytes};
+use http::{Request, Response};
+use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+use tower_agent::{
+    BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, ProgressNotices, ReplayBody,
+    RunRegistry, StopPhraseLayer, TurnCapLayer,
+};
+
+use super::calls::Calls;
+use crate::config::{Auth, Config, Loops, Progress};
+
+/// What looks at a run before it makes a call, as far as the configuration wants it:
+/// what it does not want is not there.
+#[derive(Debug)]
+pub(super) struct Guards<'a> {
+    pub(super) config: &'a Config,
+    pub(super) max_turns: Option<u32>,
+    pub(super) calls: Calls,
+}
+
+/// A service whose layers the configuration chooses.
+pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
+
+impl Guards<'_> {
+    /// A phrase that stops runs is no turn, and holds for a caller at a cap. Its layer is
+    /// inside of the ceilings, because it reads a body that may come slowly.
+    pub(super) fn service(&self, registry: &RunRegistry) -> Inner<Body> {
+        match &self.config.stop {
+            Some(phrases) => {
+                let layer = StopPhraseLayer::new(registry.clone(), phrases);
+                boxed(layer.layer(self.owner_caps::<ReplayBody>(registry)))
+            }
+            None => self.owner_caps::<Body>(registry),
+        }
+    }
+
+    fn owner_caps<Q>(&self, registry: &RunRegistry) -> Inner<Q>
+    where
+        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let inner = self.turns();
+        match self.config.auth.as_ref().and_then(owner_caps) {
+            Some(caps) => boxed(OwnerCapLayer::new(registry.clone(), caps).layer(inner)),
+            None => inner,
+        }
+    }
+
+    fn turns<Q>(&self) -> Inner<Q>
+    where
+        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let inner = self.loops();
+        match self.max_turns {
+            Some(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
+            None => inner,
+        }
+    }
+
+    fn loops<Q>(&self) -> Inner<Q>
+    where
+        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        match &self.config.loops {
+            Some(limits) => boxed(loop_guard(limits).layer(self.progress::<ReplayBody>())),
+            None => self.progress(),
+        }
+    }
+
+    fn progress<Q>(&self) -> Inner<Q>
+    where
+        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+    {
+        let inner = self.calls.service();
+        match &self.config.progress {
+            Some(says) => boxed(progress(says).layer(inner)),
+            None => inner,
+        }
+    }
+}
+
+pub(super) fn boxed<S, Q, B>(service: S) -> Inner<Q>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    Q: 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
+}
+
+const fn loop_guard(limits: &Loops) -> LoopGuardLayer {
+    let layer = LoopGuardLayer::new()
+        .warn(limits.warn)
+        .stop(limits.stop)
+        .unknown_tool(limits.unknown_tool)
+        .any_tool(limits.any_tool);
+    match limits.observe {
+        true => layer.observe(),
+        false => layer,
+    }
+}
+
+/// None if there is nothing to count.
+fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
+    let caps = OwnerCaps::new();
+    let caps = auth
+        .max_open_runs
+        .map_or(caps, |runs| caps.max_open_runs(runs));
+    let caps = auth
+        .turns_per_hour
+        .map_or(caps, |turns| caps.turns_per_hour(turns));
+    (caps != OwnerCaps::new()).then_some(caps)
+}
+
+fn progress(says: &Progress) -> ProgressLayer {
+    let after = says.notify_after.unwrap_or_default();
+    ProgressLayer::new()
+        .notices(ProgressNotices::new().after(after))
+        .keep_alive(says.keep_alive)
+        .comments(says.comments)
+}

@@ -1,0 +1,36 @@
+//! The gateway as a process, as its users have it.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod agents;
+mod answers;
+mod auth;
+mod caller_deadline;
+mod command_line;
+mod configuration;
+mod connections;
+mod control;
+mod cors;
+mod disconnects;
+mod drains;
+mod events;
+mod fallback;
+mod forwarding;
+mod framing;
+mod listening;
+mod log;
+mod loops;
+mod metrics;
+#[path = "../../../../tests/support/net/mod.rs"]
+mod net;
+mod progress;
+mod shutdown;
+mod stop;
+mod support;
+mod turns;
+mod uploads;
+mod waits;

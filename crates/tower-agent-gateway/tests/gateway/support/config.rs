@@ -1,0 +1,121 @@
+use std::{
+    fmt::{Display, Write as _},
+    fs,
+    net::SocketAddr,
+    path::PathBuf,
+    sync::atomic::{AtomicUsize, Ordering},
+};
+
+use super::Gateway;
+use crate::net::Upstream;
+
+/// The configuration of a gateway, and its environment.
+///
+/// ```ignore
+/// let gateway = Config::new("[retry]\nper_run = 1")
+///     .candidate("500", upstream.addr)
+///     .candidate("ok", upstream.addr)
+///     .set("api_key_env = \"KEY\"")
+///     .env("KEY", "sk-1")
+///     .start()
+///     .await;
+/// ```
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Config {
+    text: String,
+    env: Vec<(String, String)>,
+    listen: Option<&'static str>,
+}
+
+impl Config {
+    /// What stands before the candidates, in TOML.
+    pub(crate) fn new(settings: impl Display) -> Self {
+        Self {
+            text: format!("{settings}\n"),
+            ..Self::default()
+        }
+    }
+
+    /// Adds a candidate's table.
+    pub(crate) fn candidate(self, model: &str, upstream: SocketAddr) -> Self {
+        self.set("[[candidates]]")
+            .set(format_args!("model = {}", toml_string(model)))
+            .set(format_args!("base_url = \"http://{upstream}/v1\""))
+    }
+
+    /// Adds a candidate for each of the models, all of one upstream.
+    pub(crate) fn candidates(self, models: &[&str], upstream: SocketAddr) -> Self {
+        let add = |config: Self, model: &&str| config.candidate(model, upstream);
+        models.iter().fold(self, add)
+    }
+
+    /// Adds a line to the table of the last candidate.
+    pub(crate) fn set(mut self, line: impl Display) -> Self {
+        let _ = writeln!(self.text, "{line}");
+        self
+    }
+
+    /// Sets a variable of the gateway's environment.
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Sets the address to listen on, in place of a free port of loopback.
+    pub(crate) fn listen(mut self, address: &'static str) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
+    /// Starts a gateway.
+    pub(crate) async fn start(self) -> Gateway {
+        let file = self.write();
+        let args = ["--config", file.path()];
+        Gateway::listening(self.listen.unwrap_or("127.0.0.1:0"), &args, &self.env).await
+    }
+
+    /// Starts a model upstream, and a gateway that has these models of it.
+    pub(crate) async fn start_with_model(self, models: &[&str]) -> (Upstream, Gateway) {
+        let upstream = Upstream::model().await;
+        let gateway = self.candidates(models, upstream.addr).start().await;
+        (upstream, gateway)
+    }
+
+    /// Starts a gateway that refuses its file: the file's path, and the lines on stderr.
+    pub(crate) async fn refused(self) -> (String, Vec<String>) {
+        let file = self.write();
+        let args = ["--config", file.path(), "--listen", "127.0.0.1:0"];
+        let lines = Gateway::refused(&args).await;
+        (file.path().to_owned(), lines)
+    }
+
+    fn write(&self) -> File {
+        static FILES: AtomicUsize = AtomicUsize::new(0);
+        let number = FILES.fetch_add(1, Ordering::Relaxed);
+        let name = format!("gateway-{}-{number}.toml", std::process::id());
+        let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+        fs::write(&path, &self.text).unwrap();
+        File { path }
+    }
+}
+
+fn toml_string(text: &str) -> String {
+    format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+}
+
+/// A configuration file, removed at the drop: a gateway reads it at its start.
+struct File {
+    path: PathBuf,
+}
+
+impl File {
+    fn path(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        drop(fs::remove_file(&self.path));
+    }
+}

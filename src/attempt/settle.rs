@@ -1,0 +1,139 @@
+//! How an attempt and the node above it are settled when the attempt's answer ends.
+
+use std::{
+    mem,
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use super::policy::CompletionObserver;
+use crate::{
+    llm::failure::Classifier,
+    run::{End, Nanos, Run, TaskId, TerminalReason, Terminated},
+    supervise::{Observer, Policy, ResponseMarks},
+};
+
+/// The duty of a layer to settle its node as the attempt ends.
+#[derive(Debug)]
+pub(super) struct Ownership {
+    pub(super) guard: SettleGuard,
+    pub(super) attempt: Run,
+    /// The terminal reason of the layer's node, if a failed answer is handed on.
+    pub(super) failed: Option<TerminalReason>,
+}
+
+impl Ownership {
+    /// The end of the attempt, if it was cut and did not end with its answer.
+    pub(super) fn cut(&self) -> Option<Terminated> {
+        let end = self.attempt.node().own_end()?;
+        (!self.is_end_of_answer(end)).then(|| self.attempt.to_terminated())
+    }
+
+    fn is_end_of_answer(&self, end: &End) -> bool {
+        matches!(
+            end.reason,
+            TerminalReason::Completed | TerminalReason::Failed(_)
+        ) || self
+            .attempt
+            .failing()
+            .is_some_and(|failing| failing.reason.as_ref() == Some(&end.reason))
+    }
+
+    pub(super) fn settle(self) {
+        let Some(end) = self.attempt.node().own_end() else {
+            return;
+        };
+        let is_end_of_answer = self.is_end_of_answer(end);
+        let failed = self.failed.filter(|_| is_end_of_answer);
+        // The failure wins over the attempt's end: its answer may end well, under a status of
+        // success.
+        self.guard
+            .settle(failed.unwrap_or_else(|| end.reason.clone()));
+    }
+}
+
+/// Reports to the policy's observer how the attempt that serves the call ends.
+#[derive(Debug)]
+pub(super) struct Completion {
+    pub(super) attempt: Run,
+    pub(super) observer: Box<dyn CompletionObserver>,
+    pub(super) marks: Option<ResponseMarks>,
+    pub(super) classifier: Classifier,
+}
+
+impl Completion {
+    /// Reports the end of the attempt, unless it ended because of a node above it.
+    pub(super) fn notify(self) {
+        let node = self.attempt.node();
+        let end = node.own_end().filter(|end| end.origin == node.number());
+        if let Some(end) = end {
+            let reason = match end.reason {
+                TerminalReason::Failed(_) => self.reason_of_event(),
+                _ => None,
+            };
+            self.observer.ended(reason.as_ref().unwrap_or(&end.reason));
+        }
+    }
+
+    /// The terminal reason for the stream's error event, by the program's own rules.
+    ///
+    /// The node was settled without the program's rules.
+    fn reason_of_event(&self) -> Option<TerminalReason> {
+        let event = self.marks.as_ref()?.failure()?;
+        // A rule that panics must not abort the process: this may run in a drop.
+        let class = catch_unwind(AssertUnwindSafe(|| self.classifier.of_stream(event).class));
+        Some(TerminalReason::Failed(class.ok()?))
+    }
+}
+
+/// Settles a node at its drop: as aborted, unless [`settle`](Self::settle) names a reason.
+///
+/// Declare it after the values that belong to the node, so that it drops last.
+#[derive(Debug)]
+pub(super) struct SettleGuard {
+    run: Run,
+    reason: TerminalReason,
+}
+
+impl SettleGuard {
+    pub(super) const fn new(run: Run) -> Self {
+        Self {
+            run,
+            reason: TerminalReason::Aborted,
+        }
+    }
+
+    pub(super) fn settle(mut self, reason: TerminalReason) {
+        self.reason = reason;
+    }
+}
+
+impl Drop for SettleGuard {
+    fn drop(&mut self) {
+        let reason = mem::replace(&mut self.reason, TerminalReason::Aborted);
+        self.run.settle(reason);
+    }
+}
+
+/// The supervision policy that holds an attempt to its share of the time, and settles it.
+#[derive(Debug)]
+pub(crate) struct AttemptSupervision;
+
+impl Policy for AttemptSupervision {
+    // The answer names the call and not the attempt: layers further out look for the call.
+    const READS: bool = true;
+    // The attempt settles late: a whole answer may still be classified as a failure.
+    const TELLS: bool = false;
+    // A whole answer may still be classified as a failure.
+    const DEFERS: bool = true;
+
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&Observer>,
+        _: Duration,
+        _: TaskId,
+    ) -> Option<Nanos> {
+        found.node().clocks.next()
+    }
+}

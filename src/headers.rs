@@ -1,0 +1,31 @@
+//! Names of headers that more than one module reads or writes.
+
+use http::{HeaderName, header};
+
+/// The header with the id of the run: set on answers, and sent to trusted candidates.
+pub(crate) const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
+
+/// The header that names the session to which a caller assigns its run.
+pub(crate) const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
+
+/// The header with the number of the attempt: sent upstream, and set on the answer.
+pub(crate) const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
+
+/// The header of an answer with the wire name of the reason that ended the run.
+pub(crate) const X_TERMINAL_REASON: HeaderName = HeaderName::from_static("x-terminal-reason");
+
+/// The header of an answer that tells SDKs, as `true` or `false`, whether to retry; they
+/// read it before the status.
+pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
+
+/// The header in which a caller sends an API key to Anthropic's API.
+pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// The request headers that may hold a caller's credential; the first one present counts.
+pub(crate) static CREDENTIALS: [HeaderName; 4] = [
+    header::AUTHORIZATION,
+    X_API_KEY,
+    // Azure's header for an API key, then Google's.
+    HeaderName::from_static("api-key"),
+    HeaderName::from_static("x-goog-api-key"),
+];

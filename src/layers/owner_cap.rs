@@ -1,0 +1,175 @@
+//! Caps the open runs and the hourly turns of one caller.
+//!
+//! A cap on the turns of a run does not hold an agent that sends a new id with each
+//! request, or none. The agent cannot choose the owner of its runs, so this layer
+//! counts per [`Owner`](crate::Owner).
+//!
+//! # What is counted
+//!
+//! [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have
+//! not ended. A request without an id is one such run while it is in progress. [Turns
+//! in an hour](OwnerCaps::turns_per_hour): the requests that
+//! [`TurnCapLayer`](crate::TurnCapLayer) takes for turns by their path, of any run. All
+//! layers of one registry share one count. Requests of a run that has ended, and calls
+//! that the program attached to a run, pass and are not counted.
+//!
+//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), with a
+//! message that names the cap; this layer does not read its body. A new run leaves no
+//! entry in the registry, and a known run goes on. Count and admission are one step: of
+//! many simultaneous requests no more are admitted than the cap allows, and requests
+//! with the same new id count as one run.
+//!
+//! Each refusal is counted. Once a minute, for each owner and cap, the layer reports
+//! the number of refused requests: as a warning, and as a line of the registry's
+//! [`Trajectory`](crate::run::Trajectory).
+//!
+//! A caller with several keys is several owners. Unless a layer further out refuses
+//! unknown keys, set the owner of each request with
+//! [`RunLayer::owner_by`](crate::RunLayer::owner_by).
+//!
+//! # Order
+//!
+//! This layer belongs inside of [`RunLayer`](crate::RunLayer), which opens the run, and
+//! of [`StopPhraseLayer`](crate::StopPhraseLayer), so that a caller at a cap can still
+//! stop its running agents; outside of all layers that count or call. Without a
+//! `RunLayer` of the same registry further out every request passes.
+//!
+//! A new run is in the registry before this layer admits it, but observers get no
+//! notice of it yet. In a stack of the same registry without this layer, observers get
+//! the notice of a run before its first other notice, or its end.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future drops the inner future. Counts stay: a turn for an hour, a run
+//! until it ends.
+//!
+//! # Examples
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{Service, ServiceBuilder, service_fn};
+//! use tower_agent::{OwnerCapLayer, OwnerCaps, RunLayer, RunRegistry, TerminalReason};
+//!
+//! let registry = RunRegistry::new();
+//! let mut service = ServiceBuilder::new()
+//!     .layer(RunLayer::new(registry.clone()))
+//!     .layer(OwnerCapLayer::new(registry, OwnerCaps::new().max_open_runs(1)))
+//!     .service(service_fn(|_: Request<()>| async {
+//!         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from("hello"))))
+//!     }));
+//!
+//! let of_run = |id| Request::builder().header("x-run-id", id).body(());
+//! service.call(of_run("one")?).await?;
+//! let refused = service.call(of_run("two")?).await.unwrap_err();
+//! assert_eq!(TerminalReason::find(&*refused), Some(&TerminalReason::TurnCap));
+//! # Ok(())
+//! # }
+//! ```
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    attempt::generates,
+    error::BoxError,
+    registry::{OwnerCaps, RunRegistry, Uncounted},
+    run::Run,
+    supervise::{Policy, SupervisedBody, SupervisedFuture},
+};
+
+/// Caps the open runs of an owner, and their turns in an hour: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct OwnerCapLayer {
+    registry: RunRegistry,
+    caps: Option<OwnerCaps>,
+}
+
+impl OwnerCapLayer {
+    /// Makes a layer that caps owners in `registry`.
+    ///
+    /// Use the registry of the [`RunLayer`](crate::RunLayer) further out, and create
+    /// this layer before the other serves its first request.
+    #[must_use]
+    pub fn new(registry: RunRegistry, caps: OwnerCaps) -> Self {
+        Self::optional(registry, Some(caps))
+    }
+
+    /// Makes a layer that caps owners in `registry`; for `None` it does nothing.
+    #[must_use]
+    pub fn optional(registry: RunRegistry, caps: Option<OwnerCaps>) -> Self {
+        if caps.is_some() {
+            registry.count_owners();
+        }
+        Self { registry, caps }
+    }
+}
+
+impl<S> Layer<S> for OwnerCapLayer {
+    type Service = OwnerCap<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        OwnerCap {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+/// The service of an [`OwnerCapLayer`].
+#[derive(Clone, Debug)]
+pub struct OwnerCap<S> {
+    inner: S,
+    layer: OwnerCapLayer,
+}
+
+/// The response future of [`OwnerCap`].
+pub type OwnerCapFuture<F> = SupervisedFuture<F, OwnerCapPolicy>;
+
+/// The response body of [`OwnerCap`].
+pub type OwnerCapBody<B> = SupervisedBody<B, OwnerCapPolicy>;
+
+/// The supervision policy of the layer, which does all its work in `call`: it measures nothing.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct OwnerCapPolicy;
+
+impl Policy for OwnerCapPolicy {
+    const READS: bool = false;
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for OwnerCap<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes>,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<OwnerCapBody<ResBody>>;
+    type Error = BoxError;
+    type Future = OwnerCapFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
+        if let (Some(caps), true) = (self.layer.caps, is_uncounted) {
+            if let Some(call) = request.extensions().get::<Run>() {
+                self.layer.registry.admit(call, caps, generates(&request));
+                if let Err(end) = call.check() {
+                    return SupervisedFuture::refused(end.into());
+                }
+            }
+        }
+        SupervisedFuture::inert(self.inner.call(request))
+    }
+}

@@ -1,0 +1,99 @@
+//! Admits runs against the caps of their owner, or refuses them.
+
+use std::sync::Arc;
+
+use super::{RunRegistry, entries::Entries, owner::Owner, owner_caps::OwnerCaps};
+use crate::run::{EntryLocation, Identity, Run, RunNotice, TerminalReason};
+
+/// A request's mark: a layer opened its call, and no cap has counted the request yet. Calls that
+/// the program attached to a run carry no mark, and are not counted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncounted;
+
+/// The side that looks a run up, and may open it: the program or a request.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Finder {
+    /// The program looks the run up, and may use it freely. No cap applies to the program.
+    Program,
+    /// A request looks the run up, and enters it for the request's call.
+    Request,
+}
+
+impl RunRegistry {
+    /// Counts the request of `call` for its owner, and admits a new run.
+    ///
+    /// If a cap is exceeded, the call ends. A run that the request has just opened then ends too,
+    /// and leaves no trace. Runs of other registries are not counted.
+    ///
+    /// Count and admission are one step under the lock of the entry: of several requests with
+    /// one new id, one counts as the run, and the others count as turns of it.
+    pub(crate) fn admit(&self, call: &Run, caps: OwnerCaps, is_turn: bool) {
+        let run = call.run();
+        let entry = self.entry_of(&run);
+        let Some((identity, listed)) = entry.filter(|_| call.terminal_reason().is_none()) else {
+            return;
+        };
+        let (owner, owners) = (Owner(identity.owner), self.count_owners());
+        let admission = &identity.admission;
+        let open = || {
+            self.shared.with_entry(listed, |entries| {
+                let is_new = !admission.is_admitted();
+                is_new.then(|| match owners.open(owner, caps, is_turn) {
+                    Ok(open) => Ok((open, admission.admit())),
+                    Err(cap) => Err((cap, entries.withdraw(listed.place))),
+                })
+            })
+        };
+        // A run that was admitted before takes no lock of the registry.
+        let opened = if admission.is_admitted() {
+            None
+        } else {
+            open()
+        };
+        let (cap, ended, known) = match opened {
+            Some(Ok((open, is_first))) => {
+                run.count_as(Box::new(open));
+                if is_first {
+                    run.notify(&RunNotice::Opened);
+                }
+                return;
+            }
+            Some(Err((cap, true))) => {
+                self.shared.leave_session(identity, listed);
+                (cap, &run, None)
+            }
+            Some(Err((cap, false))) => (cap, call, Some(call)),
+            None => match is_turn.then(|| owners.turn(owner, caps)) {
+                Some(Err(cap)) => (cap, call, Some(call)),
+                Some(Ok(())) | None => return,
+            },
+        };
+        drop(
+            ended
+                .node()
+                .end(TerminalReason::TurnCap, Some(cap), ended.now()),
+        );
+        self.report_refused(owner, cap, known);
+    }
+
+    /// Takes the run of `call` out of the registry without a trace, unless a cap has admitted the
+    /// run or another request works on it.
+    pub(crate) fn withdraw(&self, call: &Run) {
+        let run = call.run();
+        let Some((identity, listed)) = self.entry_of(&run) else {
+            return;
+        };
+        let withdraw = |entries: &mut Entries| entries.withdraw(listed.place);
+        if self.shared.with_entry(listed, withdraw) {
+            self.shared.leave_session(identity, listed);
+        }
+    }
+
+    /// The run's [`Identity`] and its location in this registry; `None` if it is not enrolled here.
+    fn entry_of<'a>(&self, run: &'a Run) -> Option<(&'a Identity, &'a EntryLocation)> {
+        let identity = run.node().payload.identity()?;
+        let registry = identity.registration.as_ptr();
+        let is_here = std::ptr::addr_eq(registry, Arc::as_ptr(&self.shared));
+        Some((identity, identity.listed.get().filter(|_| is_here)?))
+    }
+}

@@ -1,0 +1,114 @@
+//! The state that only few runs need: observers, limits across calls, links to sub-agents.
+
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::broadcast;
+
+use super::identity::RunGuard;
+use crate::{
+    lock::Lock,
+    run::{
+        handle::{StopOnEnd, SubAgentLink},
+        limits::{Actions, PartialTexts, ProgressNotices, RepeatDetector, Shadows, TurnCount},
+        report::{RunEvent, Trajectory},
+    },
+};
+
+/// The number of a run's events that an observer may lag behind before it loses some.
+pub(crate) const EVENTS: usize = 256;
+
+/// The interval at which a run should show a heartbeat, unless a layer sets another.
+pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// The features of one run, allocated together when the run first needs one.
+#[derive(Debug, Default)]
+pub(crate) struct RunFeatures {
+    pub(in crate::run) repeat_detector: RepeatDetector,
+    pub(in crate::run) shadows: Shadows,
+    /// The longest interval of heartbeats that a layer set, in nanoseconds; 0 if none did.
+    pub(in crate::run) heartbeat: AtomicU64,
+    pub(in crate::run) turns: Lock<TurnCount>,
+    /// The guard that counts the run as open for its owner; `None` without caps, and after the end.
+    pub(in crate::run) open: Lock<Option<Box<dyn RunGuard>>>,
+    pub(in crate::run) trajectory: OnceLock<Trajectory>,
+    /// The number of refused tools that the trajectory has recorded.
+    pub(in crate::run) refusals: AtomicU8,
+    pub(in crate::run) actions: Actions,
+    pub(in crate::run) notices: Lock<Option<ProgressNotices>>,
+    pub(in crate::run) partials: Lock<PartialTexts>,
+    pub(in crate::run) observed: Lock<EventChannel>,
+    pub(in crate::run) above: OnceLock<SubAgentLink>,
+    /// The sub-agents that are asked to stop when the run ends.
+    pub(in crate::run) stop_on_end: Lock<Vec<StopOnEnd>>,
+}
+
+/// The channel from one run to its observers.
+#[derive(Debug, Default)]
+pub(in crate::run) struct EventChannel {
+    /// The number of the last event, for a run without a registry.
+    pub(in crate::run) sequence: u64,
+    /// Whether the run's end has taken its number.
+    pub(in crate::run) over: bool,
+    /// The sender to the run's observers; `None` before the first observer, and after the end.
+    pub(in crate::run) sender: Option<broadcast::Sender<RunEvent>>,
+}
+
+impl RunFeatures {
+    pub(in crate::run) fn heartbeat(&self) -> Duration {
+        match self.heartbeat.load(Ordering::Acquire) {
+            0 => HEARTBEAT,
+            set => Duration::from_nanos(set),
+        }
+    }
+
+    pub(in crate::run) fn set_above(&self, above: SubAgentLink) {
+        // The link is set only once, by the caller that opens the run.
+        let _set_before = self.above.set(above);
+    }
+
+    pub(in crate::run) fn above(&self) -> Option<&SubAgentLink> {
+        self.above.get()
+    }
+
+    pub(in crate::run) fn add_stop_on_end(&self, child: StopOnEnd) {
+        let mut stop_on_end = self.stop_on_end.lock();
+        // Dead children are removed only when the vector would grow, so that a push has constant
+        // cost.
+        if stop_on_end.len() == stop_on_end.capacity() {
+            stop_on_end.retain(|child| child.strong_count() > 0);
+        }
+        stop_on_end.push(child);
+    }
+
+    pub(in crate::run) fn take_stop_on_end(&self) -> Vec<StopOnEnd> {
+        std::mem::take(&mut *self.stop_on_end.lock())
+    }
+}
+
+impl EventChannel {
+    /// The number of the run's end, which is its last event.
+    pub(in crate::run) fn last(&mut self) -> u64 {
+        if !std::mem::replace(&mut self.over, true) {
+            self.sequence += 1;
+        }
+        self.sequence
+    }
+
+    pub(in crate::run) fn send(
+        &mut self,
+        number: Option<u64>,
+        event: impl FnOnce(u64) -> RunEvent,
+    ) {
+        self.sequence += 1;
+        if let Some(sender) = &self.sender {
+            // `send` fails only if no receiver is left.
+            let _ = sender.send(event(number.unwrap_or(self.sequence)));
+        }
+    }
+}

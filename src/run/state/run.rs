@@ -1,0 +1,177 @@
+//! The state that every run has, and the calls below it do not.
+
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+};
+
+use super::{CallState, Identity, RunFeatures};
+use crate::{
+    lock::Lock,
+    run::{
+        kinds::{NodeKind, Step},
+        limits::ErrorCounts,
+    },
+};
+
+// The values of `RunState::opened`: which nodes were opened right below the run.
+const NOTHING: u8 = 0;
+const ONE_CALL: u8 = 1;
+const MORE: u8 = 2;
+
+/// The state of a run.
+// `repr(C)`: the fields that an end reads stand first, as in the node.
+#[derive(Debug, Default)]
+#[repr(C)]
+pub(crate) struct RunState {
+    identity: OnceLock<Box<Identity>>,
+    features: OnceLock<Box<RunFeatures>>,
+    /// Whether the run is unused: a request opened it, and each call so far was refused before
+    /// an upstream was asked.
+    unused: AtomicBool,
+    /// The nodes opened right below the run, without attempts: nothing, one call, or more.
+    opened: AtomicU8,
+    /// The number of the run's silent attempts in a row.
+    pub(in crate::run) silent: AtomicU32,
+    pub(in crate::run) heartbeats: AtomicU64,
+    pub(in crate::run) changes: AtomicU64,
+    /// The counts of the run's errors; allocated at the first error, or for a limit.
+    errors: OnceLock<Box<ErrorCounts>>,
+    steps: Lock<Steps>,
+    /// The state of the call, for a run that is one call.
+    pub(super) call: CallState,
+}
+
+/// The last step of a run, and the last step that was progress.
+#[derive(Debug, Default)]
+pub(in crate::run) struct Steps {
+    last: Option<Step>,
+    /// Whether the last step, `last`, was progress.
+    moved: bool,
+    /// The last step that was progress, if `last` was none.
+    change: Option<Step>,
+}
+
+impl RunState {
+    pub(crate) fn identify(&self, identity: Identity) -> bool {
+        self.identity.set(Box::new(identity)).is_ok()
+    }
+
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.identity.get().map(|identity| &**identity)
+    }
+
+    pub(crate) fn features(&self) -> &RunFeatures {
+        self.features.get_or_init(Box::default)
+    }
+
+    pub(crate) fn features_if_any(&self) -> Option<&RunFeatures> {
+        self.features.get().map(|features| &**features)
+    }
+
+    pub(crate) fn errors(&self) -> &ErrorCounts {
+        let none = || Box::new(ErrorCounts::new(None, None));
+        self.errors.get_or_init(none)
+    }
+
+    pub(crate) fn errors_if_any(&self) -> Option<&ErrorCounts> {
+        self.errors.get().map(|errors| &**errors)
+    }
+
+    /// Marks the run as unused. The request that opened the run calls this before another can find
+    /// the run.
+    pub(crate) fn set_unused(&self) {
+        self.unused.store(true, Ordering::Release);
+    }
+
+    /// Marks the run as used: work was admitted, or the program holds the run. A used run stays
+    /// open under its id.
+    #[inline]
+    pub(crate) fn set_used(&self) {
+        // The flag is mostly clear already: a load leaves the cache line shared.
+        if self.unused.load(Ordering::Acquire) {
+            self.unused.store(false, Ordering::Release);
+        }
+    }
+
+    pub(crate) fn is_unused(&self) -> bool {
+        self.unused.load(Ordering::Acquire)
+    }
+
+    /// Records that a node of this kind was opened right below the run.
+    pub(in crate::run) fn count_opened(&self, kind: NodeKind) {
+        let opened = match kind {
+            NodeKind::Attempt => return,
+            NodeKind::Call => ONE_CALL,
+            NodeKind::Run | NodeKind::Tool => MORE,
+        };
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let first = self
+            .opened
+            .compare_exchange(NOTHING, opened, success, failure);
+        if first.is_err() {
+            self.opened.store(MORE, Ordering::Release);
+        }
+    }
+
+    /// Whether one call was opened right below the run, and no tool or sub-agent.
+    pub(in crate::run) fn is_one_call(&self) -> bool {
+        self.opened.load(Ordering::Acquire) == ONE_CALL
+    }
+}
+
+impl RunState {
+    /// Records the run's last step. A step without detail does not replace a step with detail.
+    pub(crate) fn set_step(&self, step: Step) {
+        self.steps.lock().set(step, false);
+    }
+
+    /// Records a step of the run that was progress.
+    pub(crate) fn set_change(&self, step: Step) {
+        self.steps.lock().set(step, true);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Records that a child of the run is done. If the last step has the same kind, that step has
+    /// reported it already.
+    pub(crate) fn record_child_done(&self, done: Step) {
+        let mut steps = self.steps.lock();
+        match &steps.last {
+            Some(last) if last.kind() == done.kind() => steps.moved = true,
+            _ => {
+                steps.moved = false;
+                steps.change = Some(done);
+            }
+        }
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(crate) fn step(&self) -> Option<Step> {
+        self.steps.lock().last.clone()
+    }
+
+    /// The last step of the run that was progress.
+    pub(crate) fn change(&self) -> Option<Step> {
+        let steps = self.steps.lock();
+        let change = if steps.moved {
+            &steps.last
+        } else {
+            &steps.change
+        };
+        change.clone()
+    }
+}
+
+impl Steps {
+    fn set(&mut self, step: Step, moved: bool) {
+        if step.has_detail() || self.last.as_ref().is_none_or(|last| !last.has_detail()) {
+            let before = self.last.replace(step);
+            if std::mem::replace(&mut self.moved, moved) {
+                self.change = before;
+            }
+        } else if moved {
+            self.moved = false;
+            self.change = Some(step);
+        }
+    }
+}
