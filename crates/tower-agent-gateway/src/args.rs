@@ -5,7 +5,7 @@ pub(crate) const USAGE: &str = "usage: gateway [--config FILE] [--listen ADDR]
   --config FILE  the TOML configuration; without it a simulated upstream serves
   --listen ADDR  address and port, by default 127.0.0.1:8787; port 0 takes any";
 
-/// What the command line asks for.
+/// The arguments of the command line.
 #[derive(Debug)]
 pub(crate) struct Args {
     pub(crate) config: Option<PathBuf>,
@@ -13,7 +13,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// `None` asks for the usage.
+    /// Parses the arguments; `None` if they ask for the usage.
     pub(crate) fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<Self>, String> {
         let mut parsed = Self {
             config: None,

@@ -1,4 +1,4 @@
-//! The models that may serve, as the library knows them.
+//! Converts `[[candidates]]`, `[fallback]` and `[retry]` into the library's layers and budgets.
 
 use http::{HeaderMap, Request, header};
 use http_body::Body;
@@ -9,8 +9,9 @@ use tower_agent::{
 
 use crate::config::{self, Config, Dialect, Retry, SharedBudget};
 
-/// Moves calls between the candidates of a configuration, in its order. Clones
-/// know together whom to leave alone, and who served a session.
+/// Builds the layer that moves calls between the candidates, in the file's order.
+///
+/// Clones share the cooldowns and the sticky sessions.
 pub(crate) fn fallback(config: &Config) -> Result<ModelFallbackLayer, BoxError> {
     let candidates = config.candidates.iter().map(candidate);
     let candidates = candidates.collect::<Result<Vec<_>, _>>()?;
@@ -40,7 +41,7 @@ fn candidate(from: &config::Candidate) -> Result<Candidate, BoxError> {
     Ok(candidate)
 }
 
-/// What all runs together may repeat; clones share it.
+/// The retry budget that all runs share; clones draw from the same one.
 pub(crate) fn shared(shared: Option<SharedBudget>) -> RetryBudget {
     match shared {
         Some(shared) => RetryBudget::new().shared(shared.ratio, shared.floor),
@@ -48,8 +49,7 @@ pub(crate) fn shared(shared: Option<SharedBudget>) -> RetryBudget {
     }
 }
 
-/// What one run may repeat, and how many failures it may have, out of what all
-/// share.
+/// Adds the limits of one run, one call and the delays to `shared`.
 pub(crate) fn budget(
     shared: RetryBudget,
     retry: &Retry,
@@ -74,8 +74,10 @@ pub(crate) fn budget(
     )
 }
 
-/// Lets pass what may be JSON; the fallback layer reads it. A form would name
-/// its model itself, and nothing at all would reach an upstream as it is.
+/// Refuses an empty body or a form; any other body may be JSON.
+///
+/// The fallback layer parses JSON and would pass these two on. A form names its model itself,
+/// and an empty body would reach an upstream unchanged.
 pub(crate) fn may_be_json<B: Body>(request: Request<B>) -> Result<Request<B>, InvalidRequest> {
     if request.body().is_end_stream() {
         return Err(InvalidRequest::new(

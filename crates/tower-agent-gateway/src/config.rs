@@ -1,8 +1,8 @@
 //! The gateway's configuration: a TOML file, checked and resolved before anything listens.
 //!
 //! An absent limit is off, and so is `"0s"`; `preset = "recommended"` fills in what the file
-//! leaves out. Whatever is wrong is one error that names the key and its place in the file,
-//! because a limit that was silently ignored is found out at 3 a.m.
+//! leaves out. Each mistake is an error that names the key and its place in the file, because
+//! an operator would notice an ignored limit only when an incident needs it.
 
 use std::fs;
 use std::num::NonZeroUsize;
@@ -53,34 +53,34 @@ pub struct Config {
     pub(crate) run: RunLimits,
     /// Limits of one attempt.
     pub(crate) attempt: AttemptLimits,
-    /// Whether a call ends when its caller would give up, as its headers say.
+    /// Whether the limits that a caller's headers announce end its call.
     pub(crate) caller_deadline: bool,
     /// How many frames the pump holds for a slow reader.
     pub(crate) pump_frames: NonZeroUsize,
-    /// How long an answer is read for whose caller has left; `None` cancels it.
+    /// How long an answer is still read after its caller has left; `None` cancels it.
     pub(crate) drain: Option<Duration>,
-    /// What a caller of the control routes must present, if anything.
+    /// The token that a request to the operator's routes must carry, if any.
     pub(crate) control_token: Option<Secret>,
-    /// How long what is under way may go on once the process is told to end; `None` ends it.
+    /// How long runs may go on after the signal to stop; `None` ends them at once.
     pub(crate) shutdown_drain: Option<Duration>,
-    /// The words that end the other runs of a session.
+    /// The phrases by which a user ends the other runs of a session.
     pub(crate) stop: Option<Vec<String>>,
-    /// When a run goes in circles.
+    /// The limits on repeated tool calls of a run.
     pub(crate) loops: Option<Loops>,
-    /// What is said of calls that take long.
+    /// The notices and keep-alive comments of calls that take long.
     pub(crate) progress: Option<Progress>,
-    /// Whose calls are served; `None`: anybody's.
+    /// The keys of which a caller must show one; `None` serves every caller.
     pub(crate) auth: Option<Auth>,
-    /// Which pages of other origins may call.
+    /// The other origins from which pages may call.
     pub(crate) cors: Option<Cors>,
-    /// How often what failed is tried again.
+    /// How often a failed attempt is repeated.
     pub(crate) retry: Retry,
-    /// Callers to whom other limits apply than to the rest, by the name of their key.
+    /// Callers with limits of their own, by the name of their key.
     pub(crate) agents: Vec<Agent>,
-    /// Whom a call goes to when another candidate has failed before.
+    /// How earlier failures and sessions change the choice of a candidate.
     pub(crate) fallback: Fallback,
-    /// The models that serve, and where to reach them, in the order in which they are tried.
-    /// At least one, and no two of one name.
+    /// The models and their upstreams, in the order in which calls try them. There is at least
+    /// one, and each has its own name.
     pub(crate) candidates: Vec<Candidate>,
 }
 
@@ -89,27 +89,28 @@ pub struct Config {
 pub(crate) struct AttemptLimits {
     /// Ends an attempt that is silent for this long.
     pub(crate) step_timeout: Option<Duration>,
-    /// The window before the first content, which for a unary answer is the whole wait.
+    /// Ends an attempt that is silent for this long before its first content. For a unary
+    /// answer this is the whole wait.
     pub(crate) first_token_timeout: Option<Duration>,
     /// Ends an attempt at this age.
     pub(crate) max_time: Option<Duration>,
-    /// How long an answer may be held back for its first content.
+    /// How long an answer may be held back until its first content.
     pub(crate) hold: Option<Duration>,
 }
 
-/// When attempts of a run are silent, one after another.
+/// The limit on silent attempts of a run in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct IdleBreaker {
-    /// How many may be.
+    /// The number of silent attempts in a row that trips the breaker.
     pub(crate) silent: u32,
-    /// Whether the run goes on with the next candidate, or ends.
+    /// Whether the run then goes on with the next candidate; otherwise it ends.
     pub(crate) fails_over: bool,
 }
 
 /// `[fallback]`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Fallback {
-    /// Whether a candidate that has failed is left alone for a while.
+    /// Whether calls pass over a candidate for a while after its failures.
     pub(crate) cooldown: bool,
     /// Whether a session stays with the candidate that served it.
     pub(crate) sticky: bool,
@@ -120,7 +121,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or for the first thing in it that is wrong.
+    /// If the file cannot be read, or for the first mistake in it.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -130,9 +131,10 @@ impl Config {
         }
     }
 
-    /// Whether a caller must show a key: without `[auth]` each caller is served.
+    /// Whether a caller must show a key; without `[auth]` every caller is served.
     ///
-    /// The program listens beyond loopback only if so; a server of one's own must see to it.
+    /// The program listens beyond loopback only if this is true. A server that uses the
+    /// [`app`](crate::app) must check the same itself.
     #[must_use]
     pub const fn needs_key(&self) -> bool {
         self.auth.is_some()
@@ -142,7 +144,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// For the first thing that is wrong.
+    /// For the first mistake in the document.
     pub fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
         resolve::config(text, |variable| std::env::var(variable).ok())
             .map_err(|problem| ConfigError::new(text, source_name, problem))

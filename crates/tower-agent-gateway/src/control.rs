@@ -1,4 +1,4 @@
-//! What the operator sees and does, across owners.
+//! The operator's routes: list, show, await and abort runs, across owners.
 
 mod limit;
 mod page;
@@ -15,7 +15,7 @@ use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
 
 type ControlResult = Result<Response, (StatusCode, String)>;
 
-/// A page of all runs, newest first; `next` is there if there are more.
+/// Lists a page of all runs, newest first; `next` is the next page's cursor.
 pub(crate) async fn list(
     State(registry): State<RunRegistry>,
     RawQuery(query): RawQuery,
@@ -37,8 +37,9 @@ pub(crate) async fn show(
     Ok(shown(runs.iter().map(Run::snapshot).collect()))
 }
 
-/// Waits until the runs of this id have ended, all of them. A client that leaves
-/// waits no longer: its connection drops the future.
+/// Waits until all runs of this id have ended.
+///
+/// A client that leaves ends the wait, because its connection drops the future.
 pub(crate) async fn wait(
     State(registry): State<RunRegistry>,
     Path(id): Path<String>,
@@ -52,7 +53,7 @@ pub(crate) async fn wait(
     Ok(ends.map_or_else(on, shown))
 }
 
-/// Ends the runs of this id, whoever owns them.
+/// Ends the runs of this id, of all owners.
 pub(crate) async fn abort(
     State(registry): State<RunRegistry>,
     Path(id): Path<String>,
@@ -61,7 +62,7 @@ pub(crate) async fn abort(
     Ok(Json(json!({ "aborted": !ended.is_empty() })).into_response())
 }
 
-/// Ends the live runs of this session, whoever owns them.
+/// Ends the live runs of this session, of all owners.
 pub(crate) async fn abort_session(
     State(registry): State<RunRegistry>,
     Path(session): Path<String>,
@@ -70,17 +71,17 @@ pub(crate) async fn abort_session(
     Json(json!({ "runs": ended })).into_response()
 }
 
-/// The ids of those that this ended.
+/// Ends the live ones of `runs`, and returns their ids.
 fn end(runs: Vec<Run>) -> Vec<RunId> {
     let runs = runs.into_iter();
     let ended = runs.filter(|run| {
-        // One that is over stays as it is.
+        // A run that is over keeps its reason and is not reported.
         run.terminal_reason().is_none() && run.end(TerminalReason::Aborted)
     });
     ended.map(|run| run.id()).collect()
 }
 
-/// The runs of this id, of all owners.
+/// Finds the runs of this id, of all owners; 404 if there are none.
 fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, (StatusCode, String)> {
     let runs = registry.find(&parse(id)?);
     match runs.is_empty() {
@@ -89,7 +90,7 @@ fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, (StatusCode, Stri
     }
 }
 
-/// One as it is, several in a list.
+/// Answers with a single run as an object, and with several as a list.
 fn shown(mut runs: Vec<RunSnapshot>) -> Response {
     match (runs.pop(), runs.is_empty()) {
         (Some(run), true) => Json(run).into_response(),

@@ -1,4 +1,4 @@
-//! The gateway without a configuration: in front of an upstream that it brings along.
+//! The gateway without a configuration file, in front of a simulated upstream.
 
 use std::{fmt::Write as _, io, net::SocketAddr};
 
@@ -7,9 +7,9 @@ use crate::{
     upstream::{self, Delays, behaviour::MODELS},
 };
 
-/// Starts the simulated upstream on a free port of loopback: its address.
+/// Starts the simulated upstream on a free loopback port, and returns its address.
 ///
-/// It serves until the runtime shuts down.
+/// The upstream serves until the runtime shuts down.
 ///
 /// # Errors
 ///
@@ -20,12 +20,12 @@ pub async fn spawn() -> io::Result<SocketAddr> {
 
 /// The configuration of a gateway in front of the simulated upstream.
 ///
-/// Its limits are short, to see every end in seconds. Each simulated model is a
-/// candidate, the healthy one first.
+/// Its limits are short, so that every kind of end shows within seconds. Each simulated model
+/// is a candidate, the healthy one first.
 ///
 /// # Errors
 ///
-/// None: the configuration is checked as a file would be, and is sound.
+/// None in practice: the configuration is parsed as a file would be, and is valid.
 pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
     let mut text = String::from(
         "[run]\n\
@@ -47,7 +47,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
     Config::parse(&text, "the embedded configuration")
 }
 
-/// Commands to paste, for a gateway that listens at `address`, to see it work.
+/// Commands that show a gateway at `address` at work, for a user to paste.
 #[must_use]
 pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
     let models = MODELS.join(", ");

@@ -1,4 +1,4 @@
-//! `GET /events`: what happens to all runs, as it happens.
+//! `GET /events`: the events of all runs, as server-sent events.
 
 use std::{convert::Infallible, pin::pin, time::Duration};
 
@@ -16,14 +16,14 @@ use tower_agent::{RunEvent, RunRegistry, run::RunEvents};
 #[cfg(test)]
 mod tests;
 
-/// How long nothing may be sent, before a comment is: proxies cut what is silent.
+/// The silence after which a comment is sent: proxies close silent connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// Where events come from, and until when.
+/// The source of the events, and the signal that ends their stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     registry: RunRegistry,
-    /// Its sender says, or drops, when the server goes down.
+    /// True, or closed, once the server shuts down.
     stopping: watch::Receiver<bool>,
 }
 
@@ -32,7 +32,7 @@ impl Events {
         Self { registry, stopping }
     }
 
-    /// All that happens from now on, and at a shutdown how the runs end.
+    /// Streams the events from now on; at a shutdown, also those of the runs' ends.
     fn stream(self) -> impl Stream<Item = RunEvent> + Send + 'static {
         let start = (self.registry.subscribe(), self.stopping);
         stream::unfold(start, |(mut events, mut stopping)| async move {
@@ -50,7 +50,8 @@ pub(crate) async fn events(State(events): State<Events>) -> Response {
     ([("x-accel-buffering", "no")], answer).into_response()
 }
 
-/// An event that is there goes first: it may be of the shutdown.
+/// The next event; `None` at a shutdown. A pending event precedes the shutdown, because it may
+/// report a run that the shutdown ended.
 async fn next(events: &mut RunEvents, stopping: &mut watch::Receiver<bool>) -> Option<RunEvent> {
     let stopped = pin!(stopping.wait_for(|stopping| *stopping));
     match future::select(pin!(events.next()), stopped).await {
@@ -62,7 +63,7 @@ async fn next(events: &mut RunEvents, stopping: &mut watch::Receiver<bool>) -> O
 fn to_event(event: &RunEvent) -> Event {
     let (name, number) = match event {
         RunEvent::Ended { sequence, .. } => ("ended", Some(sequence)),
-        // It has no number: it stands for events that have.
+        // Without a number of its own: the event stands for numbered ones that were lost.
         RunEvent::Lost { .. } => ("lost", None),
         RunEvent::Notice { sequence, .. } => ("notice", Some(sequence)),
         _ => ("other", None),

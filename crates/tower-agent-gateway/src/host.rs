@@ -1,4 +1,4 @@
-//! Which server a request is meant for, as far as it says so once and well.
+//! Refuses requests with a malformed or ambiguous host.
 
 use axum::{
     extract::Request,
@@ -8,8 +8,10 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 
-/// Answers 400 to a request that names its host twice, or in a way that is read as one
-/// host here and as another elsewhere.
+/// Answers 400 to a request with two hosts or a malformed one.
+///
+/// Other programs could read such a host as another one, and then checks by host would not
+/// agree.
 pub(crate) async fn check(request: Request, next: Next) -> Response {
     if is_sound(request.uri(), request.headers()) {
         return next.run(request).await;
@@ -26,7 +28,7 @@ fn is_sound(uri: &Uri, headers: &HeaderMap) -> bool {
         && uri.authority().is_none_or(|it| is_host(it.as_str()))
 }
 
-/// Whether it is a host and perhaps a port: nothing before an `@`, no list.
+/// Whether `text` is one host with an optional port: no user before an `@`, no list.
 fn is_host(text: &str) -> bool {
     if text.contains(['@', ',']) {
         return false;

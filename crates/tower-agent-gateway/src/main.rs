@@ -25,7 +25,7 @@ struct Signals {
 async fn main() -> ExitCode {
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
-        // What reads a pipe wants words, not colours.
+        // No colours in a pipe: its reader is a program.
         .with_ansi(std::io::stderr().is_terminal())
         .with_max_level(tracing::Level::INFO)
         .init();
@@ -69,7 +69,7 @@ async fn run() -> Result<(), BoxError> {
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
-    // Before the line that says there is a process to stop.
+    // Before the printed address: a reader of it may send a signal at once.
     let mut signals = Signals::new()?;
     println!("listening on http://{address}");
     if let Some(upstream) = embedded {

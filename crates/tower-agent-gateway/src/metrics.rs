@@ -1,4 +1,4 @@
-//! `GET /metrics`: what runs and calls came to, for Prometheus.
+//! `GET /metrics`: counts of runs, calls and attempts, for Prometheus.
 
 use std::{
     collections::BTreeMap,
@@ -19,29 +19,31 @@ mod exposition;
 #[cfg(test)]
 mod tests;
 
-/// Counts since the start. Cheap to clone; clones count together.
+/// The counts since the start. Cheap to clone; all clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics(Arc<Mutex<Counts>>);
 
-/// Labels come from a configuration and from this crate, so that no caller and
-/// no upstream can make more of them.
+/// The counts behind the metrics.
+///
+/// Labels come only from the configuration and this crate, so callers and upstreams cannot
+/// create new ones.
 #[derive(Debug, Default)]
 struct Counts {
     candidates: Vec<String>,
-    /// By reason.
+    /// Runs that ended, by reason.
     runs: BTreeMap<String, u64>,
-    /// By reason and candidate.
+    /// Calls that ended, by reason and candidate.
     calls: BTreeMap<(String, String), u64>,
-    /// By candidate and outcome.
+    /// Attempts, by candidate and outcome.
     attempts: BTreeMap<(String, String), u64>,
     input_tokens: u64,
     output_tokens: u64,
-    /// Events that came faster than they were counted.
+    /// Events that the registry dropped, because they came faster than they were counted.
     lost: u64,
 }
 
 impl Metrics {
-    /// For calls that these candidates serve.
+    /// Counts under the names of `candidates`; any other name counts as `other`.
     pub(crate) fn new(candidates: impl IntoIterator<Item = String>) -> Self {
         Self(Arc::new(Mutex::new(Counts {
             candidates: candidates.into_iter().collect(),
@@ -49,7 +51,7 @@ impl Metrics {
         })))
     }
 
-    /// A call is over: told of each once.
+    /// Counts a call that ended; to be called once for each.
     pub(crate) fn call(&self, call: &CallSummary) {
         self.with(|counts| {
             let candidate = counts.candidate(call.candidate.as_deref());
@@ -62,17 +64,17 @@ impl Metrics {
         });
     }
 
-    /// A try is over, or has begun to be answered: told of each once.
+    /// Counts an attempt with a known outcome; to be called once for each.
     fn attempt(&self, candidate: String, outcome: String) {
         self.with(|counts| *counts.attempts.entry((candidate, outcome)).or_default() += 1);
     }
 
-    /// The label of whom something went to.
+    /// The label for the candidate of a call or an attempt.
     fn candidate(&self, name: Option<&str>) -> String {
         self.with(|counts| counts.candidate(name).to_owned())
     }
 
-    /// Counts how runs end, until the registry is gone.
+    /// Counts how runs end, until the registry is dropped.
     pub(crate) async fn watch(self, mut events: RunEvents) {
         while let Some(event) = events.next().await {
             self.event(&event);
@@ -147,7 +149,7 @@ impl Metrics {
 }
 
 impl Counts {
-    /// Of a candidate that nobody configured nothing is told.
+    /// The label of a candidate; one that is not configured is `other`.
     fn candidate<'a>(&self, name: Option<&'a str>) -> &'a str {
         match name {
             None => "",
@@ -163,7 +165,8 @@ pub(crate) async fn metrics(State((metrics, registry)): State<(Metrics, RunRegis
     ([("content-type", kind)], text).into_response()
 }
 
-/// The name of a reason. A trusted upstream may send others than are known.
+/// The label of a reason. A trusted upstream may send reasons of its own, and these share the
+/// label `other`.
 fn reason(reason: &TerminalReason) -> String {
     match reason {
         TerminalReason::Custom(_) => "other".to_owned(),

@@ -1,4 +1,4 @@
-//! Which runs the harness ended, for whoever reads standard output: one line of JSON each.
+//! Writes the lines of a trajectory to an output with a slow reader.
 
 use std::{
     io::{self, Write},
@@ -14,8 +14,9 @@ use std::{
 #[cfg(test)]
 mod tests;
 
-/// What can be written to without ever waiting for a reader: a thread of its own does
-/// that, and what it cannot keep up with is dropped. Clones write to the same.
+/// A writer that never blocks. Clones write to the same output.
+///
+/// A thread of its own waits for the reader; lines for which the queue has no room are dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct Records {
     orders: SyncSender<Order>,
@@ -25,17 +26,17 @@ pub(crate) struct Records {
 #[derive(Debug)]
 enum Order {
     Line(Box<[u8]>),
-    /// Drop this when all before it is written.
+    /// Dropped, unsent, by the thread once all earlier lines are written.
     Tell(Sender<()>),
 }
 
-/// Lines of a few hundred bytes.
+/// The most lines in the queue; a line is a few hundred bytes.
 const MOST: usize = 1024;
 
 impl Records {
     /// # Errors
     ///
-    /// If there can be no further thread.
+    /// If the process can start no further thread.
     pub(crate) fn new(out: impl Write + Send + 'static) -> io::Result<Self> {
         let (orders, ordered) = sync_channel(MOST);
         thread::Builder::new()
@@ -51,19 +52,20 @@ impl Records {
         })
     }
 
-    /// Waits until all that came before is written, or cannot be, or `limit` has
-    /// passed. Blocks: it is for the end of the process.
+    /// Waits until all earlier lines are written, or writing failed, or `limit` has passed.
+    ///
+    /// Blocks the thread, so it is only for the end of the process.
     pub(crate) fn written(&self, limit: Duration) {
         let (told, done) = channel();
         let orders = self.orders.clone();
-        // There may be no room for the order either.
+        // A thread, because sending blocks while the queue is full.
         thread::spawn(move || orders.send(Order::Tell(told)));
-        // Nothing is ever sent: it ends with the sender.
+        // The channel carries no value: its closing is the signal.
         let _ = done.recv_timeout(limit);
     }
 }
 
-/// One call is one line: that is how a trajectory writes.
+/// Takes each call of `write` as one line, because a trajectory writes whole lines.
 impl Write for Records {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if self.orders.try_send(Order::Line(line.into())).is_err() {

@@ -18,7 +18,7 @@ use crate::{
     upload,
 };
 
-/// What the gateway forwards.
+/// The operations that the gateway forwards.
 const OPERATIONS: [&str; 5] = [
     "/v1/chat/completions",
     "/v1/responses",
@@ -27,7 +27,7 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-/// What the operator looks at.
+/// The state of the operator's routes.
 struct Watched {
     registry: RunRegistry,
     metrics: Metrics,
@@ -36,17 +36,17 @@ struct Watched {
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
-/// A server of one's own must give each request axum's `ConnectInfo<SocketAddr>`, by which
-/// the operator is known; [`serve`](crate::serve) does. If the process has no default TLS
-/// provider of rustls, it gets ring.
+/// A server other than [`serve`](crate::serve) must give each request axum's
+/// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
+/// no default TLS provider of rustls, this installs ring.
 ///
 /// # Errors
 ///
-/// If the configuration asks for what no client can be built for.
+/// If the HTTP client or a candidate cannot be built from the configuration.
 ///
 /// # Panics
 ///
-/// Outside of a tokio runtime: a task counts how runs end, for `/metrics`.
+/// Outside a tokio runtime: a task counts how runs end, for `/metrics`.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     // Several providers may be linked in; reqwest needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -63,7 +63,7 @@ pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     Ok(router(gateway, watched, config))
 }
 
-/// Has a task count how runs end, for as long as their registry lives.
+/// Spawns the task that counts how runs end, for as long as their registry lives.
 #[allow(
     clippy::disallowed_methods,
     reason = "it lives as long as the process, beside all requests"
@@ -85,7 +85,7 @@ fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
         .layer(from_fn(host::check))
 }
 
-/// The callers' routes.
+/// The callers' routes: the forwarded operations and the list of models.
 fn called(gateway: Gateway, config: &Config) -> Router {
     let models = Json(list(&config.candidates));
     let mut app = OPERATIONS
@@ -97,7 +97,7 @@ fn called(gateway: Gateway, config: &Config) -> Router {
     if let Some(auth) = &config.auth {
         app = app.layer(from_fn_with_state(Callers::new(auth), access::identify));
     }
-    // Outside of the keys: who asks whether it may ask shows none.
+    // Outside the check of keys: a browser's preflight carries no key.
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }
@@ -128,12 +128,12 @@ fn operated(watched: Watched, operator: Operator) -> Router {
     closed(app)
 }
 
-/// For no page of another origin.
+/// Closes routes to pages of other origins.
 fn closed(app: Router) -> Router {
     app.layer(from_fn_with_state(Pages::Own, access::refuse_pages))
 }
 
-/// One list that the SDKs of both dialects read.
+/// The list of models, with the fields of both dialects, for every SDK.
 fn list(candidates: &[Candidate]) -> Value {
     let entries: Vec<Value> = candidates
         .iter()

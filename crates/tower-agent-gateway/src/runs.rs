@@ -8,17 +8,17 @@ use tower_agent::{RunRegistry, Trajectory};
 
 use crate::records::Records;
 
-/// How long a slow reader has for the last records.
+/// The time that a slow reader has for the last records.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// The runs of a gateway: their registry, their records and their end.
 ///
-/// It lives as long as the app serves: when it is dropped, `/events` ends.
+/// The value must outlive the app: when it is dropped, `/events` ends.
 #[derive(Debug)]
 pub struct Runs {
     registry: RunRegistry,
     records: Option<Records>,
-    /// Becomes true at the shutdown.
+    /// Set to true at the shutdown.
     stopping: watch::Sender<bool>,
 }
 
@@ -29,7 +29,7 @@ impl Default for Runs {
 }
 
 impl Runs {
-    /// Runs without records.
+    /// Creates runs without records.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -39,14 +39,14 @@ impl Runs {
         }
     }
 
-    /// Runs that leave a line of JSON in `out` for each that the harness ended.
+    /// Creates runs with a trajectory in `out`, a line of JSON for each record.
     ///
-    /// A thread of its own writes them, so that a reader that is slow holds up no run; a
-    /// record for which there is no room is dropped, and the log says so.
+    /// A thread of its own writes them, so that a slow reader delays no run. A record that
+    /// finds no room in the queue is dropped, and the log says so.
     ///
     /// # Errors
     ///
-    /// If the process can have no further thread.
+    /// If the process can start no further thread.
     pub fn with_records(out: impl Write + Send + 'static) -> io::Result<Self> {
         let records = Records::new(out)?;
         Ok(Self {
@@ -56,28 +56,28 @@ impl Runs {
         })
     }
 
-    /// Where each run is found, observed and ended.
+    /// The registry, to find, observe and end runs.
     #[must_use]
     pub const fn registry(&self) -> &RunRegistry {
         &self.registry
     }
 
-    /// Ends all runs as `Shutdown` and admits none from now on; `/events` ends too.
+    /// Ends all runs as `Shutdown`, admits no more, and ends `/events`.
     pub fn shutdown(&self) {
         self.registry.shutdown();
         self.stopping.send_replace(true);
     }
 
-    /// Waits until the records so far are written, for a second at the longest.
+    /// Waits until the records so far are written, for at most a second.
     ///
-    /// Blocks the thread: it is for the end of the process.
+    /// Blocks the thread, so it is only for the end of the process.
     pub fn flush(&self) {
         if let Some(records) = &self.records {
             records.written(LAST_LINES);
         }
     }
 
-    /// Becomes true at the shutdown, for streams that are no calls.
+    /// A receiver of the shutdown, for streams that belong to no run.
     pub(crate) fn stopped(&self) -> watch::Receiver<bool> {
         self.stopping.subscribe()
     }

@@ -1,8 +1,8 @@
-//! The listener: accepts connections, and closes one that is held and not used.
+//! The listener: accepts connections, and closes those that are idle or stuck in a head.
 //!
-//! hyper's own timeout for heads is not enough: it begins when a connection becomes idle,
-//! and not at all while the version of a new one is being found out. So one clock per
-//! connection covers all that is not a request under way.
+//! hyper's own timeout for heads is not enough: it starts when a connection becomes idle, and
+//! does not run while hyper detects the version of a new one. So one clock for each connection
+//! covers all the time without a request in flight.
 
 mod activity;
 mod connection;
@@ -25,14 +25,14 @@ use tokio::{
 
 use crate::config::ServerLimits;
 
-/// How long nothing is accepted when that failed, for lack of files say: to try again at
-/// once would take a processor.
+/// The pause after a failed accept, for example for lack of file descriptors. Without it the
+/// loop would use a whole core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How long an HTTP/2 peer has to answer a ping.
+/// The time that an HTTP/2 peer has to answer a ping.
 const PING: Duration = Duration::from_secs(20);
 
-/// How often it is logged that connections wait to be accepted.
+/// The interval at which the log repeats that connections wait.
 const FULL_TOLD: Duration = Duration::from_secs(60);
 
 enum Event {
@@ -41,12 +41,13 @@ enum Event {
     Stop,
 }
 
-/// Serves until `stop` is ready, and then until the connections are closed: idle ones at
-/// once, the others with the answers that are under way.
+/// Serves until `stop` is ready, and then until the connections are closed.
 ///
-/// At the cap of connections the next ones wait in the kernel's queue, which costs this
-/// process nothing: to accept and close them would have their clients come back at once.
-/// A place is free again within the limits for heads and for idleness.
+/// Idle connections close at once, the others after their answers in flight.
+///
+/// At the cap, further connections wait in the kernel's queue, which costs this process
+/// nothing. If they were accepted and closed, their clients would reconnect at once. An idle
+/// connection frees its place within the limits for heads and for idleness.
 pub(crate) async fn serve(
     listener: TcpListener,
     app: Router,
@@ -110,7 +111,7 @@ fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The clock of the connection is the one.
+        // The connection's own clock covers heads.
         .header_read_timeout(None);
     builder
         .http2()
@@ -121,18 +122,18 @@ fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
 }
 
 fn set(stream: &TcpStream, keep_alive: Option<Duration>) {
-    // Small frames must not wait for one another.
+    // Without Nagle's algorithm: small frames must not wait for one another.
     let _ = stream.set_nodelay(true);
     if let Some(after) = keep_alive {
         let after = after.max(Duration::from_secs(1));
         let interval = (after / 6).max(Duration::from_secs(1));
         let probes = TcpKeepalive::new().with_time(after).with_interval(interval);
-        // Without it a peer that vanished is noticed later.
+        // The error is ignored: without probes a vanished peer is only noticed later.
         let _ = SockRef::from(stream).set_tcp_keepalive(&probes);
     }
 }
 
-/// Whether one connection failed, and not the listener.
+/// Whether the error concerns one connection, not the listener.
 fn is_of_peer(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
     matches!(

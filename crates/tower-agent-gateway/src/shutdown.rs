@@ -1,4 +1,4 @@
-//! The gateway from its first connection to its end, with the time that the end may take.
+//! Serves the gateway until a signal, and bounds the time of its shutdown.
 
 use std::{pin::pin, time::Duration};
 
@@ -8,20 +8,19 @@ use tokio::net::TcpListener;
 
 use crate::{config::Config, runs::Runs, server};
 
-/// How long connections have to close after a signal to stop.
+/// The time that connections have to close after the runs have ended.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves an [`app`](crate::app) until `signal` is ready, and then ends its runs.
 ///
-/// Connections are limited as `[server]` says. After the first signal nothing is admitted;
-/// with `control.drain` the runs that are under way may go on for so long, or until
-/// `signal` is ready again. Then all runs end as `Shutdown`, and connections have 5 s to
-/// close.
+/// `[server]` limits the connections. From the first signal on no request is admitted; with
+/// `control.drain` open runs may go on for that long, or until `signal` is ready again. Then
+/// all runs end as `Shutdown`, and connections have 5 s to close.
 ///
 /// # Cancel safety
 ///
-/// Dropping the future closes the listener and all connections at once, and no answer
-/// says why.
+/// Dropping the future closes the listener and all connections at once; their answers are cut
+/// without a reason.
 pub async fn serve(
     listener: TcpListener,
     app: Router,
@@ -34,11 +33,11 @@ pub async fn serve(
         signal().await;
         if let Some(limit) = config.shutdown_drain {
             let drained = pin!(registry.drain(limit));
-            // A second signal: the operator does not want to wait.
+            // A second signal cuts the drain short.
             let again = pin!(signal());
             let _ = select(drained, again).await;
         }
-        // Streams that are under way learn why, and so do callers that try again.
+        // Before connections close, so that open streams and repeated requests get the reason.
         runs.shutdown();
     };
     let mut stopped = runs.stopped();
@@ -46,7 +45,7 @@ pub async fn serve(
     let grace = async {
         let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(GRACE).await;
-        // Ends runs that began while connections were being closed.
+        // Again, for runs that began while connections were closing.
         registry.shutdown();
     };
     let (served, grace) = (pin!(served), pin!(grace));

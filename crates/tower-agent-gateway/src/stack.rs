@@ -30,8 +30,9 @@ use crate::{
     upload,
 };
 
-/// The whole gateway as one service: a stack for each agent, chosen by the key
-/// that its caller showed, and one for all others.
+/// The whole gateway as one service: a stack for each agent, and one for other callers.
+///
+/// The caller's key chooses the stack.
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway(Arc<Stacks>);
 
@@ -43,7 +44,7 @@ struct Stacks {
 
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
-/// What the stacks have in common.
+/// The parts that all stacks share.
 struct StackParts<'a> {
     config: &'a Config,
     registry: RunRegistry,
@@ -102,7 +103,7 @@ impl Service<Request<Body>> for Gateway {
 impl StackParts<'_> {
     fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
         let attempt = self.config.attempt;
-        // Who may repeat more or less than the others has buckets of his own.
+        // An agent with a shared budget of its own cannot draw from the common one.
         let shared = match retry.shared == self.config.retry.shared {
             true => self.budget.clone(),
             false => candidates::shared(retry.shared),
@@ -147,7 +148,7 @@ impl StackParts<'_> {
         if self.config.auth.is_none() {
             return layer;
         }
-        // What was in the headers is taken out by then.
+        // From the extensions, as `identify` has removed the key from the headers.
         layer.owner_by(|parts: &Parts| {
             let caller = parts.extensions.get::<Caller>();
             caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
@@ -155,8 +156,7 @@ impl StackParts<'_> {
     }
 }
 
-/// One line for each call that completed, for the operator's bill; the library logs those that
-/// were cut.
+/// Logs each call that completed, for the operator's bill; the library logs the others.
 fn log(call: &CallSummary) {
     if call.reason != TerminalReason::Completed {
         return;

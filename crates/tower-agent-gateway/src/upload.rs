@@ -26,46 +26,44 @@ use tower_agent::BoxError;
 #[cfg(test)]
 mod tests;
 
-/// How much of an upload is still read once its answer is known.
+/// The most bytes of an upload that are drained after its handler dropped it.
 const LIMIT: usize = 32 * 1024 * 1024;
 
-/// And for how long.
+/// The longest time for which a dropped upload is drained.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The upload has sent nothing for too long.
+/// The error of an upload that was silent for too long.
 #[derive(Debug)]
 struct Stalled {
     idle: Duration,
 }
 
-/// A request's body that is read to its end, also if a handler drops it before, and that
-/// may not be silent for too long.
+/// A request's body with an idle timeout; the rest is drained if a handler drops it.
 struct Upload {
     body: Body,
-    /// Nothing more comes of it.
+    /// Whether the body has ended or failed.
     ended: bool,
-    /// What is left of it is read once it is dropped.
+    /// Whether the drop drains the rest; on HTTP/1 only.
     drains: bool,
     idle: Option<Duration>,
-    /// Since when its reader waits.
+    /// When the reader's present wait began.
     quiet: Option<Instant>,
-    /// None until something had to be waited for.
+    /// `None` until the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     stalled: Arc<AtomicBool>,
 }
 
-/// Watches over what is uploaded.
+/// Drains uploads that a handler left unread, and ends those that stall.
 ///
-/// The answer that is given before the request was read must reach its client. hyper
-/// closes an HTTP/1 connection on which a handler dropped half a body, and the kernel
-/// resets it for what is unread: a client that is still sending sees the reset instead of
-/// the answer, and takes it for a reason to try again. So the rest is read and dropped,
-/// and the connection can be used again. What is over a bound is closed as ever. It begins
-/// when the stack is done with the body, not before: until then it is the stack that
-/// reads. HTTP/2 ends the one stream, and needs none of this.
+/// An early answer must reach its client. hyper closes an HTTP/1 connection on which a handler
+/// dropped half a body, and the kernel resets it for the unread bytes. A client that is still
+/// sending sees the reset instead of the answer, and retries. So the rest is read and
+/// discarded, and the connection can be reused; beyond the bounds of bytes and time it closes.
+/// Draining begins only when the stack has dropped the body, because until then the stack reads
+/// it. HTTP/2 resets the one stream, and needs no draining.
 ///
-/// An upload that sends no byte for `idle`, while a handler waits for it, fails; the
-/// connection is of no more use then, on HTTP/2 the one stream.
+/// An upload that sends no byte for `idle`, while a handler waits for it, fails. On HTTP/1 its
+/// connection then closes.
 pub(crate) async fn watch(
     State(idle): State<Option<Duration>>,
     request: Request<Body>,
@@ -81,7 +79,7 @@ pub(crate) async fn watch(
     answer
 }
 
-/// The status for a request whose upload stalled.
+/// The status for a request with a stalled upload.
 pub(crate) fn status(error: &BoxError) -> Option<StatusCode> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&**error);
     while let Some(error) = cause {
@@ -93,7 +91,7 @@ pub(crate) fn status(error: &BoxError) -> Option<StatusCode> {
     None
 }
 
-/// The request, and whether its upload has stalled.
+/// Wraps the request's body; the flag becomes true if the upload stalls.
 fn watched(idle: Option<Duration>, request: Request<Body>) -> (Request<Body>, Arc<AtomicBool>) {
     let stalled = Arc::<AtomicBool>::default();
     if request.body().is_end_stream() {
@@ -116,7 +114,7 @@ fn watched(idle: Option<Duration>, request: Request<Body>) -> (Request<Body>, Ar
 }
 
 impl Upload {
-    /// The body has nothing yet: ready once it has been so for too long.
+    /// Ready when a body that is `Pending` has been so for the idle timeout.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
         let Some(idle) = self.idle else {
             return Poll::Pending;
@@ -125,10 +123,11 @@ impl Upload {
         let timer = self
             .timer
             .get_or_insert_with(|| Box::pin(sleep_until(until)));
-        // Every frame moves the deadline; the timer is moved when it fires.
+        // Every frame moves the deadline; the timer follows only when it fires, which is
+        // cheaper.
         loop {
-            // Outside of the task's budget: a timer that is pending for lack of it has
-            // not registered its waker.
+            // Outside tokio's coop budget: a timer that is `Pending` for lack of budget has not
+            // registered its waker.
             ready!(Pin::new(&mut unconstrained(timer.as_mut())).poll(cx));
             if timer.deadline() >= until {
                 return Poll::Ready(idle);
@@ -159,7 +158,8 @@ impl http_body::Body for Upload {
             let idle = ready!(self.poll_stalled(cx));
             self.ended = true;
             self.stalled.store(true, Ordering::Release);
-            // Now, for hyper closes the connection of a body that was not read.
+            // Dropped before the answer, so that hyper sees an unread body and closes the
+            // connection.
             self.body = Body::empty();
             return Poll::Ready(Some(Err(axum::Error::new(Stalled { idle }))));
         }
@@ -182,7 +182,7 @@ impl Drop for Upload {
         if !self.drains || self.ended || self.is_end_stream() {
             return;
         }
-        // Whoever drops it after the runtime has ended has no connection either.
+        // Without a runtime there is no connection to keep either.
         if let Ok(runtime) = Handle::try_current() {
             let rest = std::mem::take(&mut self.body);
             drop(runtime.spawn(timeout(PATIENCE, drain(rest))));

@@ -13,26 +13,27 @@ use tower_agent::Owner;
 use super::bearers;
 use crate::config::{Auth, Key};
 
-/// Everybody who has a key.
+/// The keys of `[auth]`, each with the name of its caller.
 #[derive(Clone, Debug)]
 pub(crate) struct Callers(Arc<[Key]>);
 
-/// Whose key a request came with: in its extensions, where no client can put it.
+/// The caller that a request's key identifies. Stands in the request's extensions, which no
+/// client can write.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
-    /// Which is its agent, too.
+    /// The name of the key, and of its `[agents.NAME]` table.
     pub(crate) name: Arc<str>,
     pub(crate) owner: Owner,
 }
 
-/// Where SDKs put a key that is no bearer's.
+/// The headers in which SDKs send a key without the `Bearer` scheme.
 static PLAIN: [HeaderName; 2] = [
     HeaderName::from_static("x-api-key"),
     HeaderName::from_static("api-key"),
 ];
 
 impl Callers {
-    /// Logs under what name records know each of them.
+    /// Takes the keys, and logs the name and the owner of each. Records name only the owner.
     pub(crate) fn new(auth: &Auth) -> Self {
         let mut named = HashSet::new();
         for key in auth.keys.iter().filter(|key| named.insert(&key.name)) {
@@ -41,7 +42,7 @@ impl Callers {
         Self(auth.keys.clone().into())
     }
 
-    /// Whose key is among the headers.
+    /// Finds the caller by the keys in the headers.
     fn find(&self, headers: &HeaderMap) -> Option<Caller> {
         let plain = PLAIN.iter().flat_map(|name| headers.get_all(name));
         let plain = plain.filter_map(|value| value.to_str().ok());
@@ -51,7 +52,7 @@ impl Callers {
     }
 
     fn of_key(&self, given: &str) -> Option<Caller> {
-        // All are compared, so that the time says nothing of where it stands.
+        // Compares with every key, so that the time does not tell which key matched.
         let found = self.0.iter().fold(None, |found, key| {
             if key.secret.is(given) {
                 Some(key)
@@ -70,7 +71,7 @@ fn owner(key: &Key) -> Owner {
     Owner::of(key.name.as_bytes())
 }
 
-/// Lets only callers with a key through, and says who they are.
+/// Admits requests with a known key, and inserts its [`Caller`] into the extensions.
 pub(crate) async fn identify(
     State(callers): State<Callers>,
     mut request: Request,
@@ -79,7 +80,7 @@ pub(crate) async fn identify(
     let Some(caller) = callers.find(request.headers()) else {
         return refuse(request.uri().path());
     };
-    // It is for this gateway, and for nobody further on.
+    // Only the gateway may see its own keys: a candidate's upstream must not.
     let headers = request.headers_mut();
     headers.remove(header::AUTHORIZATION);
     for name in &PLAIN {
@@ -89,7 +90,9 @@ pub(crate) async fn identify(
     next.run(request).await
 }
 
-/// As the API of `path` says it; and no SDK tries again what cannot become right.
+/// The 401 answer, in the shape of the API of `path`.
+///
+/// A repeat would fail again, so `x-should-retry` tells SDKs not to try.
 fn refuse(path: &str) -> Response {
     let message = "This gateway needs a key of its own: none that it knows was sent.";
     let kind = "authentication_error";

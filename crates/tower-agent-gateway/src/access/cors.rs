@@ -5,11 +5,11 @@ use tower_http::cors::{AllowHeaders, AllowOrigin, CorsLayer};
 
 use crate::config::Cors;
 
-/// How long a browser need not ask again.
+/// The time for which a browser may cache the answer to a preflight.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
-/// What pages may read of an answer besides its body: whose SDK decides by it,
-/// or whose people ask for it.
+/// The response headers that a page may read. SDKs decide by them whether to retry, and users
+/// quote them in reports.
 const EXPOSED: [&str; 6] = [
     "x-should-retry",
     "x-terminal-reason",
@@ -19,7 +19,7 @@ const EXPOSED: [&str; 6] = [
     "x-attempt",
 ];
 
-/// Says to browsers which pages may call.
+/// Builds the layer that tells browsers which pages may call.
 pub(crate) fn cors(listed: &Cors) -> CorsLayer {
     let origins = match listed {
         Cors::Any => AllowOrigin::any(),
@@ -28,8 +28,8 @@ pub(crate) fn cors(listed: &Cors) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST])
-        // SDKs send headers of their own; and a wildcard would not let
-        // `authorization` pass.
+        // Mirrored, not `*`: SDKs send headers of their own, and `*` does not cover
+        // `authorization`.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(EXPOSED.map(HeaderName::from_static))
         .max_age(MAX_AGE)

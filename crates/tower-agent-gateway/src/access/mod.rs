@@ -1,4 +1,4 @@
-//! Who may use which route.
+//! Access to the routes: callers by key, the operator by token or address, pages by origin.
 
 mod callers;
 mod cors;

@@ -13,13 +13,13 @@ use super::{
 };
 use crate::config::Secret;
 
-/// How the operator is known.
+/// The check that tells the operator from other clients: the control token, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
     token: Option<Secret>,
 }
 
-/// Headers that proxies add, whole and by how their names begin and end.
+/// Headers that proxies add: whole names, then beginnings, then endings.
 const PROXIED: [&str; 5] = ["client-ip", "forwarded", "via", "x-forwarded", "x-real-ip"];
 const PROXIED_BEGINS: [&str; 3] = ["x-forwarded-", "x-envoy-", "cf-"];
 const PROXIED_ENDS: [&str; 2] = ["-client-ip", "-connecting-ip"];
@@ -30,8 +30,10 @@ impl Operator {
     }
 }
 
-/// Lets only the operator through: with a token whoever knows it; without one
-/// whoever is on this machine. Pages of other origins are refused before.
+/// Admits only the operator's requests.
+///
+/// With a control token, the request must carry it. Without one, it must come from this
+/// machine. [`refuse_pages`](super::refuse_pages) has refused pages of other origins before.
 pub(crate) async fn guard(
     State(operator): State<Operator>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -54,12 +56,14 @@ pub(crate) async fn guard(
     }
 }
 
-/// Whether the request is of this machine, and meant for it: a browser can be
-/// made to resolve a foreign name to a loopback address.
+/// Whether a request comes from this machine and names it as its host.
+///
+/// The peer's address alone proves nothing: a page can have its own name resolve to a loopback
+/// address.
 fn is_local(peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
     peer.ip().to_canonical().is_loopback()
         && host(uri, headers).is_some_and(is_loopback)
-        // A proxy on this machine speaks for others.
+        // A proxy on this machine forwards requests of other machines.
         && !is_proxied(headers)
 }
 

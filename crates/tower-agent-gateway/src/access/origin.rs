@@ -9,12 +9,12 @@ use axum::{
 
 use crate::config::Cors;
 
-/// The pages that may use a route.
+/// The pages, by origin, that may use a route.
 #[derive(Clone, Debug)]
 pub(crate) enum Pages {
-    /// Those that came from this very server.
+    /// Pages that this server itself has served.
     Own,
-    /// Those of this machine, and those that are listed.
+    /// Pages of this machine, and of the listed origins.
     Of(Option<Cors>),
 }
 
@@ -34,12 +34,13 @@ impl Pages {
     }
 }
 
-/// What browsers say of where a request comes from, also where they name no origin:
-/// of a picture, a script, a link.
+/// `Sec-Fetch-Site`: how the page behind a request relates to this server.
+///
+/// Browsers send it also where they send no `Origin`: for an image, a script, a link.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 fn is_own(site: &HeaderValue) -> bool {
-    // `none` is a person who typed the address.
+    // `none`: no page caused the request, for example an address that the user typed.
     matches!(site.as_bytes(), b"same-origin" | b"none")
 }
 
@@ -51,7 +52,7 @@ fn lists(listed: &Option<Cors>, origin: &HeaderValue) -> bool {
     }
 }
 
-/// Which server the request is meant for.
+/// The authority that a request names: that of its URI, else its `Host` header.
 pub(super) fn host<'a>(uri: &'a Uri, headers: &'a HeaderMap) -> Option<&'a str> {
     let host = headers.get(header::HOST);
     let named = host.map(|value| value.to_str().unwrap_or(""));
@@ -67,9 +68,10 @@ fn authority(origin: &HeaderValue) -> Option<&str> {
         .or(origin.strip_prefix("https://"))
 }
 
-/// Refuses pages of other origins. A browser posts what is simple without
-/// asking first, so it is not enough that the page may not read the answer:
-/// whoever can make it post here would spend the operator's key.
+/// Refuses requests of pages from origins that may not use the route.
+///
+/// CORS alone is not enough. A browser sends a simple POST without a preflight, so a page that
+/// cannot read the answer could still spend the operator's keys.
 pub(crate) async fn refuse_pages(
     State(pages): State<Pages>,
     request: Request,

@@ -1,4 +1,4 @@
-//! `[agents.NAME]`: callers to whom other limits apply than to the rest.
+//! `[agents.NAME]`: the limits of single callers.
 
 use std::collections::BTreeMap;
 
@@ -9,17 +9,20 @@ use super::retry::retry;
 use super::run::run;
 use super::{Auth, Retry, RunLimits, file};
 
-/// What applies to the calls of one key.
+/// The limits of the calls with one key.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Agent {
-    /// That of its key.
+    /// The name of the key.
     pub(crate) name: String,
     pub(crate) run: RunLimits,
     pub(crate) retry: Retry,
 }
 
-/// What an agent's table leaves out is as for everybody. One without a key is a typing error:
-/// nobody could be it.
+/// Resolves the tables of the agents; `all_run` and `all_retry` fill in what a table leaves
+/// out.
+///
+/// A table without a key of its name is an error: it could never apply, so the name is
+/// mistyped.
 pub(super) fn agents(
     tables: BTreeMap<Spanned<String>, file::AgentTable>,
     auth: Option<&Auth>,

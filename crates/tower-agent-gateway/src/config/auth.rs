@@ -1,4 +1,4 @@
-//! `[auth]`: whose calls are served.
+//! `[auth]`: the callers' keys, and the caps of each owner.
 
 use std::sync::Arc;
 
@@ -6,31 +6,33 @@ use super::error::Problem;
 use super::secret::{Secret, variable_of, wrong};
 use super::{file, number};
 
-/// Who may call.
+/// The callers' keys, and the caps of each owner.
 #[derive(Debug, Clone)]
 pub(crate) struct Auth {
-    /// At least one, and no two alike. Several of one name are one owner's: while a key is
-    /// replaced, both hold.
+    /// The keys: at least one, and no secret twice. Several keys of one name belong to one
+    /// owner, so that the old key works while a new one is rolled out.
     pub(crate) keys: Vec<Key>,
     /// How many runs each owner may have open.
     pub(crate) max_open_runs: Option<u32>,
-    /// How many turns each owner may have in an hour, whatever runs they are of.
+    /// How many turns each owner may have in an hour, over all its runs.
     pub(crate) turns_per_hour: Option<u32>,
 }
 
 /// A caller's key.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {
-    /// The owner of the runs, and the agent, whom it stands for.
+    /// The name that identifies the owner of the runs, and the agent.
     pub(crate) name: Arc<str>,
     pub(crate) secret: Secret,
 }
 
-/// More is no cap: 0 says so.
+/// The largest cap; 0 switches a cap off.
 const MOST: u32 = 1_000_000;
 
-/// Reads the keys. What is wrong with one is told by its number: what stands where a name should
-/// may be a key.
+/// Resolves the table and reads the keys from its environment variable.
+///
+/// An error gives the number of the entry and not its name: in a malformed entry, the part
+/// before the colon may be a key.
 pub(super) fn auth(
     table: file::AuthTable,
     control: Option<&Secret>,

@@ -1,4 +1,4 @@
-//! `[[candidates]]`: the models that serve, and where to reach them.
+//! `[[candidates]]`: the models and their upstreams.
 
 use std::num::NonZeroU64;
 
@@ -13,27 +13,28 @@ use super::secret::{Secret, secret};
 /// One entry of `[[candidates]]`.
 #[derive(Debug, Clone)]
 pub(crate) struct Candidate {
-    /// What callers and logs call it.
+    /// The name of the candidate in calls and in logs.
     pub(crate) name: String,
-    /// The model that its upstream is asked for.
+    /// The model that requests to the upstream name.
     pub(crate) model: String,
-    /// An absolute URL without query or trailing slash, which ends before the operation.
+    /// The part of the URL before the operation: absolute, without query or trailing slash.
     pub(crate) base_url: Uri,
-    /// Which API it speaks.
+    /// The API that the upstream speaks.
     pub(crate) dialect: Dialect,
-    /// What is sent as its credential, if anything.
+    /// The credential that its upstream gets, if any.
     pub(crate) api_key: Option<Secret>,
-    /// Tokens that it takes, if known.
+    /// The context window of the model in tokens, if known.
     pub(crate) context_window: Option<NonZeroU64>,
-    /// Whether its `x-terminal-reason` counts, and it is told our run id.
+    /// Whether the gateway believes the upstream's `x-terminal-reason` and sends it the run's
+    /// id.
     pub(crate) trusted: bool,
 }
 
-/// Which API a candidate speaks.
+/// The API that a candidate's upstream speaks.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Dialect {
-    /// Whatever it is sent.
+    /// All of them: each request goes on in its own dialect.
     #[default]
     Any,
     /// OpenAI chat, Responses and embeddings.
@@ -96,7 +97,7 @@ fn candidate(
 
 fn base_url(text: &Spanned<String>) -> Result<Uri, Problem> {
     let url = text.get_ref();
-    // What is in a URL ends up in logs, so one that may hold a password is not repeated.
+    // Hidden, because the message ends up in logs and the URL may hold a password.
     let shown = if url.contains('@') { "[hidden]" } else { url };
     let wrong = |why: &str| {
         let message = format!("candidates.base_url = {shown:?} {why}, as in \"https://host/v1\"");

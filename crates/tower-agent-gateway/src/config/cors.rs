@@ -1,4 +1,4 @@
-//! `[cors]`: which pages of other origins may call.
+//! `[cors]`: the other origins from which pages may call.
 
 use http::{HeaderValue, Uri};
 use toml::Spanned;
@@ -6,12 +6,12 @@ use toml::Spanned;
 use super::error::Problem;
 use super::file;
 
-/// Origins whose pages may call the callers' routes.
+/// The origins from which pages may call the callers' routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cors {
-    /// Any; whoever calls shows a key.
+    /// Any origin; allowed only if callers must show a key.
     Any,
-    /// These, as browsers write them.
+    /// The listed origins, as browsers write them.
     Of(Vec<HeaderValue>),
 }
 
@@ -43,7 +43,7 @@ fn origin(entry: &Spanned<String>) -> Result<HeaderValue, Problem> {
             format!("cors.origins holds {text:?}, which {why}, as in \"https://app.example\"");
         Problem::new(message).at(entry.span())
     };
-    // A path would parse too, and then never match.
+    // Not only parsed: a path would parse too, and then the entry would never match.
     let (scheme, rest) = text
         .split_once("://")
         .ok_or_else(|| wrong("is not an origin: it must be scheme and host"))?;
@@ -74,7 +74,7 @@ fn origin(entry: &Spanned<String>) -> Result<HeaderValue, Problem> {
         "https" => Some(443),
         _ => None,
     };
-    // Browsers leave the usual port out.
+    // Browsers leave the default port out.
     let written = match authority.port_u16().filter(|port| Some(*port) != usual) {
         Some(port) => format!("{scheme}://{host}:{port}"),
         None => format!("{scheme}://{host}"),

@@ -1,4 +1,4 @@
-//! `[disconnect]`: what becomes of a call whose caller has left.
+//! `[disconnect]`: whether a call goes on after its caller has left.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use super::error::Problem;
 use super::file::{DisconnectPolicy, Time};
 use super::limit::Limit;
 
-/// Long enough for the rest of most answers.
+/// The default of `drain_limit`: long enough for the rest of most answers.
 const DEFAULT_DRAIN: Duration = Duration::from_secs(30);
 
-/// How long an answer is read for whose caller has left; `None` cancels it.
+/// Resolves how long an answer is still read after its caller has left; `None` cancels it.
 pub(super) fn drain(
     policy: Option<&Spanned<DisconnectPolicy>>,
     limit: Time,

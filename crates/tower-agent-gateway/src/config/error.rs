@@ -1,4 +1,4 @@
-//! What is wrong with a configuration, and where.
+//! The error of a configuration: a message and its place in the file.
 
 use std::error::Error;
 use std::ops::Range;
@@ -6,15 +6,16 @@ use std::{fmt, io};
 
 /// A configuration that cannot be used.
 ///
-/// Prints as `FILE:LINE:COLUMN: what is wrong`, as compilers do, so that editors find the place.
+/// Its `Display` is `FILE:LINE:COLUMN: message`, as compilers print it, so that editors find
+/// the place.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ConfigError {
-    /// The file, or what stands for it.
+    /// The path of the file, or the name that the caller of `parse` gave.
     pub source_name: String,
-    /// Line and column, both from 1, where the file can be blamed.
+    /// Line and column, both from 1; `None` if the mistake has no place in the file.
     pub position: Option<(usize, usize)>,
-    /// What is wrong, on one line.
+    /// The mistake, on one line.
     pub message: String,
     source: Option<io::Error>,
 }
@@ -80,7 +81,7 @@ impl Problem {
 
 impl From<toml::de::Error> for Problem {
     fn from(error: toml::de::Error) -> Self {
-        // Serde calls fields what a reader of the file calls keys.
+        // Serde says "field"; readers of a TOML file know them as keys.
         let message = error
             .message()
             .replacen("unknown field", "unknown key", 1)

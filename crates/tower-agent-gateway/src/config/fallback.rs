@@ -1,5 +1,4 @@
-//! `[fallback]`: whom a call goes to when a candidate has failed before; and when a run ends of
-//! which nothing is heard.
+//! `[fallback]`, and the idle breaker of `[run]` and `[agents.NAME]`.
 
 use toml::Spanned;
 
@@ -7,16 +6,16 @@ use super::error::Problem;
 use super::file;
 use super::{Fallback, IdleBreaker, number};
 
-/// What `preset = "recommended"` stands for.
+/// The idle breaker of `preset = "recommended"`.
 pub(super) const PRESET: IdleBreaker = IdleBreaker {
     silent: 5,
     fails_over: false,
 };
 
-/// More silent attempts are no limit: 0 says so.
+/// The largest limit of silent attempts; 0 switches the breaker off.
 const MOST_SILENT: u32 = 1_000;
 
-/// Without a table, and without the preset, every call asks every candidate.
+/// Resolves the table. Without its keys and the preset, calls pass over no candidate.
 pub(super) fn fallback(table: file::FallbackTable, recommended: bool) -> Fallback {
     Fallback {
         cooldown: table.cooldown.unwrap_or(recommended),

@@ -8,10 +8,10 @@ use toml::{Spanned, Value};
 
 use super::Dialect;
 
-/// A limit, read later so that an error can name its key.
+/// The value of a time limit, parsed later so that errors name its key.
 pub(super) type Time = Option<Spanned<Value>>;
 
-/// A number, read later for the same reason.
+/// The value of a number, parsed later for the same reason.
 pub(super) type Number = Option<Spanned<Value>>;
 
 #[derive(Debug, Deserialize)]
@@ -24,7 +24,7 @@ pub(super) struct File {
     pub(super) run: RunTable,
     #[serde(default)]
     pub(super) attempt: AttemptTable,
-    /// Its presence says that something is repeated.
+    /// `[retry]`; the table's presence alone turns retries on.
     pub(super) retry: Option<RetryTable>,
     #[serde(default)]
     pub(super) fallback: FallbackTable,
@@ -39,9 +39,9 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) agents: BTreeMap<Spanned<String>, AgentTable>,
     pub(super) stop: Option<StopTable>,
-    /// Its presence says that loops are looked for.
+    /// `[loops]`; the table's presence alone turns the loop guard on.
     pub(super) loops: Option<LoopsTable>,
-    /// Its presence says that people are told what takes long.
+    /// `[progress]`; the table's presence alone turns notices and keep-alive comments on.
     pub(super) progress: Option<ProgressTable>,
 }
 
@@ -171,8 +171,9 @@ pub(super) struct CorsTable {
     pub(super) origins: Spanned<Vec<Spanned<String>>>,
 }
 
-/// The keys of [`Run`] and of [`Retry`] in one table. Serde can flatten tables, but not refuse
-/// unknown keys then.
+/// The keys of [`RunTable`] and of [`RetryTable`] in one table.
+///
+/// Written out, because serde cannot refuse unknown keys in a table with flattened parts.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct AgentTable {

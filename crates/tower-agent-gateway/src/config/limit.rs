@@ -1,4 +1,4 @@
-//! Limits of time, as a configuration writes them.
+//! Time limits, as a configuration writes them.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::error::Problem;
 /// Longer limits are cut to this: far beyond any run, and safe to add to an instant.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// What a file says about a limit: nothing, off, or how long.
+/// A time limit in a file: absent, off, or a duration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Limit {
     Absent,
@@ -39,7 +39,8 @@ impl Limit {
         match humantime::parse_duration(text) {
             Ok(Duration::ZERO) => Ok(Self::Off),
             Ok(duration) => Ok(Self::After(duration.min(LONGEST))),
-            // With a fraction it may also mean less than a nanosecond.
+            // Only without a fraction: humantime reports the same error for less than a
+            // nanosecond.
             Err(DurationError::NumberOverflow) if !text.contains('.') => Ok(Self::After(LONGEST)),
             Err(error) => Err(wrong(&format!(
                 "is not a duration such as \"60s\": {error}"
@@ -47,7 +48,7 @@ impl Limit {
         }
     }
 
-    /// The limit, or the preset's where the file says nothing.
+    /// The limit, or `preset` if the file has none.
     pub(super) fn or(self, preset: Option<Duration>) -> Option<Duration> {
         match self {
             Self::Absent => preset,

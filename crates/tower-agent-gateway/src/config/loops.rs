@@ -1,24 +1,25 @@
-//! `[loops]`: when a run goes in circles.
+//! `[loops]`: the limits on repeated tool calls of a run.
 
 use super::error::Problem;
 use super::{file, number};
 
-/// `[loops]`; 0 is never.
+/// The numbers of `[loops]`; 0 means never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loops {
-    /// Tells observers when the same call came back so often, and again after as many.
+    /// The number of repetitions after which observers get a notice, and again at each
+    /// multiple.
     pub(crate) warn: u32,
-    /// Ends a run for that.
+    /// The number of repetitions that ends the run.
     pub(crate) stop: u32,
-    /// Ends a run after so many calls of tools that there are not.
+    /// The number of calls of undeclared tools that ends the run.
     pub(crate) unknown_tool: u32,
-    /// Ends a run after so many calls of one tool that learn nothing.
+    /// The number of same calls in a row, with any results, that ends the run.
     pub(crate) any_tool: u32,
-    /// Whether it only says what it would end.
+    /// Whether the guard only gives notices and ends no run.
     pub(crate) observe: bool,
 }
 
-/// What the table, or `preset = "recommended"`, stands for where it says nothing.
+/// The defaults of the table's keys, and the values of `preset = "recommended"`.
 const ABSENT: Loops = Loops {
     warn: 10,
     stop: 20,
@@ -27,10 +28,10 @@ const ABSENT: Loops = Loops {
     observe: false,
 };
 
-/// More are never counted.
+/// The largest number of the table; the loop guard counts no further.
 const MOST: u32 = 1_000;
 
-/// `None` is off: then nothing is read.
+/// Resolves the table. `None` is off: then the guard reads no conversation.
 pub(super) fn loops(
     table: Option<file::LoopsTable>,
     recommended: bool,

@@ -6,7 +6,7 @@ use toml::{Spanned, Value};
 
 use super::error::Problem;
 
-/// A whole number of `allowed` as the value of `key`, if the file has one.
+/// Reads the value of `key` as a whole number within `allowed`, if present.
 pub(super) fn count(
     key: &str,
     value: Option<Spanned<Value>>,
@@ -26,7 +26,7 @@ pub(super) fn count(
     })
 }
 
-/// A number from 0 to `most` as the value of `key`, if the file has one.
+/// Reads the value of `key` as a number from 0 to `most`, if present.
 pub(super) fn ratio(
     key: &str,
     value: Option<Spanned<Value>>,
@@ -37,7 +37,7 @@ pub(super) fn ratio(
             Value::Integer(number) => *number as f64,
             value => value.as_float()?,
         };
-        // Neither NaN nor an infinity is in it.
+        // The range contains neither NaN nor an infinity.
         (0.0..=most).contains(&number).then_some(number)
     })
     .map_err(|(problem, span)| {

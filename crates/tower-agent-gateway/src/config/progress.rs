@@ -1,4 +1,4 @@
-//! `[progress]`: what is said of a call that takes long.
+//! `[progress]`: notices and keep-alive comments of calls that take long.
 
 use std::time::Duration;
 
@@ -6,22 +6,22 @@ use super::error::Problem;
 use super::file;
 use super::limit::Limit;
 
-/// `[progress]`; `None` is off.
+/// The times of `[progress]`; `None` is off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Progress {
     /// How long a step takes before observers are told.
     pub(crate) notify_after: Option<Duration>,
-    /// How long a stream may be silent before it is sent a comment.
+    /// How long a stream may be silent before the gateway sends a comment in it.
     pub(crate) keep_alive: Option<Duration>,
-    /// Whether what observers are told is a comment in the stream, too.
+    /// Whether a notice to observers is also a comment in the stream.
     pub(crate) comments: bool,
 }
 
-/// What the table stands for where it says nothing.
+/// The defaults of the table's keys.
 const NOTIFY_AFTER: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// It is no limit, so no preset turns it on.
+/// Resolves the table. No preset turns it on, because it is not a limit.
 pub(super) fn progress(table: Option<file::ProgressTable>) -> Result<Option<Progress>, Problem> {
     let Some(table) = table else {
         return Ok(None);

@@ -1,4 +1,4 @@
-//! From the file to usable values.
+//! Resolves the file into usable values.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -23,13 +23,14 @@ use super::server::server;
 use super::stop::phrases;
 use super::{AttemptLimits, Config, RunLimits};
 
-/// Frames are a few hundred bytes: enough to ride out a hiccup, little to hold per call.
+/// The default: frames are a few hundred bytes, so this rides out a hiccup and costs little
+/// memory.
 const DEFAULT_PUMP_FRAMES: NonZeroUsize = NonZeroUsize::new(32).expect("32 is not zero");
 
-/// A channel of more frames is a typing error, not a buffer.
+/// The largest number of frames; more is a typing error, not a buffer.
 const MOST_PUMP_FRAMES: usize = 65_536;
 
-/// Limits where the file has none.
+/// The limits for keys that the file leaves out.
 #[derive(Debug, Clone, Copy, Default)]
 struct Preset {
     run: RunLimits,
@@ -81,7 +82,7 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
                 .or(preset.attempt.max_time),
             hold: Limit::read("attempt.hold", file.attempt.hold)?.or(preset.attempt.hold),
         },
-        // No number, so no preset turns it on.
+        // A preset sets only numbers, so none turns this on.
         caller_deadline: file.disconnect.caller_deadline.unwrap_or(false),
         pump_frames: pump_frames(file.disconnect.pump_frames)?,
         drain: drain(file.disconnect.policy.as_ref(), file.disconnect.drain_limit)?,
@@ -104,7 +105,8 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
     Ok(Preset {
         run: RunLimits {
             step_timeout: Some(Duration::from_secs(300)),
-            // Users' needs run from five minutes to an hour: the hour, so that there is an end.
+            // Users ask for five minutes to an hour; the longest of these, so that every run
+            // has an end.
             max_turn_time: Some(Duration::from_secs(3600)),
             idle_breaker: Some(fallback::PRESET),
             max_turns: Some(PRESET_TURNS),

@@ -1,4 +1,4 @@
-//! `[retry]`: how often what failed is tried again.
+//! `[retry]`: how often a failed attempt is repeated.
 
 use std::time::Duration;
 
@@ -20,17 +20,17 @@ pub(crate) struct Retry {
     pub(crate) per_run: Option<u32>,
     /// How many failures in a row a run may have.
     pub(crate) consecutive_errors: Option<u32>,
-    /// What all runs together may repeat.
+    /// The budget that all runs share.
     pub(crate) shared: Option<SharedBudget>,
     /// The wait before the first repeat, before jitter.
     pub(crate) base_delay: Duration,
-    /// What that grows to, and never shorter than it.
+    /// The longest wait between attempts; at least `base_delay`.
     pub(crate) max_delay: Duration,
-    /// The longest wait that an upstream may ask for.
+    /// The longest wait that the gateway accepts from an upstream's `retry-after`.
     pub(crate) max_retry_after: Duration,
 }
 
-/// What all runs together may repeat, per candidate.
+/// The repeats that all runs together may make at one candidate.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct SharedBudget {
     /// Repeats per first attempt.
@@ -39,16 +39,16 @@ pub(crate) struct SharedBudget {
     pub(crate) floor: u32,
 }
 
-/// More attempts at one candidate are a loop, not a retry.
+/// The most attempts at one candidate; more are a loop, not a retry.
 const MOST_ATTEMPTS: u32 = 100;
 
-/// More failures are no limit: 0 says so.
+/// The largest limit of failures, and the largest floor; 0 switches either off.
 const MOST_FAILURES: u32 = 1_000_000;
 
-/// Ten repeats for each request, as the library allows.
+/// The largest ratio: ten repeats for each request, as the library allows.
 const MOST_RATIO: f64 = 10.0;
 
-/// What the table, or `preset = "recommended"`, stands for where it says nothing.
+/// The defaults of the table's keys, and the values of `preset = "recommended"`.
 const ATTEMPTS: u32 = 2;
 const PER_ERROR_KEY: u32 = 3;
 const PER_RUN: u32 = 10;
@@ -58,7 +58,7 @@ const BASE_DELAY: Duration = Duration::from_millis(500);
 const MAX_DELAY: Duration = Duration::from_secs(8);
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// Without a table, and without the preset, nothing is repeated and nothing is counted.
+/// The values of absent keys. Without a table and a preset, nothing is repeated or counted.
 pub(super) fn absent(table: bool, recommended: bool) -> Retry {
     Retry {
         attempts: if table || recommended { ATTEMPTS } else { 1 },
@@ -75,7 +75,7 @@ pub(super) fn absent(table: bool, recommended: bool) -> Retry {
     }
 }
 
-/// What `table`, whose keys stand in `place`, says; and where it says nothing, `absent`.
+/// Resolves `table`; `absent` fills in what it leaves out. Errors name keys under `place`.
 pub(super) fn retry(table: file::RetryTable, place: &str, absent: Retry) -> Result<Retry, Problem> {
     let key = |name: &str| format!("{place}.{name}");
     let base_span = table.base_delay.as_ref().map(Spanned::span);
@@ -104,7 +104,7 @@ pub(super) fn retry(table: file::RetryTable, place: &str, absent: Retry) -> Resu
             number::count(&key("shared_floor"), table.shared_floor, 0..=MOST_FAILURES)?,
             absent.shared,
         ),
-        // Where the file has none it gives way.
+        // A default base delay yields to a shorter maximum; only one in the file is an error.
         base_delay: wait(
             &key("base_delay"),
             table.base_delay,
@@ -127,7 +127,9 @@ pub(super) fn retry(table: file::RetryTable, place: &str, absent: Retry) -> Resu
     Ok(retry)
 }
 
-/// One of the two brings the other along; two zeros are off, as one of them grants something.
+/// Resolves the shared budget; either key alone gives the other its default.
+///
+/// The budget is off only if both are zero, because either of them alone grants repeats.
 fn shared(
     ratio: Option<f64>,
     floor: Option<u32>,
@@ -143,7 +145,7 @@ fn shared(
     (shared.ratio > 0.0 || shared.floor > 0).then_some(shared)
 }
 
-/// A time to wait: `"0s"` is none.
+/// Reads a wait; `"0s"` means none, not an absent limit.
 fn wait(key: &str, value: file::Time, absent: Duration) -> Result<Duration, Problem> {
     Ok(match Limit::read(key, value)? {
         Limit::Absent => absent,

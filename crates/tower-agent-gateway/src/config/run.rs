@@ -10,10 +10,10 @@ use super::file;
 use super::limit::Limit;
 use super::{IdleBreaker, number};
 
-/// What `preset = "recommended"` stands for.
+/// The turns of a run under `preset = "recommended"`.
 pub(super) const PRESET_TURNS: u32 = 30;
 
-/// More turns are no cap: 0 says so.
+/// The largest cap of turns; 0 switches the cap off.
 const MOST_TURNS: u32 = 1_000_000;
 
 /// `[run]`; `None` is off.
@@ -21,19 +21,19 @@ const MOST_TURNS: u32 = 1_000_000;
 pub(crate) struct RunLimits {
     /// Ends a run in which no step completes for this long.
     pub(crate) step_timeout: Option<Duration>,
-    /// Ends a run at this age, whatever it does.
+    /// Ends a run at this age, also if it makes progress.
     pub(crate) max_turn_time: Option<Duration>,
-    /// The run's total: as `max_turn_time`, under the caller's name for it.
+    /// Ends a run at this age too, but with the reason `CallerDeadline`.
     pub(crate) timeout: Option<Duration>,
-    /// Completes a run by its id of which nothing is in flight for this long.
+    /// Completes a run with a given id after this long with nothing in flight.
     pub(crate) idle: Option<Duration>,
     /// How many turns a run has.
     pub(crate) max_turns: Option<u32>,
-    /// How many attempts may be silent in a row, and whether the run then ends.
+    /// The limit on silent attempts in a row, and its effect.
     pub(crate) idle_breaker: Option<IdleBreaker>,
 }
 
-/// The limits that `table`, whose keys stand in `place`, says; and where it says nothing, `absent`.
+/// Resolves `table`; `absent` fills in what it leaves out. Errors name keys under `place`.
 pub(super) fn run(
     table: file::RunTable,
     place: &str,
@@ -60,7 +60,7 @@ pub(super) fn run(
     })
 }
 
-/// No limit, but that a run of which nothing more is heard is over some day.
+/// No limits but one: a run with nothing in flight ends some day.
 impl Default for RunLimits {
     fn default() -> Self {
         Self {

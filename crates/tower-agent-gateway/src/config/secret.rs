@@ -1,4 +1,4 @@
-//! What a configuration keeps in the environment.
+//! Secrets that a configuration reads from the environment.
 
 use std::fmt;
 use std::hint;
@@ -12,7 +12,7 @@ use super::error::Problem;
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
-/// Reads `variable` for `owner`; what it holds must fit into a header.
+/// Reads `variable` for `owner`; the value must be a valid header value.
 pub(super) fn secret(
     owner: &str,
     variable: &Spanned<String>,
@@ -48,7 +48,7 @@ pub(super) fn wrong(owner: &str, variable: &Spanned<String>, why: &str) -> Probl
 }
 
 impl Secret {
-    /// `None` for what no header may carry.
+    /// Takes a value; `None` if no header may carry it.
     pub(super) fn new(value: String) -> Option<Self> {
         HeaderValue::from_str(&value).is_ok().then_some(Self(value))
     }
@@ -59,7 +59,7 @@ impl Secret {
         &self.0
     }
 
-    /// Compares in a time that depends on what is given alone.
+    /// Compares in a time that depends on the length of `given` alone.
     #[must_use]
     pub(crate) fn is(&self, given: &str) -> bool {
         let wanted = self.0.as_bytes().iter().cycle();
@@ -67,7 +67,7 @@ impl Secret {
         let differing = given
             .bytes()
             .zip(wanted)
-            // Opaque, so that nobody is clever and stops at the first.
+            // Opaque, so that the optimiser does not stop at the first difference.
             .fold(differing, |sum, (a, b)| hint::black_box(sum | (a ^ b)));
         differing == 0
     }

@@ -1,4 +1,4 @@
-//! `[server]`: what a connection may take, so that strangers cannot hold all there is.
+//! `[server]`: the limits of a connection, so that idle clients cannot exhaust the server.
 
 use std::time::Duration;
 
@@ -6,23 +6,24 @@ use super::error::Problem;
 use super::limit::Limit;
 use super::{file, number};
 
-/// `[server]`; `None` is off. On unless the file says otherwise: a server that waits for
-/// ever is at the mercy of one client.
+/// The limits of `[server]`; `None` is off.
+///
+/// All are on by default: a server without them lets one client hold its connections for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerLimits {
-    /// How long the head of a request may take, from the connection's first byte or from
-    /// its own on one that is kept.
+    /// How long the head of a request may take. The time counts from the accept, and on a kept
+    /// connection from the first byte of the head.
     pub(crate) head_timeout: Option<Duration>,
     /// How long an upload may be silent.
     pub(crate) upload_idle: Option<Duration>,
     /// How many connections are open at a time; others wait to be accepted.
     pub(crate) max_connections: Option<u32>,
-    /// After how much silence a peer is asked whether it is still there, and how long a
-    /// connection is kept on which nothing is asked for.
+    /// How long a connection without a request is kept. After the same silence a probe (TCP
+    /// keep-alive, HTTP/2 ping) finds out whether the peer is still there.
     pub(crate) keep_alive: Option<Duration>,
 }
 
-/// More is no cap: 0 says so.
+/// The largest cap of connections; 0 switches the cap off.
 const MOST: u32 = 1_000_000;
 
 impl Default for ServerLimits {

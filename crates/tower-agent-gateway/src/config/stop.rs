@@ -1,9 +1,9 @@
-//! `[stop]`: with which words a user ends the other runs of a session.
+//! `[stop]`: the phrases by which a user ends the other runs of a session.
 
 use super::error::Problem;
 use super::file;
 
-/// At least one, and each has a letter or a digit: nothing else would ever match.
+/// Resolves the phrases. Each needs a letter or a digit, as no other phrase would ever match.
 pub(super) fn phrases(table: file::StopTable) -> Result<Vec<String>, Problem> {
     let span = table.phrases.span();
     let phrases = table.phrases.into_inner();

@@ -1,17 +1,17 @@
-//! `?limit=30s`: how long somebody waits.
+//! `?limit=30s`: how long a request waits for the end of a run.
 
 use std::time::Duration;
 
 use tower_agent::RunRegistry;
 
-/// Who wants to wait longer asks again.
+/// The longest wait; a client that wants to wait longer repeats its request.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// The limit of a query, which may hold nothing else; longer ones are cut.
+/// Reads the limit of a query, which may hold nothing else; longer ones are cut.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// A message that names the mistake.
 pub(super) fn read(query: Option<&str>) -> Result<Duration, String> {
     let mut limit = RunRegistry::WAIT;
     let pairs = query.unwrap_or_default().split('&');

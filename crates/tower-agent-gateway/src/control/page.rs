@@ -1,25 +1,25 @@
-//! `?limit=100&after=CURSOR`: which part of the runs is listed.
+//! `?limit=100&after=CURSOR`: the page of runs that a request lists.
 
 use tower_agent::registry::RunCursor;
 
-/// What is listed if the query does not say.
+/// The default number of runs on a page.
 const USUAL: usize = 100;
 
-/// A snapshot is about a kilobyte of JSON.
+/// The most runs on a page: a snapshot is about a kilobyte of JSON.
 const MOST: usize = 1000;
 
-/// A part of the runs.
+/// A page of the runs, newest first.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Page {
     pub(super) limit: usize,
     pub(super) after: Option<RunCursor>,
 }
 
-/// The page of a query, which may hold nothing else.
+/// Reads the page of a query, which may hold nothing else.
 ///
 /// # Errors
 ///
-/// What is wrong with it, in words.
+/// A message that names the mistake.
 pub(super) fn read(query: Option<&str>) -> Result<Page, String> {
     let mut page = Page {
         limit: USUAL,

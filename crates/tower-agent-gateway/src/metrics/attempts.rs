@@ -1,4 +1,4 @@
-//! What single tries came to, and whom they went to.
+//! Counts attempts by candidate and outcome.
 
 use std::{
     future::Future,
@@ -13,8 +13,8 @@ use tower_agent::{Candidate, TerminalReason};
 
 use super::{Metrics, reason};
 
-/// Counts the tries that pass through it, by how they begin: around all that belongs
-/// to one.
+/// Counts the attempts that pass through it, by outcome. It stands around all layers of one
+/// attempt.
 #[derive(Clone, Debug)]
 pub(crate) struct AttemptsLayer(pub(crate) Metrics);
 
@@ -27,14 +27,14 @@ pub(crate) struct Attempts<S> {
 pin_project! {
     #[derive(Debug)]
     pub(crate) struct Attempt<F> {
-        // Before what counts it.
+        // Dropped before `counted`, so that the work has ended when the count shows it.
         #[pin]
         future: F,
         counted: Option<Counted>,
     }
 }
 
-/// One try. Counted when it is dropped, as given up unless it has begun or failed.
+/// One attempt. Its drop counts it, as `given_up` unless an outcome is known.
 #[derive(Debug)]
 struct Counted {
     metrics: Metrics,
@@ -86,7 +86,8 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
         let this = self.project();
         let result = ready!(this.future.poll(cx));
-        // Now, so that whoever has the answer finds it counted.
+        // Counted before the answer is returned: a caller with the answer finds it in
+        // `/metrics`.
         if let Some(mut counted) = this.counted.take() {
             counted.outcome = Some(match &result {
                 Ok(answer) => format!("{}xx", answer.status().as_u16() / 100),

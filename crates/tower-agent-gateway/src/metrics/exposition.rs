@@ -1,15 +1,15 @@
-//! The text format of Prometheus, as far as counters and gauges need it.
+//! The text format of Prometheus, limited to counters and gauges.
 
 use std::fmt::Write as _;
 
-/// What kind of numbers a family has.
+/// The type of a metric family.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     Counter,
     Gauge,
 }
 
-/// Families of samples, as text.
+/// Builds the text, family by family.
 #[derive(Debug, Default)]
 pub(super) struct Exposition {
     text: String,
@@ -17,7 +17,7 @@ pub(super) struct Exposition {
 }
 
 impl Exposition {
-    /// What the samples that follow belong to.
+    /// Starts a family; the samples that follow belong to it.
     pub(super) fn family(&mut self, name: &'static str, kind: Kind, help: &str) {
         let kind = match kind {
             Kind::Counter => "counter",

@@ -1,4 +1,4 @@
-//! What goes on on one connection.
+//! The activity of one connection, and the deadline that follows from it.
 
 use std::{
     io,
@@ -19,54 +19,54 @@ use tokio::{
 
 use crate::config::ServerLimits;
 
-/// How long a connection that is closed in good order has to be done with it, since it
-/// last took a byte.
+/// The time that a graceful close may take after the last byte sent.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// Requests under way, and when something last happened.
+/// The requests in flight on a connection, and the times of its last bytes.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<State>,
-    /// The connection's task: its clock begins when the last request is done.
+    /// The connection's task, woken when the last request in flight is done: then its clock
+    /// starts.
     task: AtomicWaker,
 }
 
 #[derive(Debug)]
 struct State {
     in_flight: usize,
-    /// That of the last request; `None` before the first.
+    /// The version of the last request; `None` before the first.
     version: Option<Version>,
-    /// Since when nothing is in flight.
+    /// When the last request was done; at first, when the connection was accepted.
     idle: Instant,
-    /// When the first byte of the next head came, if nothing is in flight.
+    /// When the first byte of the next head arrived, if nothing is in flight.
     head: Option<Instant>,
-    /// When bytes were last taken from us.
+    /// When the peer last took bytes.
     written: Instant,
-    /// Since when it is being closed.
+    /// When the graceful close began.
     closing: Option<Instant>,
 }
 
-/// What has to be done with a connection at its deadline.
+/// The action at a connection's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// It is closed in good order: no request is under way.
+    /// Close it gracefully.
     Close,
-    /// It is dropped.
+    /// Drop it, with an unfinished head or unsent bytes.
     Drop,
 }
 
-/// A request under way, until this is dropped.
+/// A guard for a request in flight; its drop ends the request.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Activity>);
 
-/// A body of a request or of its answer: while it is there the request is under way.
+/// A body of a request or an answer that keeps its request in flight.
 #[derive(Debug)]
 pub(super) struct Held<B> {
     body: B,
     _request: Arc<InFlight>,
 }
 
-/// A socket whose bytes are seen.
+/// A socket that reports its reads and writes to the connection's [`Activity`].
 #[derive(Debug)]
 pub(super) struct Seen<T> {
     io: T,
@@ -98,7 +98,7 @@ impl Activity {
         Arc::new(InFlight(Arc::clone(self)))
     }
 
-    /// Has the task called when a deadline may have begun.
+    /// Registers the connection's task, to be woken when a deadline may have begun.
     pub(super) fn register(&self, waker: &Waker) {
         self.task.register(waker);
     }
@@ -107,7 +107,8 @@ impl Activity {
         self.lock().closing.get_or_insert_with(Instant::now);
     }
 
-    /// When something has to be done, if nothing happens until then.
+    /// The next deadline and its action, if nothing happens before; `None` while a request is
+    /// in flight.
     pub(super) fn deadline(&self, limits: &ServerLimits) -> Option<(Instant, Due)> {
         let state = self.lock();
         if state.in_flight > 0 {
@@ -117,16 +118,16 @@ impl Activity {
             let since = since.max(state.written).max(state.idle);
             return Some((since + CLOSING, Due::Drop));
         }
-        // Of a first head, every byte counts from the beginning.
+        // The time for the first head counts from the accept, not from its first byte.
         let head = state.head.or(state.version.is_none().then_some(state.idle));
         if let Some(since) = head {
             let patience = limits.head_timeout.or(limits.keep_alive)?;
             return Some((since + patience, Due::Drop));
         }
         let since = match state.version {
-            // Its pings are written, too.
+            // Pings are writes too, so writes do not show that a connection is in use.
             Some(Version::HTTP_2) => state.idle,
-            // The last answer may be long in being taken.
+            // The peer may still be taking the last answer.
             _ => state.idle.max(state.written),
         };
         Some((since + limits.keep_alive?, Due::Close))
@@ -134,7 +135,7 @@ impl Activity {
 
     fn read(&self) {
         let mut state = self.lock();
-        // On HTTP/2 it may be a ping; a head there is part of what is idle.
+        // HTTP/1 only: on HTTP/2 the bytes may be a ping, and the idle time covers heads.
         let is_head = state
             .version
             .is_some_and(|version| version < Version::HTTP_2);

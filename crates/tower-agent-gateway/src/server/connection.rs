@@ -1,4 +1,4 @@
-//! One connection, from its acceptance to its end.
+//! One connection, from its accept to its end.
 
 use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 
@@ -20,8 +20,9 @@ use tower::ServiceExt;
 use super::activity::{Activity, Due, Held, Seen};
 use crate::config::ServerLimits;
 
-/// Serves what is asked for on the connection. What goes wrong on it concerns its client
-/// alone.
+/// Serves the requests of one connection, and enforces its deadlines.
+///
+/// Errors of the connection are dropped: they concern its client alone.
 pub(super) async fn serve(
     builder: Builder<TokioExecutor>,
     stream: TcpStream,
@@ -56,7 +57,7 @@ pub(super) async fn serve(
             connection.as_mut().graceful_shutdown();
         }
         loop {
-            // What has come goes before a deadline that has.
+            // The connection before its deadline: bytes that have arrived are read first.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -67,8 +68,8 @@ pub(super) async fn serve(
                 if timer.deadline() != at {
                     timer.as_mut().reset(at);
                 }
-                // Outside of the task's budget: a timer that is pending for lack of it
-                // has not registered its waker.
+                // Outside tokio's coop budget: a timer that is `Pending` for lack of budget has
+                // not registered its waker.
                 let mut timer = pin!(tokio::task::unconstrained(timer.as_mut()));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;

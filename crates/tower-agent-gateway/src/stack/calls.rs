@@ -15,7 +15,7 @@ use crate::{
     metrics::{AttemptsLayer, Metrics},
 };
 
-/// A call: its candidates, and their attempts.
+/// The parts of the stack that make a call: candidates and their attempts.
 #[derive(Debug)]
 pub(super) struct Calls {
     pub(super) fallback: ModelFallbackLayer,
@@ -26,7 +26,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// For requests as they come, or such as a layer further out has read.
+    /// Builds the service, for the caller's body or a buffered one.
     pub(super) fn service<Q>(&self) -> Inner<Q>
     where
         Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,

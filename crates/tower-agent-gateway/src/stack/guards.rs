@@ -9,8 +9,9 @@ use tower_agent::{
 use super::calls::Calls;
 use crate::config::{Auth, Config, Loops, Progress};
 
-/// What looks at a run before it makes a call, as far as the configuration wants it:
-/// what it does not want is not there.
+/// The layers that may refuse a call or end its run, around the calls.
+///
+/// A guard that the configuration leaves out is not in the stack.
 #[derive(Debug)]
 pub(super) struct Guards<'a> {
     pub(super) config: &'a Config,
@@ -18,12 +19,13 @@ pub(super) struct Guards<'a> {
     pub(super) calls: Calls,
 }
 
-/// A service whose layers the configuration chooses.
+/// A service with layers that the configuration chooses.
 pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
 
 impl Guards<'_> {
-    /// A phrase that stops runs is no turn, and holds for a caller at a cap. Its layer is
-    /// inside of the ceilings, because it reads a body that may come slowly.
+    /// Builds the guards, with stop phrases outermost: a phrase is no turn, and works at a cap.
+    ///
+    /// The ceilings stand outside of it, because it reads a body that may arrive slowly.
     pub(super) fn service(&self, registry: &RunRegistry) -> Inner<Body> {
         match &self.config.stop {
             Some(phrases) => {
@@ -103,7 +105,7 @@ const fn loop_guard(limits: &Loops) -> LoopGuardLayer {
     }
 }
 
-/// None if there is nothing to count.
+/// Reads the caps of an owner; `None` if none is set.
 fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
     let caps = OwnerCaps::new();
     let caps = auth

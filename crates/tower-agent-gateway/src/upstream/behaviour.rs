@@ -1,8 +1,8 @@
-//! The simulated models: what each does with a request.
+//! The simulated models, and how each answers a request.
 
 /// Answers at once, whole and well-formed.
 pub(crate) const HEALTHY: &str = "sim-healthy";
-/// Slow but alive: a delta per second, twenty of them; unary answers after 3 s.
+/// Sends a delta per second, twenty of them; unary answers come after 3 s.
 pub(crate) const SLOW: &str = "sim-slow";
 /// Accepts the request and never sends a head.
 pub(crate) const STALL_HEAD: &str = "sim-stall-head";
@@ -12,24 +12,24 @@ pub(crate) const STALL_STREAM: &str = "sim-stall-stream";
 pub(crate) const CUT: &str = "sim-cut";
 /// Sends the head and the prelude, then only pings (unary: blank lines) for ever.
 pub(crate) const PING: &str = "sim-ping";
-/// 429, with a `retry-after` of one second.
+/// Answers 429, with a `retry-after` of one second.
 pub(crate) const RATE_LIMITED: &str = "sim-rate-limited";
-/// 429, with a `retry-after` of one hour.
+/// Answers 429, with a `retry-after` of one hour.
 pub(crate) const RATE_LIMITED_LONG: &str = "sim-rate-limited-long";
-/// 529, and in OpenAI's APIs 503, as each says that it is overloaded.
+/// Answers as an overloaded server: 529, and in OpenAI's APIs 503.
 pub(crate) const OVERLOADED: &str = "sim-overloaded";
-/// 200 and a stream whose first event says that it is overloaded (unary: 529).
+/// Answers 200 with a stream that begins with an overload error (unary: 529).
 pub(crate) const OVERLOADED_STREAM: &str = "sim-overloaded-stream";
-/// 500.
+/// Answers 500.
 pub(crate) const FAILING: &str = "sim-failing";
-/// 400: the request is at fault.
+/// Answers 400, as to a malformed request.
 pub(crate) const REFUSING: &str = "sim-refusing";
-/// Healthy; says how many bytes the request's body had, and their checksum.
+/// Answers with the length and the checksum of the request's body.
 pub(crate) const LARGE: &str = "sim-large";
 
 /// Asks for each tool of the request once, then answers.
 pub(crate) const AGENT: &str = "sim-agent";
-/// Asks for the request's first tool again and again, whatever it says.
+/// Asks for the request's first tool again and again, with any results.
 pub(crate) const POLLING: &str = "sim-polling";
 
 /// All simulated models, as `GET /v1/models` lists them.
@@ -51,7 +51,7 @@ pub(crate) const MODELS: [&str; 15] = [
     POLLING,
 ];
 
-/// What a simulated model does.
+/// The way in which a simulated model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Behaviour {
     Healthy,
@@ -66,15 +66,15 @@ pub(super) enum Behaviour {
     Failing(Failing),
 }
 
-/// How a simulated model refuses to answer.
+/// The error with which a simulated model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failing {
-    /// Asks to come back in this many seconds.
+    /// Sends a `retry-after` of this many seconds.
     RateLimited {
         retry_after: u32,
     },
     Overloaded,
-    /// The same in a stream; without one, always 529.
+    /// As `Overloaded` inside a stream; a unary answer is 529 in all dialects.
     OverloadedStream,
     Server,
     Request,
@@ -119,7 +119,7 @@ impl Behaviour {
     }
 }
 
-/// A checksum that anybody can write down again: FNV-1a, of 64 bits.
+/// FNV-1a of 64 bits: a checksum that a test in any language can repeat in a few lines.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -83,7 +83,7 @@ fn finish_reason(answer: &Answer<'_>) -> &'static str {
     }
 }
 
-/// The arguments are text, as this API has it.
+/// The tool call in this API's form, where the arguments are text.
 fn asked(call: &ToolCall) -> Value {
     json!({
         "index": 0,
@@ -103,7 +103,7 @@ fn chunk(answer: &Answer<'_>, choices: Value, usage: Value) -> Value {
         "system_fingerprint": "fp_sim",
         "choices": choices,
     });
-    // As the real one: asked for usage, every chunk has the key, null but in the last.
+    // As at OpenAI: with usage requested, every chunk has the key, null in all but the last.
     if answer.include_usage {
         chunk["usage"] = usage;
     }

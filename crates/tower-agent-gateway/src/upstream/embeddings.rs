@@ -8,7 +8,8 @@ use super::request::{Answer, Request};
 const ENCODED: &str = "AAAAPwAAgL4AAAA+AAAAAA==";
 const VECTOR: [f32; 4] = [0.5, -0.25, 0.125, 0.0];
 
-/// A short vector per input, in the encoding that was asked for: not every SDK takes the other.
+/// The answer: a short vector per input, in the requested encoding. Not every SDK reads both
+/// encodings.
 pub(super) fn whole(request: &Request) -> Value {
     let vector = match request.encoding_format.as_deref() {
         Some("base64") => json!(ENCODED),
@@ -26,7 +27,7 @@ pub(super) fn whole(request: &Request) -> Value {
     })
 }
 
-/// A list of numbers is one input, already tokenised; any other list is one input per entry.
+/// The number of inputs: a list of numbers is one tokenised input, another list one per entry.
 fn inputs(input: &Value) -> usize {
     match input.as_array() {
         Some(list) if !list.first().is_some_and(Value::is_number) => list.len(),

@@ -1,4 +1,4 @@
-//! Answers of the upstream that are errors, in the shape of the dialect.
+//! Error answers of the simulated upstream, in the shape of each dialect.
 
 use axum::Json;
 use axum::response::{IntoResponse, Response};
@@ -12,12 +12,12 @@ use super::failing::Said;
 use super::request::Operation;
 use super::sse::{data, typed};
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Debug)]
 pub(super) enum Refused {
     BadJson(serde_json::Error),
     UnknownModel(String),
-    /// The model fails on purpose.
+    /// The simulated model answers with an error by design.
     Simulated {
         model: &'static str,
         how: Failing,
@@ -41,7 +41,7 @@ impl Refused {
         answer
     }
 
-    /// The same inside of a stream that began well.
+    /// The same error as an event in a stream with status 200.
     pub(super) fn stream(&self, operation: Operation) -> Response {
         let said = self.say(operation);
         let event: Bytes = match operation {

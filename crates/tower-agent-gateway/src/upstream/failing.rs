@@ -1,8 +1,8 @@
-//! What models that fail say, in the words of the real ones.
+//! The simulated errors, in the words of the real APIs.
 
 use super::behaviour::Failing;
 
-/// What an error says, in the words of one dialect.
+/// The content of an error, in the words of one dialect.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) status: u16,

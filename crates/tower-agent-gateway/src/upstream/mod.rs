@@ -1,9 +1,9 @@
 //! A simulated LLM upstream that speaks the OpenAI and Anthropic dialects.
 //!
-//! It lets the gateway run without a key or a network, and fails on demand: the request's `model`
-//! chooses how the answer goes wrong (see [`behaviour`]). `GET /stats` tells how many requests
-//! arrived and how many were dropped before their answer was complete, which is how a test sees
-//! that upstream work was released.
+//! The upstream lets the gateway run without a key or a network, and fails on demand: the
+//! request's `model` chooses how the answer goes wrong (see [`behaviour`]). `GET /stats` counts
+//! the requests that arrived, and those that were dropped before their answer was complete. A
+//! test reads there that upstream work was released.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -28,7 +28,7 @@ mod tools;
 
 pub(crate) use routes::router;
 
-/// How long the simulated models take; tests shrink these.
+/// The delays of the simulated models; tests shorten them.
 #[derive(Debug, Clone)]
 pub(crate) struct Delays {
     /// Between two deltas of a quick stream. Default 10 ms.
@@ -52,8 +52,8 @@ impl Default for Delays {
     }
 }
 
-/// Serves the upstream on a free loopback port, over HTTP/1.1 and HTTP/2 with prior knowledge,
-/// until the runtime shuts down.
+/// Serves the upstream on a free loopback port until the runtime shuts down. It speaks
+/// HTTP/1.1, and HTTP/2 with prior knowledge.
 ///
 /// # Errors
 ///

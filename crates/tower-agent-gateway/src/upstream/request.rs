@@ -1,4 +1,4 @@
-//! What the upstream reads of a request.
+//! The parts of a request that the simulated upstream reads.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::behaviour::Behaviour;
 use super::tools::ToolCall;
 
-/// The fields that matter here; everything else is accepted unread.
+/// The fields that the upstream reads; others are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Request {
     pub(super) model: String,
@@ -20,7 +20,7 @@ pub(super) struct Request {
     pub(super) messages: Value,
     #[serde(default)]
     pub(super) tools: Vec<Value>,
-    /// Of embeddings: `float` or `base64`.
+    /// The encoding of embeddings: `float` or `base64`.
     #[serde(default)]
     pub(super) encoding_format: Option<String>,
 }
@@ -32,7 +32,7 @@ pub(super) struct StreamOptions {
     pub(super) include_usage: bool,
 }
 
-/// Which API was called.
+/// The API that the request called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Operation {
     Chat,
@@ -49,7 +49,7 @@ pub(super) struct Answer<'a> {
     pub(super) serial: u64,
     pub(super) model: &'a str,
     pub(super) deltas: Vec<String>,
-    /// What it asks for in place of a text.
+    /// The tool call that the answer contains instead of a text.
     pub(super) call: Option<ToolCall>,
     /// Whether a chat stream ends with its usage.
     pub(super) include_usage: bool,
@@ -87,5 +87,5 @@ impl<'a> Answer<'a> {
     }
 }
 
-/// When the simulated world was made: Unix seconds, fixed so that answers repeat.
+/// The creation time of all objects: Unix seconds, fixed so that answers repeat.
 pub(super) const CREATED: u64 = 1_760_000_000;

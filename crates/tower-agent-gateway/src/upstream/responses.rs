@@ -27,7 +27,7 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
         None => said(answer),
     };
 
-    // Numbered in the order of the stream: `event` counts.
+    // In the order of the stream, because `event` numbers as it goes.
     let mut all = |values: Vec<Value>| values.into_iter().map(&mut event).collect();
     Events {
         prelude: all(vec![
@@ -41,9 +41,9 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
     }
 }
 
-/// A text: what announces it, its deltas, what closes it.
+/// The events of a text: its announcement, its deltas, its closing events.
 fn said(answer: &Answer<'_>) -> [Vec<Value>; 3] {
-    // Where in the output a text event belongs.
+    // Adds the place in the output to a text event.
     let place = |mut value: Value| {
         value["item_id"] = json!(item_id(answer));
         value["output_index"] = json!(0);
@@ -68,7 +68,7 @@ fn said(answer: &Answer<'_>) -> [Vec<Value>; 3] {
     ]
 }
 
-/// The same of a tool that is asked for.
+/// The events of a tool call: its announcement, its arguments, its closing events.
 fn called(answer: &Answer<'_>, call: &ToolCall) -> [Vec<Value>; 3] {
     let place = |mut value: Value| {
         value["item_id"] = json!(item_id(answer));

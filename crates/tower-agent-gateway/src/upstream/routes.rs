@@ -1,4 +1,4 @@
-//! The upstream's HTTP surface.
+//! The HTTP routes of the simulated upstream.
 
 use std::future;
 
@@ -90,7 +90,7 @@ impl Upstream {
         let Some((model, behaviour)) = Behaviour::of(&request.model) else {
             return self.refuse(operation, &Refused::UnknownModel(request.model.clone()));
         };
-        // From here on a caller that goes away drops this guard.
+        // From here on the guard is dropped, and counts, when a caller leaves.
         let mut open = self.stats.open(model);
         if let Behaviour::Failing(how) = behaviour {
             open.complete();
@@ -128,7 +128,7 @@ impl Upstream {
             }
             let whole = Bytes::from(whole(operation, request, &answer).to_string());
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            // The length promises what a stalling or cut answer does not deliver.
+            // A stalled or cut answer still announces its full length.
             if behaviour != Behaviour::Ping {
                 headers.insert(CONTENT_LENGTH, whole.len().into());
             }
@@ -153,7 +153,7 @@ fn whole(operation: Operation, request: &Request, answer: &Answer<'_>) -> Value 
     }
 }
 
-/// The request id under the dialect's name.
+/// The headers with the request id, under the dialect's name for it.
 fn head(operation: Operation, serial: u64) -> HeaderMap {
     let name = match operation {
         Operation::Messages | Operation::CountTokens => HeaderName::from_static("request-id"),

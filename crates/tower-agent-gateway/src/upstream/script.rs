@@ -14,10 +14,10 @@ use super::behaviour::Behaviour;
 use super::sse::Events;
 use super::{Delays, stats::Open};
 
-/// How many deltas a stream shows before it stalls or is cut.
+/// The number of deltas that a stream sends before it stalls or is cut.
 const FIRST_DELTAS: usize = 3;
 
-/// What a body sends, and how it ends.
+/// The steps that a response body plays, and its ending.
 #[derive(Debug)]
 pub(super) struct Script {
     steps: VecDeque<Step>,
@@ -87,7 +87,7 @@ impl Script {
         let ending = match behaviour {
             Behaviour::Cut => Ending::Reset,
             Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
-            // What some providers send while they think: blank lines before the JSON.
+            // Some providers send blank lines before the JSON while the model works.
             Behaviour::Ping => Ending::Repeat {
                 every: delays.ping_gap,
                 frame: Bytes::from_static(b"\n"),
@@ -108,7 +108,7 @@ impl Script {
         Self { steps, ending }
     }
 
-    /// Plays the script; `open` is told when it is over.
+    /// Turns the script into a body, which marks `open` as complete at the end.
     pub(super) fn body(self, open: Open) -> ScriptBody {
         ScriptBody {
             script: self,
@@ -135,7 +135,8 @@ impl Body for ScriptBody {
             match this.script.steps.pop_front() {
                 Some(Step::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
                 Some(Step::Send(bytes)) => {
-                    // A server may not ask again after the last frame.
+                    // Marked with the last frame, because a server need not poll again after
+                    // it.
                     if this.is_end_stream() {
                         this.open.complete();
                     }
@@ -155,7 +156,7 @@ impl Body for ScriptBody {
                         );
                         return Poll::Ready(Some(Err(cut)));
                     }
-                    // Only a drop ends this.
+                    // Never woken: only a drop ends a silent body.
                     Ending::Silence => return Poll::Pending,
                     Ending::Repeat { every, frame } => {
                         this.script

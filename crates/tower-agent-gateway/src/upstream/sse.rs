@@ -1,20 +1,20 @@
-//! An answer as server-sent events.
+//! The server-sent events of an answer.
 
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The events of one whole stream, by the part they play.
+/// The events of one whole stream, by their role.
 #[derive(Debug)]
 pub(super) struct Events {
-    /// Before anything was generated; with `life`, all that a pinging upstream shows.
+    /// The events before any output. A pinging upstream sends these and then only `life`.
     pub(super) prelude: Vec<Bytes>,
-    /// Announces the output: already progress in OpenAI Responses.
+    /// The announcement of the output, which in OpenAI Responses already is progress.
     pub(super) opening: Vec<Bytes>,
-    /// One per delta of the text.
+    /// The deltas of the text, one event each.
     pub(super) deltas: Vec<Bytes>,
-    /// What follows the last delta, terminator included.
+    /// The events after the last delta, with the terminator.
     pub(super) closing: Vec<Bytes>,
-    /// A sign of life that is no progress.
+    /// A ping, which is a sign of life but no progress.
     pub(super) life: Bytes,
 }
 
@@ -23,7 +23,7 @@ pub(super) fn data(value: &Value) -> Bytes {
     format!("data: {value}\n\n").into()
 }
 
-/// A named event whose name is the `type` of its data.
+/// A named event; its name is the `type` of its data.
 pub(super) fn typed(value: &Value) -> Bytes {
     let name = value["type"].as_str().unwrap_or_default();
     format!("event: {name}\ndata: {value}\n\n").into()

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use serde::Serialize;
 
-/// What the upstream has seen; clones share it.
+/// The counts of all requests; clones share them.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Stats(Arc<Mutex<Counts>>);
 
@@ -21,7 +21,7 @@ pub(super) struct Counts {
 struct Count {
     /// Requests that arrived.
     started: u64,
-    /// Requests whose answer is neither complete nor dropped.
+    /// Requests with an answer that is neither complete nor dropped.
     open: u64,
     /// Requests that were dropped before their answer was complete.
     released: u64,
@@ -32,7 +32,7 @@ struct Count {
 pub(super) struct Open {
     stats: Stats,
     model: &'static str,
-    /// Which request of this server this is, from 1.
+    /// The number of the request on this server, from 1.
     pub(super) serial: u64,
     complete: bool,
 }
@@ -70,7 +70,7 @@ impl Counts {
 }
 
 impl Open {
-    /// The upstream said all it had to say; a drop from now on releases nothing.
+    /// Marks the answer as complete: a drop from now on releases nothing.
     pub(super) fn complete(&mut self) {
         self.complete = true;
     }

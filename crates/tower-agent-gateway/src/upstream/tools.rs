@@ -1,22 +1,23 @@
-//! Models that ask for the tools that a request declares.
+//! The tool calls of models that use the tools of a request.
 
 use serde_json::{Value, json};
 
 use super::behaviour::Behaviour;
 use super::request::Request;
 
-/// A tool that the answer asks for, in place of a text.
+/// A tool call that an answer contains instead of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ToolCall {
-    /// The same in an answer and in the result that the next request brings.
+    /// The id of the call, which the tool's result in the next request repeats.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: Value,
 }
 
 impl ToolCall {
-    /// What the model asks for next, if anything: one that polls asks for the same
-    /// for ever, the other for each tool once, in their order.
+    /// The tool call of the model's next answer, if any.
+    ///
+    /// A polling model makes the same call for ever; an agent calls each tool once, in order.
     pub(super) fn next(behaviour: Behaviour, request: &Request, serial: u64) -> Option<Self> {
         let names: Vec<&str> = request.tools.iter().filter_map(name).collect();
         let (name, arguments) = match behaviour {
@@ -35,7 +36,7 @@ impl ToolCall {
     }
 }
 
-/// In chat the function stands inside of the tool.
+/// The name of a tool; in chat it stands inside `function`.
 fn name(tool: &Value) -> Option<&str> {
     let own = tool["name"].as_str();
     own.or_else(|| tool["function"]["name"].as_str())
