@@ -35,7 +35,7 @@ use crate::{
 const MAX_FRAMES: usize = 128;
 
 pin_project! {
-    /// One attempt, from its call to its commit or to the classification of its failure.
+    /// The future of one attempt, up to its commit or the classification of its failure.
     #[project = PeekProj]
     #[derive(Debug)]
     pub(super) enum Peek<F, B>
@@ -57,13 +57,13 @@ pub(super) struct PeekedAnswer<B: Body> {
     pub(super) parts: Parts,
     pub(super) held: HeldPrefix,
     pub(super) body: SupervisedBody<B, AttemptSupervision>,
-    /// Counts the brackets of a JSON document that is handed on before its end, to see there whether
-    /// it was cut.
+    /// Counts the brackets of a JSON document, to detect a cut after the commit; `None`
+    /// otherwise.
     pub(super) document: Option<JsonOutline>,
     rule: CommitRule,
 }
 
-/// How an attempt went, as far as its answer was read.
+/// The outcome of an attempt, from the part of its answer that was read.
 #[allow(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"
@@ -174,7 +174,7 @@ where
             }
             match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
                 Some(Ok(frame)) => self.held.push(frame),
-                // Once the body has ended, `is_end_stream` is true.
+                // Nothing to hold: after the end, `is_end_stream` is true.
                 None => {}
                 Some(Err(error)) if matches!(self.rule, CommitRule::Failure) => {
                     // The status classifies the failure; the caller gets the error behind the
@@ -267,7 +267,7 @@ const MAX_EVENTS: u64 = 256;
 /// The most bytes that are held before an attempt commits.
 const MAX_HELD: usize = 256 * 1024;
 
-/// How far an answer is read before it is handed on, or another attempt follows.
+/// The rule that decides how far an answer is read before the attempt commits or fails.
 #[derive(Debug)]
 enum CommitRule {
     /// The answer is not read: it is handed on at once.
@@ -286,7 +286,7 @@ enum CommitRule {
     Failure,
 }
 
-/// What follows for an answer that was read far enough.
+/// The next step for an answer that was read far enough.
 #[derive(Debug)]
 enum PeekProgress {
     Commit,
@@ -297,7 +297,8 @@ enum PeekProgress {
 }
 
 impl CommitRule {
-    /// The rule for an answer; `own_upstream` if it comes from a candidate's own upstream.
+    /// The rule that decides how far an answer is read; `own_upstream` if it comes from a
+    /// candidate's own upstream.
     fn of<B: Body>(answer: &Response<B>, own_upstream: bool) -> Self {
         let extensions = answer.extensions();
         let status = answer.status();
@@ -330,7 +331,7 @@ impl CommitRule {
         }
     }
 
-    /// What follows once `bytes` are held; `None` while the rule wants more.
+    /// The next step once `bytes` are held; `None` while the rule needs more.
     ///
     /// `ended` says that no byte follows the held ones.
     fn progress(&self, bytes: usize, ended: bool) -> Option<PeekProgress> {
@@ -382,7 +383,7 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
             ReasonClass::Limit => FailureClass::Caller,
             _ => FailureClass::Server,
         },
-        // A tool of the program ended, its compaction for one: no other model would help.
+        // A tool of the program ended, for example a compaction: no other model would help.
         _ if end.kind == NodeKind::Tool => FailureClass::Caller,
         TerminalReason::Failed(class) => *class,
         TerminalReason::StepTimeout if streams => FailureClass::Silence,
@@ -426,7 +427,8 @@ impl<B: Body> FailedAttempt<B> {
             .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))
     }
 
-    /// Why the run of `own` is over in another tree, if the failure says that it is.
+    /// The reason for which the run of `own` is over in another tree, if the failure reports
+    /// one.
     ///
     /// The headers of an answer count only if its candidate is `trusted`.
     pub(super) fn reason_elsewhere(&self, own: &Run, trusted: bool) -> Option<TerminalReason> {
@@ -445,7 +447,7 @@ impl<B: Body> FailedAttempt<B> {
     }
 }
 
-/// Whether the end is that of a node in our tree which is no tool.
+/// Whether the end is that of a node in the tree of `own`, except a tool.
 fn is_of_attempt(end: &Terminated, own: &Run) -> bool {
     end.kind != NodeKind::Tool && end.is_kin_of(own)
 }

@@ -1,4 +1,4 @@
-//! What the retry layer and the fallback layer decide for the loop of attempts.
+//! The decisions that the retry and fallback layers make in the loop of attempts.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -15,9 +15,11 @@ use crate::{
     run::{ErrorAllowance, ErrorKey, Run, TerminalReason},
 };
 
-/// The order of the attempts of one call: where repeating and falling back differ.
+/// The order of the attempts of one call.
+///
+/// The retry layer repeats an attempt; the fallback layer moves to another candidate.
 pub trait AttemptPolicy {
-    /// Whether the policy moves the next attempt to another candidate, and does not repeat.
+    /// Whether the policy moves the next attempt to another candidate instead of repeating.
     const MOVES: bool;
 
     /// The layer's settings for the attempts of a call.
@@ -137,10 +139,10 @@ pub trait CompletionObserver: Send + Sync + Debug {
     fn ended(self: Box<Self>, reason: &TerminalReason);
 }
 
-/// Why no further attempt of a call follows a failed one.
+/// The reason why no further attempt of a call follows a failed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The class of the failure: another attempt would fail like this one.
+    /// The failure's class allows no further attempt by this layer.
     Class,
     /// The request is marked with [`SideEffects`], which must not happen twice.
     SideEffects,

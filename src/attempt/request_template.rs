@@ -9,8 +9,8 @@ use crate::{body::ReplayBody, headers::X_ATTEMPT, run::Run};
 /// rest of the template.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestTemplate {
-    /// The head for each attempt; its extensions, for later attempts, are empty if the caller's
-    /// hold the run alone.
+    /// The head of each attempt, with the extensions of later attempts. The extensions are a
+    /// clone of the caller's, or empty if the caller's hold only the run.
     head: Parts,
     /// The caller's extensions, until the first attempt takes them.
     first: Option<Extensions>,

@@ -48,7 +48,7 @@ pin_project! {
 
 impl<F> Watch<F> {
     pub(crate) fn new(tool: Tool, future: F) -> Self {
-        // Stores a deadline that has passed, so that the new tool inherits the end.
+        // The check ends the node if a deadline has passed; the new tool inherits that end.
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();

@@ -53,13 +53,15 @@ pin_project! {
 }
 
 impl<P: Service<(), Response = bool> + Clone> ProbeSubscription<P> {
-    /// Subscribes a call that waits until the upstream is healthy.
+    /// Subscribes a waiting call to the probe results; the first probe is due after one
+    /// interval.
     pub(super) fn for_wait(gate: Arc<Gate<P>>) -> Self {
         let due = Instant::now() + gate.every;
         Self::new(gate, true, due)
     }
 
-    /// Subscribes a call in progress that has become silent.
+    /// Subscribes a silent call in progress to the probe results; the first probe is due at
+    /// once.
     pub(super) fn for_silence(gate: Arc<Gate<P>>) -> Self {
         Self::new(gate, false, Instant::now())
     }

@@ -83,7 +83,7 @@ impl RunLayer {
             outer,
             entered,
         } = self.find(named, found);
-        // Stores a deadline that has passed; the call inherits that end.
+        // The check ends the run if a deadline has passed; the call inherits that end.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
         call.node().enter();

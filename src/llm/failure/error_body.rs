@@ -38,12 +38,13 @@ struct AnswerChoice<'a> {
 
 /// Whether the body of an answer with a good status is an error.
 pub(super) fn is_error(body: &[u8]) -> bool {
-    // The search spares nearly every answer the parser. A text that quotes the key has a
-    // backslash before its second quotation mark.
+    // This search avoids parsing nearly every answer: only a body with an `error` key goes on.
+    // Text that quotes the key has a backslash before its second quotation mark, and does not
+    // match.
     if memmem::find(body, b"\"error\"").is_none() {
         return false;
     }
-    // Google sends a list in place of a stream.
+    // Google sends a stream without SSE as a JSON list; its first element decides.
     let body = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(list) => list.first().map_or("", |first| first.get()).as_bytes(),
         Err(_) => body,
@@ -63,12 +64,13 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         top.candidates,
     ];
     let is_answer = answers.into_iter().flatten().any(is_filled);
-    // A failed response may contain the model's output so far.
+    // A failed response counts even with content: it may contain the model's output so far.
     let may_fail = is(top.status, "\"failed\"") || !is_answer;
     may_fail && top.error.is_some_and(says_something)
 }
 
-/// Whether a complete, readable body that is announced as JSON is no whole document.
+/// Whether a body announced as JSON is not one whole document, for example cut short. A
+/// compressed body cannot be read and counts as whole.
 pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     if !names_json(headers) || !is_plain(headers) {
         return false;
@@ -180,7 +182,7 @@ fn is(raw: Option<&RawValue>, wanted: &str) -> bool {
     raw.is_some_and(|raw| raw.get() == wanted)
 }
 
-/// Whether a JSON value has content between its brackets.
+/// Whether a JSON value is longer than an empty `""`, `[]` or `{}`, without whitespace.
 fn is_filled(raw: &RawValue) -> bool {
     let text = raw.get().bytes();
     text.filter(|byte| !byte.is_ascii_whitespace())

@@ -52,7 +52,7 @@ impl Run {
     pub fn finaliser<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
         let run = self.run();
         let now = run.now();
-        // The check stores the end if a deadline has passed.
+        // The check ends the run if a deadline has passed.
         run.node().check(now, crate::run::tree::TaskId::NONE).ok()?;
         let turns = &run.node().payload.features_if_any()?.turns;
         {

@@ -67,7 +67,7 @@ impl Run {
 
     /// Opens a call of this run; the caller settles it.
     pub(crate) fn open_call(&self) -> Self {
-        // The check stores the end if a deadline has passed; the call inherits the end.
+        // The check ends the run if a deadline has passed; the call inherits that end.
         drop(self.check());
         self.run_state().set_used();
         let call = self.open_below(NodeKind::Call);

@@ -1,4 +1,4 @@
-//! Lets a test act between the store of an end and its spread.
+//! Lets a test act after a node stores its end and before the subtree learns of it.
 
 use std::cell::RefCell;
 
@@ -8,7 +8,7 @@ thread_local! {
     static ACT: RefCell<Option<Act>> = const { RefCell::new(None) };
 }
 
-/// Makes the next end that this thread stores call `act` before the end spreads.
+/// Makes the next end that this thread stores call `act` before the subtree learns of it.
 pub(crate) fn act_in_next(act: impl FnOnce() + 'static) {
     ACT.set(Some(Box::new(act)));
 }

@@ -7,7 +7,7 @@ use super::{
     recent_calls::push_bounded,
 };
 
-/// Compares the counts of a run's patterns with the limits on loops that were set.
+/// Compares the counts of a run's loop patterns with the limits that end or report loops.
 #[derive(Debug, Default)]
 pub(super) struct LoopDetector {
     /// The limits on loops that end the run; `None` if none are set.
