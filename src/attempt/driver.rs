@@ -49,7 +49,7 @@ pub(super) struct AttemptDriver<S, C> {
     pub(super) settle_guard: Option<SettleGuard>,
 }
 
-/// What the future of the call does next.
+/// The next step of the call's future.
 #[allow(
     clippy::large_enum_variant,
     reason = "made and taken apart at once, on the hot path"

@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use crate::llm::failure::FailureClass;
 
-/// Why a node of a run ended: stored once, read by every layer.
+/// The reason why a node of a run ended: stored once, read by every layer.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalReason {

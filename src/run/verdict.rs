@@ -25,7 +25,7 @@ pub enum Status {
     Unknown,
 }
 
-/// The answer of a person who is asked whether a run shall go on.
+/// The answer of a person to the question whether a run shall go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {

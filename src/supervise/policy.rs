@@ -1,4 +1,4 @@
-//! What a layer measures in a call, and the claim to settle a call's node.
+//! The measurements of a layer in a call, and the claim to settle a call's node.
 
 use std::time::Duration;
 

@@ -133,7 +133,7 @@ where
     }
 }
 
-/// Why a tool gave no result.
+/// The reason why a tool gave no result.
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum ToolError<E> {

@@ -26,7 +26,7 @@ pub(crate) struct Records {
 #[derive(Debug)]
 enum Order {
     Line(Box<[u8]>),
-    /// Dropped, unsent, by the thread once all earlier lines are written.
+    /// A sender that the thread drops, without sending, once all earlier lines are written.
     Tell(Sender<()>),
 }
 

@@ -289,7 +289,7 @@ pub enum Count {
     Every,
 }
 
-/// What happens after too many silent attempts in a row.
+/// The effect of too many silent attempts in a row.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum IdleBreaker {

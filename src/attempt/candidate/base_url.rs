@@ -8,7 +8,7 @@ use http::{
 use super::operation::Operation;
 use crate::error::InvalidRequest;
 
-/// Why a base URL is not usable.
+/// The reason why a base URL is not usable.
 ///
 /// The error's text never repeats the URL, which may hold a password.
 ///

@@ -51,7 +51,7 @@ struct Subscriber {
     waits: bool,
 }
 
-/// What a subscriber does next.
+/// The next step of a subscriber.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
     /// A probe has finished since the last poll.
