@@ -72,7 +72,12 @@ pub(crate) fn stack(
     registry: &RunRegistry,
     budget: &RetryBudget,
 ) -> Boxed {
+    let between = |inner, place| {
+        let here = plan.between.iter().filter(|(at, _)| *at == place);
+        here.fold(inner, |inner, (_, layer)| layer.layer(inner))
+    };
     let innermost = boxed(Upstream::new(plan, trace));
+    let innermost = between(innermost, plan.layers.len());
     let layers = plan.layers.iter().enumerate().rev();
     let stack = layers.fold(innermost, |inner, (index, kind)| {
         let at = |event: fn(_, _) -> _| kind.tries().then_some((index, event));
@@ -105,7 +110,7 @@ pub(crate) fn stack(
             }
             _ => supervising(kind, registry, inner),
         };
-        seen(layered, trace, at(Event::Came))
+        between(seen(layered, trace, at(Event::Came)), index)
     });
     if plan.terminal {
         boxed(TerminalResponseLayer::new().layer(stack))

@@ -1,10 +1,15 @@
 //! Which plans there are.
 
+use std::ops::Range;
+
 use proptest::prelude::*;
 use tower_agent::{ResetOn, Scope};
 
-use crate::tests::stacks::plan::{
-    Action, Announced, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
+use crate::tests::stacks::{
+    between::between,
+    plan::{
+        Action, Announced, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
+    },
 };
 
 fn scope() -> impl Strategy<Value = Scope> {
@@ -282,6 +287,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                 let mut plan = Plan {
                     layers,
                     terminal,
+                    between: vec![],
                     named,
                     sse,
                     model,
@@ -303,6 +309,18 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                 plan
             },
         )
+}
+
+/// The same plans, each with so many layers of a program between those of the crate.
+pub(crate) fn plans_with_between(layers: Range<usize>) -> impl Strategy<Value = Plan> {
+    (plans(), prop::collection::vec(between(), layers)).prop_map(|(plan, between)| {
+        let places = plan.layers.len() + 1;
+        let between = between.into_iter().map(|(at, layer)| (at % places, layer));
+        Plan {
+            between: between.collect(),
+            ..plan
+        }
+    })
 }
 
 impl Kind {

@@ -34,20 +34,88 @@ const fn ticks(ticks: u64) -> Duration {
     Duration::from_secs(ticks)
 }
 
+/// One request, by a reader of the plan, and those that follow.
 pub(crate) fn run(plan: &Plan) -> Story {
-    // The waits before repeats are drawn from it.
-    fastrand::seed(0);
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
     let reader = Reader::default();
     let mut play = Box::pin(play(plan, &reader));
-    runtime.block_on(std::future::poll_fn(|cx| {
+    runtime().block_on(std::future::poll_fn(|cx| {
         reader.0.lock().unwrap().clone_from(cx.waker());
         play.as_mut().poll(cx)
     }))
+}
+
+/// Two requests of one run that a program opened, in one task. Their readers wait for long,
+/// unless the plan's reader leaves: then the first of them does.
+pub(crate) fn two(plan: &Plan) -> Story {
+    runtime().block_on(async {
+        let trace = Trace::new();
+        let registry = RunRegistry::new();
+        let budget = build::budget(plan);
+        let service = stack(plan, &trace, &registry, &budget);
+        let run = Run::open();
+        trace.know(run.clone());
+        let leaves = plan.reader.leaves.map(|leave| leave.patience.unwrap_or(0));
+        let patience = leaves.map_or(FOR_EVER, |ticks_| ticks(ticks_) + QUARTER);
+        let first = read_all(plan, &trace, &service, &run, patience);
+        let second = read_all(plan, &trace, &service, &run, FOR_EVER);
+        let ends = async {
+            if let Some((at, _)) = plan.action {
+                sleep(ticks(at) + HALF).await;
+                trace.push(Event::Acted("end"));
+                run.end(TerminalReason::Shutdown);
+                trace.push(Event::Spread);
+            }
+        };
+        futures_util::join!(first, second, ends);
+        settle(plan, &trace).await;
+        trace.push(Event::Gone(run.in_flight(), 0, alive_tasks(plan)));
+        Story {
+            entries: trace.take(),
+            given: vec![],
+            left: left(&budget),
+            known: true,
+            observed: false,
+            turns: vec![],
+        }
+    })
+}
+
+/// A request of the run, and all that its reader gets.
+async fn read_all(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run, patience: Duration) {
+    let mut request = request(plan);
+    request.extensions_mut().insert(run.clone());
+    let reads = timeout(patience, async {
+        let answer = match service.clone().oneshot(request).await {
+            Ok(answer) => answer,
+            Err(error) => return trace.push(Event::Over(over(&error))),
+        };
+        trace.push(Event::Head(answer.status().as_u16(), None, None));
+        let mut body = answer.into_body();
+        loop {
+            match body.frame().await {
+                Some(Ok(frame)) => {
+                    let data = frame.into_data().unwrap();
+                    let text = String::from_utf8(data.to_vec()).unwrap();
+                    trace.push(Event::Got(text));
+                }
+                Some(Err(error)) => return trace.push(Event::Over(over(&error))),
+                None => return trace.push(Event::Over(Over::Whole)),
+            }
+        }
+    });
+    if reads.await.is_err() {
+        trace.push(Event::Left);
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    // The waits before repeats are drawn from it.
+    fastrand::seed(0);
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
 }
 
 /// The task of the reader.
@@ -115,6 +183,11 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
     let mut call = Box::pin(service.clone().oneshot(request(plan)));
     trace.push(Event::Asked);
     let first = std::future::poll_fn(|cx| std::task::Poll::Ready(call.as_mut().poll(cx))).await;
+    if !plan.between.is_empty() {
+        // The call may begin in another task.
+        settle_at_once().await;
+    }
+    let observed = trace.call().is_some();
     if let Some(call) = trace.call() {
         for (node, run) in [(Node::Run, call.run()), (Node::Call, call.clone())] {
             let trace = trace.clone();
@@ -204,10 +277,7 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
     for outsider in outsiders {
         drop(outsider.await);
     }
-    let alive = tokio::runtime::Handle::current()
-        .metrics()
-        .num_alive_tasks();
-    trace.push(Event::Gone(in_flight, listed, alive));
+    trace.push(Event::Gone(in_flight, listed, alive_tasks(plan)));
     let mut story = Story {
         entries: trace.take(),
         given: (0..trace.calls())
@@ -215,6 +285,7 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
             .collect(),
         left: left(&budget),
         known: trace.call().is_some(),
+        observed,
         turns: vec![],
     };
     // A reader who left at once may have reached no layer that knows the run.
@@ -275,14 +346,17 @@ async fn again(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run) -> Turn {
     settle(plan, trace).await;
     let entries = trace.take();
     let called = |entry: &&Entry| matches!(entry.event, Event::Called(..));
-    let alive = tokio::runtime::Handle::current()
-        .metrics()
-        .num_alive_tasks();
     Turn {
         run: [before, run.terminal_reason()],
         calls: entries.iter().filter(called).count(),
-        left: (run.in_flight(), alive),
+        left: (run.in_flight(), alive_tasks(plan)),
     }
+}
+
+/// How many tasks live that are not the stack's own.
+fn alive_tasks(plan: &Plan) -> usize {
+    let metrics = tokio::runtime::Handle::current().metrics();
+    metrics.num_alive_tasks() - plan.workers()
 }
 
 /// How many repeats there are yet, for a request that names no candidate and

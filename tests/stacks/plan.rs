@@ -2,6 +2,8 @@
 
 use tower_agent::{ResetOn, Scope};
 
+use crate::tests::stacks::between::Between;
+
 /// How many ticks, and a quarter, the most patient reader waits for a frame.
 pub(crate) const PATIENCE: u64 = 60;
 
@@ -10,6 +12,8 @@ pub(crate) struct Plan {
     /// Outermost first; without the terminal response.
     pub(crate) layers: Vec<Kind>,
     pub(crate) terminal: bool,
+    /// Layers of a program, each outside of the layer with its number.
+    pub(crate) between: Vec<(usize, Between)>,
     /// The request names its run.
     pub(crate) named: bool,
     /// Whether the request asks for a stream; it is given what it asks for.
@@ -201,10 +205,11 @@ pub(crate) enum Action {
 }
 
 impl Plan {
+    /// Whether a task of its own polls the upstream.
     pub(crate) fn is_pumped(&self) -> bool {
-        self.layers
-            .iter()
-            .any(|kind| matches!(kind, Kind::Pump(..)))
+        let pump = |kind: &Kind| matches!(kind, Kind::Pump(..));
+        let spawns = |(_, layer): &(usize, Between)| layer.spawns();
+        self.layers.iter().any(pump) || self.between.iter().any(spawns)
     }
 
     /// A pump waits for the node that it found; one outside of the layer that
@@ -212,7 +217,13 @@ impl Plan {
     pub(crate) fn pump_sees_the_call(&self) -> bool {
         let pump = |kind: &Kind| matches!(kind, Kind::Pump(..));
         let opener = self.run_layer().unwrap_or(0);
-        !self.layers[..opener].iter().any(pump)
+        !self.layers[..opener].iter().any(pump) && self.between.iter().all(|(at, _)| *at > opener)
+    }
+
+    /// How many tasks live as long as the stack.
+    pub(crate) fn workers(&self) -> usize {
+        let buffer = |(_, layer): &&(usize, Between)| *layer == Between::Buffer;
+        self.between.iter().filter(buffer).count()
     }
 
     /// The layer that opens the call. One that finds an attempt opens nothing.

@@ -203,6 +203,8 @@ pub(crate) struct Story {
     pub(crate) left: Vec<(Option<String>, usize)>,
     /// Whether any node was seen: one that is over at once is not.
     pub(crate) known: bool,
+    /// Whether observers saw the nodes from their beginning.
+    pub(crate) observed: bool,
     /// The requests of the same run that followed.
     pub(crate) turns: Vec<Turn>,
 }
@@ -278,6 +280,24 @@ impl Story {
             Event::Over(over) => Some(over),
             _ => None,
         })
+    }
+
+    /// A number of all that the story says, but for how often the upstream and the reader
+    /// were polled. By FNV-1a, so that it is the same with each version of Rust.
+    pub(crate) fn digest(&self) -> u32 {
+        let mut digest = 0x811c_9dc5_u32;
+        let mut add = |text: String| {
+            for byte in text.bytes().chain([0]) {
+                digest = (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+            }
+        };
+        for Entry { at, event, reasons } in &self.entries {
+            if !matches!(event, Event::Asked | Event::Pending(_) | Event::Busy) {
+                add(format!("{at:?} {event:?} {reasons:?}"));
+            }
+        }
+        add(format!("{:?} {:?} {:?}", self.left, self.known, self.turns));
+        digest
     }
 
     pub(crate) fn last(&self) -> &Entry {
