@@ -247,7 +247,7 @@ where
                 if let Poll::Ready(outcome) = polled {
                     return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
                 }
-                let now = driver.own.at(scope.now());
+                let now = driver.own.at(PollScope::now());
                 let due = match peek.reads_failure() {
                     None => None,
                     Some(false) => *commit_at,
@@ -273,7 +273,7 @@ where
                 if let Some(ended) = driver.ended_or_closing() {
                     return Poll::Ready(ended);
                 }
-                if nanos(driver.own.at(scope.now())) < *until {
+                if nanos(driver.own.at(PollScope::now())) < *until {
                     return driver.watch(None, Some(*until), scope, cx);
                 }
                 Poll::Ready(driver.start(permit.take()))

@@ -70,7 +70,7 @@ pub(crate) use self::{
     handle::WeakRun,
     idle_timer::IdleTimer,
     limits::{LoopLimits, TurnLimit, WorkingNotices},
-    poll_scope::{PollScope, TaskGuard, TreeTime},
+    poll_scope::{PollScope, Role, TaskGuard, TreeTime},
     report::OnEnd,
     state::{
         Admission, AttemptTarget, EntryLocation, Failing, HEARTBEAT, Identity, Membership,

@@ -15,6 +15,7 @@ thread_local! {
         DriverState {
             driver: Cell::new(TaskId::NONE),
             node: Cell::new(0),
+            enforced: Cell::new(0),
             next: Cell::new(None),
             now: Cell::new(None),
         }
@@ -28,6 +29,8 @@ struct DriverState {
     driver: Cell<TaskId>,
     /// The number of the node whose end the driver waits for.
     node: Cell<u64>,
+    /// The number of the node that the innermost enforcer in this poll enforces; zero if none.
+    enforced: Cell<u64>,
     /// The earliest deadline of the wrappers that are nested in the driver.
     next: Cell<Option<TreeTime>>,
     /// The current time, which a pending poll reads once, on its way out.
@@ -38,6 +41,8 @@ struct DriverState {
 pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
+    /// The number of the node that the enforcer around this one enforces.
+    enforced: u64,
     /// The count of ends at or below the polled node, read before the poll.
     epoch: u64,
 }
@@ -51,6 +56,52 @@ enum Outer {
     Foreign(TaskId, u64, Option<TreeTime>),
 }
 
+/// What a wrapper does in one poll: decided at each poll, and kept by none.
+pub(crate) enum Role {
+    /// An outer wrapper enforces the node in this poll of the task.
+    Inner(TaskId),
+    /// The wrapper is the outermost of its node: it looks for an end before it polls, and
+    /// compares the clocks at `Pending`.
+    Enforcer(PollScope),
+}
+
+impl Role {
+    /// The role of a wrapper on `run`, for the poll that follows.
+    #[inline]
+    pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
+        let task = TaskId::of(waker);
+        let number = run.node().number();
+        let is_inner =
+            DRIVER.with(|state| state.driver.get() == task && state.enforced.get() == number);
+        if is_inner {
+            return Self::Inner(task);
+        }
+        let scope = PollScope::enter(waker, run);
+        DRIVER.with(|state| state.enforced.set(number));
+        Self::Enforcer(scope)
+    }
+
+    /// Polls with `poll` as if no wrapper outside enforced the node: the wrappers inside
+    /// compare the clocks before the caller acts on what it got.
+    pub(crate) fn apart<T>(poll: impl FnOnce() -> T) -> T {
+        let enforced = DRIVER.with(|state| state.enforced.replace(0));
+        let polled = poll();
+        DRIVER.with(|state| state.enforced.set(enforced));
+        polled
+    }
+
+    pub(crate) const fn is_inner(&self) -> bool {
+        matches!(self, Self::Inner(_))
+    }
+
+    pub(crate) const fn task(&self) -> TaskId {
+        match self {
+            Self::Inner(task) => *task,
+            Self::Enforcer(scope) => scope.task(),
+        }
+    }
+}
+
 impl PollScope {
     /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
     #[inline]
@@ -58,6 +109,7 @@ impl PollScope {
         let task = TaskId::of(waker);
         DRIVER.with(|state| {
             state.now.set(None);
+            let enforced = state.enforced.get();
             let driver = state.driver.get();
             let outer = if driver == task {
                 Outer::Driver
@@ -65,6 +117,7 @@ impl PollScope {
                 state.driver.set(task);
                 let node = state.node.replace(run.node().number());
                 let next = state.next.take();
+                state.enforced.set(0);
                 if driver == TaskId::NONE {
                     Outer::None
                 } else {
@@ -72,12 +125,17 @@ impl PollScope {
                 }
             };
             let epoch = run.node().epoch();
-            Self { task, outer, epoch }
+            Self {
+                task,
+                outer,
+                enforced,
+                epoch,
+            }
         })
     }
 
     /// The time at which the innermost wrapper found nothing to do; now if none has yet.
-    pub(crate) fn now(&self) -> Instant {
+    pub(crate) fn now() -> Instant {
         DRIVER.with(|state| {
             let now = state.now.get().unwrap_or_else(Instant::now);
             state.now.set(Some(now));
@@ -121,7 +179,7 @@ impl PollScope {
         reason = "the cold path, and the type of every layer"
     )]
     pub(crate) fn check(&self, run: &Run) -> Result<(), Terminated> {
-        let checked = run.node().check(run.at(self.now()), self.task());
+        let checked = run.node().check(run.at(Self::now()), self.task());
         checked.map_err(|_| run.to_terminated())
     }
 }
@@ -129,14 +187,17 @@ impl PollScope {
 impl Drop for PollScope {
     #[inline]
     fn drop(&mut self) {
-        DRIVER.with(|state| match self.outer {
-            Outer::Driver => {}
-            Outer::None => state.driver.set(TaskId::NONE),
-            Outer::Foreign(driver, node, next) => {
-                state.driver.set(driver);
-                state.node.set(node);
-                state.next.set(next);
-                state.now.set(None);
+        DRIVER.with(|state| {
+            state.enforced.set(self.enforced);
+            match self.outer {
+                Outer::Driver => {}
+                Outer::None => state.driver.set(TaskId::NONE),
+                Outer::Foreign(driver, node, next) => {
+                    state.driver.set(driver);
+                    state.node.set(node);
+                    state.next.set(next);
+                    state.now.set(None);
+                }
             }
         });
     }
@@ -155,6 +216,10 @@ pub(crate) struct TreeTime {
 impl TreeTime {
     pub(crate) fn instant(self) -> Option<Instant> {
         self.epoch.checked_add(Duration::from_nanos(self.at))
+    }
+
+    pub(crate) fn has_passed(self, now: Instant) -> bool {
+        now.saturating_duration_since(self.epoch) >= Duration::from_nanos(self.at)
     }
 
     pub(crate) fn earlier(self, other: Option<Self>) -> Self {

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     error::BoxError,
     llm::{dialect::Usage, failure::FailureClass},
-    run::PollScope,
+    run::Role,
 };
 
 pin_project! {
@@ -118,16 +118,17 @@ where
         let Some(supervisor) = this.supervisor else {
             return inner.poll_frame(cx).map_err(Into::into);
         };
-        if supervisor.is_over() {
+        let role = Role::enter(cx.waker(), supervisor.run());
+        if !role.is_inner() && supervisor.is_over() {
+            drop(role);
             this.inner.set(None);
             return Poll::Ready(Some(Err(supervisor.over())));
         }
-        let scope = PollScope::enter(cx.waker(), supervisor.run());
         let polled = inner.poll_frame(cx).map_err(Into::into);
         // Matched by reference: a frame is large, and most frames pass through
         // unchanged.
         let why = match &polled {
-            Poll::Ready(Some(Ok(frame))) => match supervisor.frame(frame) {
+            Poll::Ready(Some(Ok(frame))) => match supervisor.frame(&role, frame) {
                 Ok(()) => return polled,
                 Err(stop) => stop,
             },
@@ -136,10 +137,12 @@ where
                 Err(cut) => StopCause::Cut(cut),
             },
             Poll::Ready(Some(Err(_))) => StopCause::Failed,
-            Poll::Pending => ready!(supervisor.pending(&scope, cx)),
+            Poll::Pending => ready!(supervisor.pending(&role, cx)),
         };
+        let task = role.task();
+        drop(role);
         this.inner.set(None);
-        Poll::Ready(supervisor.stopped(why, scope.task(), polled).map(Err))
+        Poll::Ready(supervisor.stopped(why, task, polled).map(Err))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    run::{PollScope, TaskId},
+    run::{Role, TaskId},
 };
 
 pin_project! {
@@ -129,30 +129,29 @@ where
         if let (FutureState::Node(supervisor), Some(inner)) =
             (&mut *this.state, this.inner.as_mut().as_pin_mut())
         {
-            if !supervisor.is_over() {
-                let scope = PollScope::enter(cx.waker(), supervisor.run());
+            let role = Role::enter(cx.waker(), supervisor.run());
+            if role.is_inner() || !supervisor.is_over() {
                 match inner.poll(cx) {
                     Poll::Ready(Ok(mut answer)) => {
-                        drop(scope);
-                        if supervisor.is_cut() {
+                        if role.is_inner() || !supervisor.is_cut() {
+                            drop(role);
+                            supervisor.answered(&mut answer);
                             this.inner.set(None);
-                            return Poll::Ready(Err(this.state.over()));
+                            return Poll::Ready(Ok(this.state.hand_over(answer)));
                         }
-                        supervisor.answered(&mut answer);
-                        this.inner.set(None);
-                        return Poll::Ready(Ok(this.state.hand_over(answer)));
                     }
                     Poll::Ready(Err(error)) => {
-                        let task = scope.task();
-                        drop(scope);
+                        let task = role.task();
+                        drop(role);
                         this.inner.set(None);
                         return Poll::Ready(Err(this.state.failed(error.into(), task)));
                     }
                     Poll::Pending => {
-                        ready!(supervisor.pending(&scope, cx));
+                        ready!(supervisor.pending(&role, cx));
                     }
                 }
             }
+            drop(role);
             this.inner.set(None);
             return Poll::Ready(Err(this.state.over()));
         }

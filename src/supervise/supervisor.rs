@@ -21,7 +21,10 @@ use crate::{
         dialect::Truncated,
         failure::{Failure, FailureClass},
     },
-    run::{PollScope, ReasonClass, Run, Step, StepKind, TaskId, TerminalReason, Terminated, nanos},
+    run::{
+        Nanos, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId, TerminalReason,
+        Terminated, nanos,
+    },
 };
 
 /// The number of ready frames that may pass between two checks of the deadlines.
@@ -146,31 +149,51 @@ impl<P: Policy> Supervisor<P> {
 
     /// Handles a `Pending` of the inner future or body.
     ///
-    /// The method checks the deadlines. `Ready` says why the body stops; `Pending` means
+    /// An enforcer checks the deadlines. `Ready` says why the body stops; `Pending` means
     /// that the task will be woken at the next deadline.
-    pub(super) fn pending(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
+    pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
-        let now = self.run.at(scope.now());
+        let now = self.run.at(PollScope::now());
         self.note(now);
         let observer = match &self.reader {
             ResponseReader::Body(observer) => Some(observer),
             _ => None,
         };
-        let mut deadline = self.policy.pending(&self.run, observer, now, scope.task());
+        let deadline = self.policy.pending(&self.run, observer, now, role.task());
+        match role {
+            Role::Inner(_) => {
+                let passed = deadline.is_some_and(|at| at <= nanos(now));
+                if passed && self.is_complete() {
+                    return Poll::Ready(StopCause::Ended);
+                }
+                PollScope::lower(deadline, self.run.node().payload.epoch);
+                Poll::Pending
+            }
+            Role::Enforcer(scope) => self.enforce(scope, now, deadline, cx),
+        }
+    }
+
+    /// Ends the node if a deadline has passed, or waits for the next.
+    fn enforce(
+        &mut self,
+        scope: &PollScope,
+        now: Duration,
+        mut deadline: Option<Nanos>,
+        cx: &mut Context<'_>,
+    ) -> Poll<StopCause> {
         let node = self.run.node();
         if node.is_closing() {
-            // A node that drains has a deadline of its own. Every layer enforces it,
-            // even one whose policy measures nothing.
+            // A node that drains has a deadline of its own.
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
-        let passed = deadline.is_some_and(|at| at <= nanos(now));
-        if passed && self.observer().is_some_and(Observer::is_complete) {
-            // The caller has the complete response; only the transport is still open.
+        let next = PollScope::lower(deadline, node.payload.epoch);
+        let passed = next.is_some_and(|next| next.has_passed(PollScope::now()));
+        if passed && self.is_complete() {
             return Poll::Ready(StopCause::Ended);
         }
         if passed {
-            // The policy's deadline may belong to an ancestor. `check` walks down from
-            // the run, so the outermost deadline that has passed sets the reason.
+            // The deadline may belong to an ancestor. `check` walks down from the run, so
+            // the outermost deadline that has passed sets the reason.
             drop(self.run.node().check(now, scope.task()));
         }
         if self.is_over() {
@@ -178,6 +201,11 @@ impl<P: Policy> Supervisor<P> {
         }
         self.timer.wait(scope, &self.run, deadline, cx);
         Poll::Pending
+    }
+
+    /// Whether the caller has the complete response, and only the transport is still open.
+    fn is_complete(&self) -> bool {
+        self.observer().is_some_and(Observer::is_complete)
     }
 
     fn note(&mut self, now: Duration) {
@@ -189,7 +217,7 @@ impl<P: Policy> Supervisor<P> {
     /// Observes a ready frame of the body; an error means that the caller does not get
     /// it.
     #[inline]
-    pub(super) fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), StopCause> {
+    pub(super) fn frame(&mut self, role: &Role, frame: &Frame<Bytes>) -> Result<(), StopCause> {
         if self.owns && self.is_cut() {
             // This frame may complete the response, and a frame that arrives after the
             // end must not turn the end into a completion.
@@ -216,7 +244,7 @@ impl<P: Policy> Supervisor<P> {
             _ => None,
         };
         self.policy.frame(&self.run, seen, observer);
-        if P::TIMED {
+        if P::TIMED && !role.is_inner() {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
                 return Err(StopCause::Over);

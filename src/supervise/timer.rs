@@ -181,7 +181,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }
-    let now = run.at(scope.now());
+    let now = run.at(PollScope::now());
     let window = silence.and_then(|silence| silence.wait(run.node(), now, scope.task()));
     if let Err(ended) = scope.check(run) {
         return Poll::Ready(Err(ended));

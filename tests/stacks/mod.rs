@@ -203,7 +203,7 @@ impl<S: Strategy<Value = Plan>> Suite<S> {
     /// The smallest plan that breaks the promise, and what replays it.
     fn example(&self, seed: u64, oracle: &str, why: &str) -> String {
         let smallest = match oracle {
-            OUTCOME => why.to_owned(),
+            OUTCOME => return why.to_owned(),
             _ => self.smallest(self.tree(seed), oracle),
         };
         let name = self.name;

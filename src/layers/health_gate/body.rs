@@ -9,6 +9,7 @@ use http_body::{Body, Frame, SizeHint};
 use tower_service::Service;
 
 use super::silence::Silence;
+use crate::run::Role;
 use crate::{body::HeldPrefix, error::BoxError};
 
 /// The response body: the held frames, then the rest; probes the upstream while it is silent.
@@ -57,14 +58,15 @@ where
         let Some(inner) = &mut this.inner else {
             return Poll::Ready(None);
         };
-        let polled = Pin::new(inner).poll_frame(cx).map_err(Into::into);
-        if let Some(silence) = &mut this.silence {
-            match &polled {
-                Poll::Ready(_) => silence.reset(),
-                Poll::Pending => silence.poll(cx),
-            }
+        let Some(silence) = &mut this.silence else {
+            return Pin::new(inner).poll_frame(cx).map_err(Into::into);
+        };
+        let polled = Role::apart(|| Pin::new(inner).poll_frame(cx));
+        match &polled {
+            Poll::Ready(_) => silence.reset(),
+            Poll::Pending => silence.poll(cx),
         }
-        polled
+        polled.map_err(Into::into)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -21,7 +21,7 @@ use super::{
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    run::{Run, TaskId},
+    run::{Role, Run, TaskId},
     supervise::Upload,
 };
 
@@ -169,7 +169,7 @@ where
                     Err(error) => trip.broken(error.into(), task),
                 })
             }
-            StageProj::Calling { call } => match call.poll(cx) {
+            StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
                 Poll::Ready(Ok(answer)) => Poll::Ready(trip.answered(answer, task)),
                 Poll::Ready(Err(error)) => Poll::Ready(trip.broken(error.into(), task)),
                 Poll::Pending => {

@@ -130,7 +130,7 @@ where
         let answer = match polled {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let now = pulse.now(&scope);
+                let now = pulse.now();
                 let at = early.as_mut().map(|(_, head)| head.at(now));
                 let is_due = at.is_some_and(|at| at <= now) && pulse.is_live(&scope);
                 let call = early.and_then(|(slot, _)| slot.take_if(|_| is_due));

@@ -59,8 +59,8 @@ impl Pulse {
         self.call.as_ref()
     }
 
-    pub(super) fn now(&self, scope: &PollScope) -> Duration {
-        self.clock.at(scope.now())
+    pub(super) fn now(&self) -> Duration {
+        self.clock.at(PollScope::now())
     }
 
     /// Notes that the caller gets a frame, and whether it is content.
@@ -97,7 +97,7 @@ impl Pulse {
         alarm: Option<Duration>,
         cx: &mut Context<'_>,
     ) -> Option<Bytes> {
-        let now = self.now(scope);
+        let now = self.now();
         let notice_at = self.working.as_ref().and_then(WorkingNotices::next);
         let comment_at = outlet.as_deref().and_then(Outlet::next);
         let is_due = notice_at.into_iter().chain(comment_at).any(|at| at <= now);
