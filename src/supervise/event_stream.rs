@@ -1,10 +1,12 @@
 use http::{HeaderMap, StatusCode};
 
 use super::marks::ResponseMarks;
-use crate::llm::{
-    dialect::{Dialect, Finish, Truncated},
-    is_plain, names_events,
-    stream::{ChunkSummary, Partial, StreamReader},
+use crate::{
+    headers::{is_plain, names_events},
+    llm::{
+        dialect::{Dialect, Finish, Truncated},
+        stream::{ChunkSummary, Partial, StreamReader},
+    },
 };
 
 /// An event stream that this layer judges, and the published marks.

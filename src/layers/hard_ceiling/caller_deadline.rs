@@ -4,7 +4,7 @@ use http::HeaderMap;
 
 use super::caller_headers::CallerLimits;
 use crate::{
-    llm::names_events,
+    headers::names_events,
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
 };
 
