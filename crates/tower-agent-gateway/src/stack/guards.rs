@@ -1,12 +1,11 @@
 use axum::body::{Body, Bytes};
-use http::{Request, Response};
-use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+use tower::Layer;
 use tower_agent::{
     BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, ProgressNotices, ReplayBody,
     RunRegistry, StopPhraseLayer, TurnCapLayer,
 };
 
-use super::calls::Calls;
+use super::calls::{Calls, Inner, boxed};
 use crate::config::{Auth, Config, Loops, Progress};
 
 /// What looks at a run before it makes a call, as far as the configuration wants it:
@@ -17,9 +16,6 @@ pub(super) struct Guards<'a> {
     pub(super) max_turns: Option<u32>,
     pub(super) calls: Calls,
 }
-
-/// A service whose layers the configuration chooses.
-pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
 
 impl Guards<'_> {
     /// A phrase that stops runs is no turn, and holds for a caller at a cap. Its layer is
@@ -76,19 +72,6 @@ impl Guards<'_> {
             None => inner,
         }
     }
-}
-
-pub(super) fn boxed<S, Q, B>(service: S) -> Inner<Q>
-where
-    S: Service<Request<Q>, Response = Response<B>, Error = BoxError, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    Q: 'static,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
 const fn loop_guard(limits: &Loops) -> LoopGuardLayer {
