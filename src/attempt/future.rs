@@ -18,10 +18,9 @@ use super::{
     ERROR_TIME,
     body::AttemptBody,
     budget::Permit,
-    decide::Admitted,
     driver::{AttemptDriver, Next},
     peek::Peek,
-    policy::AttemptPolicy,
+    policy::{Admitted, AttemptPolicy},
 };
 use crate::{
     body::ReplayBody,

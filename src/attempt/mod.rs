@@ -58,13 +58,11 @@
 mod body;
 mod budget;
 mod candidate;
-mod decide;
 mod driver;
 mod future;
 mod outcome;
 mod peek;
 mod policy;
-mod request_template;
 mod settle;
 mod tries;
 
@@ -82,8 +80,8 @@ pub(crate) use self::{
     candidate::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
+    driver::RequestTemplate,
     policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
-    request_template::RequestTemplate,
 };
 
 use std::time::Duration;

@@ -9,11 +9,9 @@ use super::{
     body::AttemptBody,
     budget::{Count, IdleBreaker},
     candidate::Candidate,
-    decide::{RetryPermit, decide, is_wanted},
-    driver::{AttemptDriver, Next},
+    driver::{self, AttemptDriver, Next},
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
-    policy::{AttemptPolicy, Denial},
-    request_template,
+    policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
     tries::Tries,
 };
@@ -278,7 +276,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
-            let tries = request_template::number(self.own.tries());
+            let tries = driver::number_value(self.own.tries());
             parts.headers.insert(X_ATTEMPT, tries);
         }
         let ownership = self.settle_guard.take().map(|guard| {

@@ -18,14 +18,13 @@ use super::{
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
-    headers::{X_RUN_ID, X_TERMINAL_REASON},
+    headers::{X_RUN_ID, X_TERMINAL_REASON, is_plain, names_json},
     llm::{
         dialect::{Truncated, Usage},
         failure::{
             Failure, FailureClass, IncompleteJson, JsonOutline, Redirected, TransportError,
             is_broken_json,
         },
-        is_plain, names_json,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     supervise::{ResponseMarks, Stream, SupervisedBody, SupervisedFuture},

@@ -1,7 +1,6 @@
 //! Body types: a replayable request body, buffering, a held prefix, announced lengths.
 
 mod buffer;
-mod content_length;
 mod prefix;
 mod replay;
 #[cfg(test)]
@@ -10,8 +9,7 @@ mod tests;
 pub use self::replay::ReplayBody;
 
 pub(crate) use self::{
-    buffer::Buffering,
-    content_length::{AnnouncedLength, content_length, has_body, unframe},
+    buffer::{AnnouncedLength, Buffering, content_length, has_body, unframe},
     prefix::HeldPrefix,
     replay::MAX_BODY,
 };

@@ -112,7 +112,8 @@ use tower_service::Service;
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    llm::{AnswerReader, History, is_plain, names_events, names_json},
+    headers::{is_plain, names_events, names_json},
+    llm::{AnswerReader, History},
     run::{LoopLimits, Run},
     supervise::{
         Claim, FrameKind, Observer, Policy, ReadRequest, RequestReader, SupervisedBody,

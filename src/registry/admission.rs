@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{RunRegistry, entries::Entries, owner::Owner, owner_caps::OwnerCaps};
+use super::{
+    RunRegistry,
+    entries::Entries,
+    owner::{Owner, OwnerCaps},
+};
 use crate::run::{EntryLocation, Identity, Run, RunNotice, TerminalReason};
 
 /// A request's mark: a layer opened its call, and no cap has counted the request yet. Calls that

@@ -4,10 +4,9 @@ use tokio::time::Instant;
 
 use super::{
     RunRegistry,
-    idle::idle_until,
+    eviction::{TimerQueue, idle_until},
     key::{EntryKey, Map},
     slab_map::{RunEntry, SlabMap},
-    timer_queue::TimerQueue,
 };
 use crate::run::{Node, NodeState, Place, Run, RunId, TerminalReason};
 

@@ -55,40 +55,33 @@
 
 mod abort;
 mod admission;
-mod drain;
 mod entries;
 mod eviction;
-mod idle;
 mod key;
 mod open;
 mod owner;
-mod owner_caps;
 mod page;
-mod sessions;
 mod shared;
 mod slab_map;
 #[cfg(test)]
 mod tests;
-mod timer_queue;
-mod weak;
 
 pub use self::{
-    drain::RunDrain,
-    owner::Owner,
-    owner_caps::OwnerCaps,
+    abort::RunDrain,
+    owner::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
 };
 
-pub(crate) use self::{
-    admission::{Finder, Uncounted},
-    weak::WeakRegistry,
-};
+pub(crate) use self::admission::{Finder, Uncounted};
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
-use self::shared::Shared;
+use self::{entries::Entries, shared::Shared};
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
@@ -244,5 +237,28 @@ impl RunRegistry {
             run.node().check_below(run.at(now));
         }
         runs
+    }
+}
+
+/// A handle on a registry that does not keep the registry alive.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakRegistry(Weak<Shared>);
+
+impl RunRegistry {
+    pub(crate) fn downgrade(&self) -> WeakRegistry {
+        WeakRegistry(Arc::downgrade(&self.shared))
+    }
+
+    /// All live and remembered runs of the registry, in no order.
+    pub(crate) fn runs(&self) -> Vec<Run> {
+        let all = |entries: &mut Entries| entries.all().collect::<Vec<_>>();
+        self.shared.collect(all)
+    }
+}
+
+impl WeakRegistry {
+    pub(crate) fn upgrade(&self) -> Option<RunRegistry> {
+        let shared = self.0.upgrade()?;
+        Some(RunRegistry { shared })
     }
 }

@@ -6,8 +6,12 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    RunRegistry, admission::Finder, entries::Entries, key::EntryKey, owner::Owner,
-    owner_caps::OwnerCaps, shared::Shared,
+    RunRegistry,
+    admission::Finder,
+    entries::Entries,
+    key::EntryKey,
+    owner::{Owner, OwnerCaps},
+    shared::Shared,
 };
 use crate::run::{
     Admission, EntryLocation, Identity, Membership, Registration, Run, RunId, RunNotice,

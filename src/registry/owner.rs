@@ -1,7 +1,19 @@
+//! The owner of runs, and the counts of each owner's open runs and turns, against its caps.
+
 use std::{
+    collections::{HashMap, VecDeque},
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::LazyLock,
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::RunRegistry;
+use crate::{
+    lock::Lock,
+    run::{LimitHit, LimitKind, Run, RunGuard, RunId, TerminalReason},
 };
 
 /// The keys of this process for owners: two for the digest, and one for its printed form.
@@ -64,5 +76,315 @@ impl fmt::Debug for Owner {
         } else {
             "Owner(..)"
         })
+    }
+}
+
+/// Caps on an owner's open runs, and on its turns in an hour.
+///
+/// The caps hold over all ids of the owner, and [`OwnerCapLayer`](crate::OwnerCapLayer) enforces
+/// them.
+///
+/// ```
+/// use tower_agent::registry::OwnerCaps;
+///
+/// let caps = OwnerCaps::new().max_open_runs(20).turns_per_hour(600);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OwnerCaps {
+    max_open_runs: Option<u32>,
+    turns_per_hour: Option<u32>,
+}
+
+/// The counts of each owner with an open run or a recent turn.
+#[derive(Debug)]
+pub(crate) struct Owners {
+    epoch: Instant,
+    known: Lock<OwnerTable>,
+}
+
+#[derive(Debug, Default)]
+struct OwnerTable {
+    by_owner: HashMap<u128, Account>,
+    /// The minute, since the epoch, in which old accounts were last removed.
+    swept: u64,
+}
+
+#[derive(Debug, Default)]
+struct Account {
+    open: u32,
+    /// The turns in each minute with turns; the minutes count from the epoch, oldest first.
+    minutes: VecDeque<(u64, u32)>,
+    refusals: OwnerCapLog,
+}
+
+/// A guard that counts a run as open for its owner until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenRun {
+    owners: Arc<Owners>,
+    owner: u128,
+}
+
+/// The number of minutes in which turns count against the hourly cap. One more than an hour,
+/// because the first and the last minute are not whole: so no hour exceeds the cap.
+const MINUTES: u64 = 61;
+
+impl OwnerCaps {
+    /// Makes caps with neither cap set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            max_open_runs: None,
+            turns_per_hour: None,
+        }
+    }
+
+    /// Sets the maximum of live runs of one owner. A request without an id counts as one run.
+    ///
+    /// # Panics
+    ///
+    /// If `runs` is zero.
+    #[must_use]
+    pub const fn max_open_runs(mut self, runs: u32) -> Self {
+        assert!(runs > 0, "an owner must have at least one run");
+        self.max_open_runs = Some(runs);
+        self
+    }
+
+    /// Sets the maximum of turns of one owner in any hour, counted by the minute. A turn counts for
+    /// 60 to 61 minutes.
+    ///
+    /// # Panics
+    ///
+    /// If `turns` is zero.
+    #[must_use]
+    pub const fn turns_per_hour(mut self, turns: u32) -> Self {
+        assert!(turns > 0, "an owner must have at least one turn");
+        self.turns_per_hour = Some(turns);
+        self
+    }
+}
+
+impl RunRegistry {
+    /// Makes the registry count the runs and turns of each owner, and answers the counts.
+    pub(crate) fn count_owners(&self) -> &Arc<Owners> {
+        self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
+    }
+
+    /// Whether a layer has set caps on owners in this registry.
+    pub(crate) fn has_caps(&self) -> bool {
+        self.shared.owners.get().is_some()
+    }
+}
+
+impl Owners {
+    pub(super) fn new() -> Self {
+        Self {
+            epoch: Instant::now(),
+            known: Lock::default(),
+        }
+    }
+
+    /// Counts a new run of this owner; with `turn`, the run also counts as a turn.
+    ///
+    /// # Errors
+    ///
+    /// The cap that refuses the run; a refused run is not counted.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        owner: Owner,
+        caps: OwnerCaps,
+        turn: bool,
+    ) -> Result<OpenRun, LimitHit> {
+        self.with(owner.0, |account, minute| {
+            if let Some(cap) = caps.max_open_runs.filter(|cap| account.open >= *cap) {
+                return Err(reached(LimitKind::OpenRuns(cap)));
+            }
+            if turn {
+                account.take(minute, caps)?;
+            }
+            account.open += 1;
+            Ok(())
+        })?;
+        Ok(OpenRun {
+            owners: Arc::clone(self),
+            owner: owner.0,
+        })
+    }
+
+    /// Counts a turn of this owner, in a run that is open already.
+    ///
+    /// # Errors
+    ///
+    /// The cap that refuses the turn; a refused turn is not counted.
+    pub(crate) fn turn(&self, owner: Owner, caps: OwnerCaps) -> Result<(), LimitHit> {
+        self.with(owner.0, |account, minute| account.take(minute, caps))
+    }
+
+    /// Counts a refused request of this owner. Answers the number of refusals since the last
+    /// report, if a report is due now.
+    pub(super) fn refused(&self, owner: Owner, cap: LimitKind) -> Option<u64> {
+        let now = self.epoch.elapsed();
+        self.with(owner.0, |account, _| account.refusals.count(cap, now))
+    }
+
+    fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, u64) -> R) -> R {
+        let minute = self.epoch.elapsed().as_secs() / 60;
+        let mut known = self.known.lock();
+        if known.swept != minute {
+            known.swept = minute;
+            known.by_owner.retain(|_, account| {
+                account.forget(minute);
+                account.open > 0 || !account.is_forgotten(minute)
+            });
+        }
+        let account = known.by_owner.entry(owner).or_default();
+        account.forget(minute);
+        f(account, minute)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.known.lock().by_owner.len()
+    }
+}
+
+impl RunGuard for OpenRun {}
+
+impl Drop for OpenRun {
+    fn drop(&mut self) {
+        self.owners.with(self.owner, |account, _| {
+            account.open = account.open.saturating_sub(1);
+        });
+    }
+}
+
+impl Account {
+    fn forget(&mut self, minute: u64) {
+        let old = |(at, _): &(u64, u32)| at + MINUTES <= minute;
+        while self.minutes.front().is_some_and(old) {
+            self.minutes.pop_front();
+        }
+    }
+
+    /// Whether the account has no turn and no report of the last hour.
+    fn is_forgotten(&self, minute: u64) -> bool {
+        let refused = self
+            .refusals
+            .reported_since((minute + 1).saturating_sub(MINUTES));
+        self.minutes.is_empty() && !refused
+    }
+
+    fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), LimitHit> {
+        let Some(cap) = caps.turns_per_hour else {
+            return Ok(());
+        };
+        let taken: u32 = self.minutes.iter().map(|(_, turns)| turns).sum();
+        if taken >= cap {
+            return Err(reached(LimitKind::TurnsPerHour(cap)));
+        }
+        match self.minutes.back_mut() {
+            Some((at, turns)) if *at == minute => *turns += 1,
+            _ => self.minutes.push_back((minute, 1)),
+        }
+        Ok(())
+    }
+}
+
+const fn reached(measure: LimitKind) -> LimitHit {
+    LimitHit {
+        limit: None,
+        measure,
+    }
+}
+
+/// The minimum time between two reports about one cap of one owner.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+/// The counts of refused requests of one owner, by cap.
+#[derive(Debug, Default)]
+pub(crate) struct OwnerCapLog {
+    open_runs: RefusalCount,
+    turns_per_hour: RefusalCount,
+}
+
+#[derive(Debug, Default)]
+struct RefusalCount {
+    /// When refusals by this cap were last reported; `None` if never.
+    reported: Option<Duration>,
+    /// The number of refusals by this cap since that report.
+    refused: u64,
+}
+
+/// A report for the trajectory: requests that an owner's cap refused.
+#[derive(Debug, serde::Serialize)]
+pub(crate) struct OwnerRefused {
+    cap: &'static str,
+    limit: u32,
+    /// The number of requests that the cap refused since the last report.
+    refused: u64,
+    owner: Owner,
+    run: Option<RunId>,
+    session: Option<Arc<str>>,
+}
+
+impl OwnerCapLog {
+    /// Counts a refusal by `cap`. Answers the number of refusals since the cap's last report, if a
+    /// report is due now.
+    pub(crate) fn count(&mut self, cap: LimitKind, now: Duration) -> Option<u64> {
+        let count = match cap {
+            LimitKind::OpenRuns(_) => &mut self.open_runs,
+            LimitKind::TurnsPerHour(_) => &mut self.turns_per_hour,
+            _ => return None,
+        };
+        count.refused = count.refused.saturating_add(1);
+        if count.reported.is_some_and(|at| now < at + REPORT_INTERVAL) {
+            return None;
+        }
+        count.reported = Some(now);
+        Some(std::mem::take(&mut count.refused))
+    }
+
+    /// Whether a report about any cap was made in this minute since the epoch, or later.
+    pub(crate) fn reported_since(&self, minute: u64) -> bool {
+        let reports = [self.open_runs.reported, self.turns_per_hour.reported];
+        let mut minutes = reports.into_iter().flatten().map(|at| at.as_secs() / 60);
+        minutes.any(|at| at >= minute)
+    }
+}
+
+impl RunRegistry {
+    /// Reports a request that an owner's cap refused, at most once a minute.
+    /// `run` is the run that the request found, if any. The caller must hold no lock: the method
+    /// calls the program's subscriber and writer.
+    pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
+        let (name, limit) = match cap.measure {
+            LimitKind::OpenRuns(limit) => ("max_open_runs", limit),
+            LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
+            _ => return,
+        };
+        let Some(refused) = self.count_owners().refused(owner, cap.measure) else {
+            return;
+        };
+        let record = OwnerRefused {
+            cap: name,
+            limit,
+            refused,
+            owner,
+            run: run.map(Run::id),
+            session: run.and_then(Run::session),
+        };
+        tracing::warn!(
+            target: "tower_agent",
+            reason = TerminalReason::TurnCap.as_str(),
+            cap = name,
+            limit,
+            refused,
+            %owner,
+            run = record.run.as_ref().map(tracing::field::display),
+            "an owner is at its cap"
+        );
+        if let Some(trajectory) = self.shared.trajectory.get() {
+            trajectory.refuse_owner(&record);
+        }
     }
 }

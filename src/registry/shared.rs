@@ -15,10 +15,8 @@ use super::{
     admission::Finder,
     entries::{Entries, Retirement},
     eviction::{EvictionEntry, EvictionQueue},
-    key::{EntryKey, Hashed, RunName, Session, part},
-    owner::Owner,
-    owner_caps::Owners,
-    sessions::Sessions,
+    key::{EntryKey, Hashed, RunName, Session, Sessions, part},
+    owner::{Owner, Owners},
 };
 use crate::{
     lock::Lock,

@@ -38,7 +38,6 @@
 //! ```
 
 mod handle;
-mod hook;
 mod id;
 mod idle_timer;
 mod kinds;
@@ -48,7 +47,6 @@ mod reason;
 mod report;
 mod state;
 mod tree;
-mod verdict;
 
 pub use self::{
     handle::{Ended, PauseGuard, Run, RunWait, Settled},
@@ -60,10 +58,9 @@ pub use self::{
     },
     reason::{CustomReason, ReasonClass, TerminalReason},
     report::{
-        CallSummary, Deadlines, NotCounted, RunEvent, RunEvents, RunNotice, RunProgress,
-        RunSnapshot, Terminated, Trajectory,
+        Answer, CallSummary, Deadlines, NotCounted, RunEvent, RunEvents, RunNotice, RunProgress,
+        RunSnapshot, Status, Terminated, Trajectory, Verdict,
     },
-    verdict::{Answer, Status, Verdict},
 };
 
 pub(crate) use self::{

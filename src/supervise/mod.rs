@@ -19,7 +19,6 @@
 //! ```
 
 mod body;
-mod event_stream;
 mod future;
 mod marks;
 mod observer;
@@ -31,8 +30,7 @@ mod timer;
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
-    event_stream::Stream,
-    marks::ShiftedMarks,
+    marks::{ShiftedMarks, Stream},
     observer::{FrameKind, Observer, ResponseFacts, dialect_of},
     policy::{Claim, Policy},
     read_request::{ReadRequest, RequestReader, Upload},

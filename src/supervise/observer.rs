@@ -2,7 +2,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
-use super::{event_stream::Stream, marks::ResponseMarks};
+use super::marks::{ResponseMarks, Stream};
 use crate::{
     body::{AnnouncedLength, has_body},
     llm::{

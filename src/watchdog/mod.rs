@@ -70,7 +70,6 @@
 //! ```
 
 mod inquiry;
-mod watch_loop;
 #[allow(clippy::module_inception, reason = "the folder is named for its type")]
 mod watchdog;
 

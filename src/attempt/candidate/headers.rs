@@ -1,10 +1,6 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{
-    candidate::Candidate,
-    credential::{SESSION_TOKEN, WITHIN_ACCOUNT},
-    operation::Operation,
-};
+use super::{Candidate, SESSION_TOKEN, WITHIN_ACCOUNT, operation::Operation};
 use crate::{
     body::unframe,
     headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},

@@ -1,18 +1,429 @@
 //! One model at one upstream: its URL, its account, and the requests that it gets.
+//!
+//! The candidate and its credential stand here.
 
-mod base_url;
-#[allow(clippy::module_inception, reason = "the folder is about this type")]
-mod candidate;
-mod credential;
 mod headers;
 mod operation;
 #[cfg(test)]
 mod tests;
 
-pub use self::{base_url::InvalidBaseUrl, candidate::Candidate, operation::CandidateDialect};
+pub use self::operation::{CandidateDialect, InvalidBaseUrl};
 
 pub(crate) use self::{
-    credential::{ApiKey, WITHIN_ACCOUNT, without_credentials},
     headers::{strip_hop, undress},
     operation::{Operation, generates},
 };
+
+use std::{any::Any, borrow::Cow, fmt};
+
+use bytes::Bytes;
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Request, Uri,
+    header::{self, InvalidHeaderValue},
+};
+
+use self::operation::BaseUrl;
+use crate::{
+    body::ReplayBody,
+    error::InvalidRequest,
+    headers::{CREDENTIALS, X_API_KEY},
+    llm::Prompt,
+    run::{AttemptTarget, Limits, Run},
+};
+
+/// One model at one upstream, to which a request may be sent.
+///
+/// Without a [`base_url`](Self::base_url) the request goes to its original upstream, and
+/// only `model` in the body changes. With one the candidate has its own upstream, which gets
+/// the caller's credentials only if [`forward_credentials`](Self::forward_credentials) is
+/// set.
+///
+/// ```
+/// use http::{HeaderName, HeaderValue, Uri};
+/// use tower_agent::{Candidate, CandidateDialect};
+///
+/// # fn main() -> Result<(), tower_agent::BoxError> {
+/// let candidate = Candidate::new("claude-sonnet")
+///     .name("backup")
+///     .base_url(Uri::from_static("https://api.example.com/v1"))?
+///     .dialect(CandidateDialect::Anthropic)
+///     .api_key("secret")?
+///     .header(
+///         HeaderName::from_static("anthropic-version"),
+///         HeaderValue::from_static("2023-06-01"),
+///     )
+///     .context_window(200_000);
+/// assert_eq!(candidate.label(), "backup");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Candidate {
+    pub(crate) model: String,
+    name: Option<String>,
+    pub(crate) base_url: Option<BaseUrl>,
+    dialect: CandidateDialect,
+    pub(crate) headers: HeaderMap,
+    pub(crate) api_key: Option<ApiKey>,
+    pub(crate) credential: Option<String>,
+    context_window: Option<u64>,
+    limits: Option<Limits>,
+    pub(crate) trusted: bool,
+    pub(crate) forward_credentials: bool,
+}
+
+impl AttemptTarget for Candidate {
+    fn label(&self) -> &str {
+        Self::label(self)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl Candidate {
+    /// Makes a candidate of a model, by the name that its upstream uses.
+    pub fn new(model: impl Into<String>) -> Self {
+        Self {
+            model: model.into(),
+            name: None,
+            base_url: None,
+            dialect: CandidateDialect::Any,
+            headers: HeaderMap::new(),
+            api_key: None,
+            credential: None,
+            context_window: None,
+            limits: None,
+            trusted: false,
+            forward_credentials: false,
+        }
+    }
+
+    /// The candidate's name for callers, logs and hooks; by default the model.
+    #[must_use]
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The URL of the candidate's own upstream, up to the operation: `https://host/v1`.
+    ///
+    /// The operation is the known end of the request's path (`chat/completions`,
+    /// `responses`, `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
+    /// query stays. By default the request's URL stays.
+    ///
+    /// No layer follows a redirect or an upgrade of this upstream. Such an answer is a
+    /// failure, [`Redirect`](crate::llm::failure::FailureClass::Redirect): the next
+    /// candidate is tried, and the caller never gets it.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is not absolute, has credentials or a query, or is neither
+    /// `http` nor `https`.
+    pub fn base_url(mut self, url: Uri) -> Result<Self, InvalidBaseUrl> {
+        self.base_url = Some(BaseUrl::new(&url)?);
+        Ok(self)
+    }
+
+    /// The dialect of the requests that the candidate accepts; by default all.
+    #[must_use]
+    pub const fn dialect(mut self, dialect: CandidateDialect) -> Self {
+        self.dialect = dialect;
+        self
+    }
+
+    /// A header of the candidate's requests, in place of the caller's or the layer's.
+    ///
+    /// The header replaces an earlier one of that name. The value counts as a secret.
+    /// `content-length` and `transfer-encoding` have no effect.
+    #[must_use]
+    pub fn header(mut self, name: HeaderName, mut value: HeaderValue) -> Self {
+        value.set_sensitive(true);
+        self.headers.insert(name, value);
+        self
+    }
+
+    /// The candidate's own key, which replaces the caller's credential.
+    ///
+    /// The key is sent as `authorization: Bearer KEY`, to Anthropic's operations as
+    /// `x-api-key: KEY`.
+    ///
+    /// # Errors
+    ///
+    /// If the key holds bytes that no header can hold.
+    pub fn api_key(mut self, key: &str) -> Result<Self, InvalidHeaderValue> {
+        self.api_key = Some(ApiKey::new(key)?);
+        Ok(self)
+    }
+
+    /// The id of the account that the candidate uses.
+    ///
+    /// Candidates of one id share the failures of the account: a refused key, an exhausted
+    /// quota. The id is printed; it is not the key. By default the upstream and the key
+    /// identify the account.
+    #[must_use]
+    pub fn credential(mut self, id: impl Into<String>) -> Self {
+        self.credential = Some(id.into());
+        self
+    }
+
+    /// The context window of the candidate's model, in tokens.
+    #[must_use]
+    pub const fn context_window(mut self, tokens: u64) -> Self {
+        self.context_window = Some(tokens);
+        self
+    }
+
+    /// The limits of the candidate's attempts, in place of those of the layers.
+    #[must_use]
+    pub const fn limits(mut self, limits: Limits) -> Self {
+        self.limits = Some(limits);
+        self
+    }
+
+    /// Whether the candidate's upstream is another tower-agent of the program; false by default.
+    ///
+    /// A trusted upstream gets the run's id, its terminal reasons end the call, and its
+    /// answers keep the headers that speak for its server, such as `set-cookie`.
+    #[must_use]
+    pub const fn trusted(mut self, trusted: bool) -> Self {
+        self.trusted = trusted;
+        self
+    }
+
+    /// Whether the candidate gets the caller's credentials in spite of its own upstream or
+    /// account.
+    ///
+    /// The credentials are `authorization`, `x-api-key`, `api-key`, `x-goog-api-key` and
+    /// `cookie`. By default the candidate does not get them.
+    #[must_use]
+    pub const fn forward_credentials(mut self, forward: bool) -> Self {
+        self.forward_credentials = forward;
+        self
+    }
+
+    /// The candidate's model, by the name that its upstream uses.
+    #[must_use]
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// The candidate's name, or its model if it has no name.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.model)
+    }
+
+    /// The candidate that a request is for, inside of a
+    /// [`ModelFallbackLayer`](crate::ModelFallbackLayer).
+    ///
+    /// ```
+    /// use tower_agent::Candidate;
+    ///
+    /// fn region<B>(request: &http::Request<B>) -> &'static str {
+    ///     match Candidate::of(request).map(Candidate::label) {
+    ///         Some("backup") => "eu",
+    ///         _ => "us",
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn of<B>(request: &Request<B>) -> Option<&Self> {
+        request.extensions().get::<Run>()?.served_by()
+    }
+
+    /// Replaces the value of the top-level `model` in the JSON request `body`.
+    ///
+    /// All other bytes stay, and none is copied. A body without a `model` stays unchanged.
+    ///
+    /// # Errors
+    ///
+    /// If the body is not a JSON object, or its `model` is not a string or occurs twice.
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use tower_agent::Candidate;
+    ///
+    /// let asked = Bytes::from(r#"{"model":"large","temperature":1.0000000000000000001}"#);
+    /// let sent = Candidate::new("small").patch(&asked).unwrap();
+    /// assert_eq!(sent.len(), asked.len());
+    /// ```
+    pub fn patch(&self, body: &Bytes) -> Result<ReplayBody, InvalidRequest> {
+        Ok(ReplayBody::spliced(
+            Prompt::read(body)?.splice(body, &self.model),
+        ))
+    }
+
+    /// Whether the candidate accepts requests of this operation; `None` is an unknown path.
+    pub(crate) fn speaks(&self, operation: Option<Operation>) -> bool {
+        match operation {
+            Some(operation) => self.dialect.speaks(operation),
+            // An own upstream has no URL for an unknown operation.
+            None => self.base_url.is_none(),
+        }
+    }
+
+    pub(crate) const fn spoken(&self) -> CandidateDialect {
+        self.dialect
+    }
+
+    /// The context window of the candidate's model in tokens, if it is known.
+    pub(crate) const fn window(&self) -> Option<u64> {
+        self.context_window
+    }
+
+    pub(crate) const fn own_limits(&self) -> Option<Limits> {
+        self.limits
+    }
+
+    /// Whether the candidate's requests go to an upstream of its own.
+    pub(crate) const fn is_elsewhere(&self) -> bool {
+        self.base_url.is_some()
+    }
+
+    pub(crate) const fn is_trusted(&self) -> bool {
+        self.trusted
+    }
+}
+
+/// Prints only the names of headers: their values are secrets.
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let base_url = self.base_url.as_ref().map(ToString::to_string);
+        let headers: Vec<_> = self.headers.keys().map(HeaderName::as_str).collect();
+        f.debug_struct("Candidate")
+            .field("name", &self.label())
+            .field("model", &self.model)
+            .field("base_url", &base_url)
+            .field("dialect", &self.dialect)
+            .field("headers", &headers)
+            .field("api_key", &self.api_key.is_some())
+            .field("credential", &self.credential)
+            .field("context_window", &self.context_window)
+            .field("limits", &self.limits)
+            .field("trusted", &self.trusted)
+            .field("forward_credentials", &self.forward_credentials)
+            .finish()
+    }
+}
+
+impl Candidate {
+    /// Whether the candidate uses an account of its own.
+    pub(crate) fn has_own_account(&self) -> bool {
+        self.api_key.is_some()
+            || CREDENTIALS
+                .iter()
+                .any(|name| self.headers.contains_key(name))
+    }
+
+    /// Whether the candidate gets none of the caller's credentials, as it has its own upstream.
+    pub(crate) const fn is_sent_no_account(&self) -> bool {
+        self.base_url.is_some() && !self.forward_credentials
+    }
+
+    /// Whether both candidates use the same account, so that a refused key affects both.
+    pub(crate) fn same_credential(&self, other: &Self) -> bool {
+        match (&self.credential, &other.credential) {
+            (Some(this), Some(other)) => return this == other,
+            (None, None) => {}
+            _ => return false,
+        }
+        // Two candidates on the caller's account at one upstream compare equal here.
+        let same_origin = match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_origin(other),
+            (None, None) => true,
+            _ => false,
+        };
+        same_origin
+            && self.api_key == other.api_key
+            && CREDENTIALS
+                .iter()
+                .all(|name| self.headers.get(name) == other.headers.get(name))
+    }
+
+    /// Whether both candidates are the same one, listed twice.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.label() == other.label()
+            && self.model == other.model
+            && self.base_url == other.base_url
+            && self.spoken() == other.spoken()
+            && self.headers == other.headers
+            && self.same_credential(other)
+    }
+
+    /// Whether an outage of one candidate probably affects the other: they share a host.
+    pub(crate) fn same_provider(&self, other: &Self) -> bool {
+        match (&self.base_url, &other.base_url) {
+            (Some(this), Some(other)) => this.same_authority(other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+}
+
+/// Headers that select a part of an account; with another account's key they are refused.
+pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
+    HeaderName::from_static("openai-organization"),
+    HeaderName::from_static("openai-project"),
+];
+
+/// The header with the session of a signed request at a cloud provider.
+pub(crate) const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
+
+/// The query parameters that hold a credential, in any letter case.
+const PARAMETERS: [&str; 5] = ["key", "api_key", "api-key", "apikey", "access_token"];
+
+/// An API key as both header values in which it is sent.
+///
+/// The type has no `Debug`, so that no type around it can derive one that prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ApiKey {
+    bearer: HeaderValue,
+    plain: HeaderValue,
+}
+
+impl ApiKey {
+    pub(crate) fn new(key: &str) -> Result<Self, InvalidHeaderValue> {
+        let sensitive = |text: &str| {
+            let mut value = HeaderValue::from_str(text)?;
+            value.set_sensitive(true);
+            Ok(value)
+        };
+        Ok(Self {
+            bearer: sensitive(&format!("Bearer {key}"))?,
+            plain: sensitive(key)?,
+        })
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        self.plain.as_bytes()
+    }
+
+    /// The name and value of the header in which `operation` expects this key.
+    pub(crate) fn header(&self, operation: Option<Operation>) -> (HeaderName, HeaderValue) {
+        if operation.is_some_and(Operation::is_anthropic) {
+            (X_API_KEY, self.plain.clone())
+        } else {
+            (header::AUTHORIZATION, self.bearer.clone())
+        }
+    }
+}
+
+/// Removes the parameters that hold the caller's credentials from a query.
+pub(crate) fn without_credentials(query: &str) -> Cow<'_, str> {
+    let is_credential = |part: &&str| {
+        let name = part.split('=').next().unwrap_or_default();
+        PARAMETERS
+            .iter()
+            .any(|known| name.eq_ignore_ascii_case(known))
+    };
+    if !query.split('&').any(|part| is_credential(&part)) {
+        return query.into();
+    }
+    let kept: Vec<&str> = query
+        .split('&')
+        .filter(|part| !is_credential(part))
+        .collect();
+    kept.join("&").into()
+}

@@ -144,9 +144,7 @@
 //! ```
 
 mod caller_deadline;
-mod caller_headers;
 mod layer;
-mod policy;
 #[cfg(test)]
 mod tests;
 

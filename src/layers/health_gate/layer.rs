@@ -1,10 +1,33 @@
-use std::{fmt, time::Duration};
+//! The builder and the service of the health gate, its policy, and the probe over HTTP.
 
-use http::uri::{Authority, Uri};
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{
+    Request, Response,
+    uri::{Authority, Uri},
+};
+use http_body::Body;
+use pin_project_lite::pin_project;
 use tower_layer::Layer;
+use tower_service::Service;
 
-use super::{gate::Gate, probe::HttpProbe, service::HealthGate};
-use crate::llm::failure::Classifier;
+use super::{body::ProbedBody, gate::Gate, passage::Passage};
+use crate::{
+    body::ReplayBody,
+    error::BoxError,
+    llm::failure::Classifier,
+    run::{Nanos, Run, TaskId},
+    supervise::{Claim, Observer, Policy, SupervisedBody, SupervisedFuture},
+};
 
 /// The shortest time that a setting may have: the resolution of tokio's timer.
 const SHORTEST: Duration = Duration::from_millis(1);
@@ -146,5 +169,150 @@ impl<P> Clone for HealthGateLayer<P> {
 impl<P> fmt::Debug for HealthGateLayer<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.gate.fmt(f)
+    }
+}
+
+/// The service of a [`HealthGateLayer`](crate::layers::health_gate::HealthGateLayer).
+pub struct HealthGate<S, P> {
+    inner: S,
+    gate: Arc<Gate<P>>,
+}
+
+impl<S, P> HealthGate<S, P> {
+    pub(super) fn new(inner: S, gate: Gate<P>) -> Self {
+        let gate = Arc::new(gate);
+        Self { inner, gate }
+    }
+}
+
+/// The response future of [`HealthGate`].
+pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>, GatePolicy>;
+
+/// The response body of [`HealthGate`].
+pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>, GatePolicy>;
+
+impl<S, P, Q, B> Service<Request<Q>> for HealthGate<S, P>
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
+    S::Error: Into<BoxError>,
+    P: Service<(), Response = bool> + Clone,
+    Q: Body<Data = Bytes> + 'static,
+    Q::Error: Into<BoxError>,
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<HealthGateBody<B, P>>;
+    type Error = BoxError;
+    type Future = HealthGateFuture<S, P, Q, B>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        let claim = Claim::of(&mut request);
+        let run = claim.run.clone();
+        // Only the original was polled ready; the clone takes its place.
+        let next = self.inner.clone();
+        let service = mem::replace(&mut self.inner, next);
+        let gate = Arc::clone(&self.gate);
+        SupervisedFuture::new(claim, GatePolicy, request, |request| {
+            Passage::new(service, gate, run, request)
+        })
+    }
+}
+
+impl<S: Clone, P> Clone for HealthGate<S, P> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            gate: Arc::clone(&self.gate),
+        }
+    }
+}
+
+impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HealthGate")
+            .field("inner", &self.inner)
+            .field("gate", &self.gate)
+            .finish()
+    }
+}
+
+/// The supervision policy that enforces the deadlines of a node while its call waits.
+#[derive(Debug)]
+pub struct GatePolicy;
+
+impl Policy for GatePolicy {
+    const READS: bool = false;
+
+    fn pending(
+        &mut self,
+        run: &Run,
+        _: Option<&Observer>,
+        _: Duration,
+        _: TaskId,
+    ) -> Option<Nanos> {
+        run.node().next_deadline()
+    }
+}
+
+/// A probe that sends `GET` to a URI; 2xx means healthy.
+///
+/// [`HealthGateLayer::get`](crate::layers::health_gate::HealthGateLayer::get) makes a layer with
+/// this probe.
+#[derive(Clone, Debug)]
+pub struct HttpProbe<C> {
+    client: C,
+    uri: Uri,
+}
+
+impl<C> HttpProbe<C> {
+    pub(super) const fn new(client: C, uri: Uri) -> Self {
+        Self { client, uri }
+    }
+}
+
+impl<C, B> Service<()> for HttpProbe<C>
+where
+    C: Service<Request<ReplayBody>, Response = Response<B>>,
+{
+    type Response = bool;
+    type Error = C::Error;
+    type Future = HttpProbeFuture<C::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
+        self.client.poll_ready(cx)
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        let mut request = Request::new(ReplayBody::default());
+        *request.uri_mut() = self.uri.clone();
+        HttpProbeFuture {
+            answer: self.client.call(request),
+        }
+    }
+}
+
+pin_project! {
+    /// The response future of [`HttpProbe`].
+    #[derive(Debug)]
+    #[must_use = "futures do nothing unless polled"]
+    pub struct HttpProbeFuture<F> {
+        #[pin]
+        answer: F,
+    }
+}
+
+impl<F, B, E> Future for HttpProbeFuture<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+{
+    type Output = Result<bool, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = ready!(self.project().answer.poll(cx));
+        Poll::Ready(answer.map(|answer| answer.status().is_success()))
     }
 }

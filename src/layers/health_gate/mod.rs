@@ -119,17 +119,10 @@ mod body;
 mod gate;
 mod layer;
 mod passage;
-mod policy;
-mod probe;
 mod reading;
 mod rounds;
-mod service;
-mod silence;
-mod subscription;
 mod trip;
 
-pub use self::{
-    layer::HealthGateLayer,
-    probe::{HttpProbe, HttpProbeFuture},
-    service::{HealthGate, HealthGateBody, HealthGateFuture},
+pub use self::layer::{
+    HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe, HttpProbeFuture,
 };

@@ -10,7 +10,10 @@ use http_body::Body;
 use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
-use super::{body::ProbedBody, silence::Silence, subscription::wait};
+use super::{
+    body::{ProbedBody, Silence},
+    gate::wait,
+};
 use crate::{
     attempt::{ERROR_TIME, MAX_ERROR},
     body::HeldPrefix,

@@ -10,11 +10,9 @@ use tokio::time::{Instant, Sleep};
 use tower_service::Service;
 
 use super::{
-    body::ProbedBody,
-    gate::Gate,
+    body::{ProbedBody, Silence},
+    gate::{Gate, ProbeSubscription, wait},
     reading::{Reading, is_not_ready},
-    silence::Silence,
-    subscription::{ProbeSubscription, wait},
 };
 use crate::{
     body::ReplayBody,

@@ -150,18 +150,15 @@
 
 mod cooldown;
 mod layer;
-mod order;
-mod plan;
 mod policy;
 mod request;
 mod route;
 mod select;
-mod sticky;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
     cooldown::Cooldowns,
     layer::{ModelFallback, ModelFallbackBody, ModelFallbackFuture, ModelFallbackLayer},
-    order::CandidateOrder,
+    route::CandidateOrder,
 };

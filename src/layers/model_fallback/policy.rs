@@ -4,10 +4,8 @@ use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
     cooldown::{CandidateCooldowns, CooldownWatch},
-    order::CandidateOrder,
     request::OriginalRequest,
-    route::Route,
-    sticky::StickySessions,
+    route::{CandidateOrder, Route, StickySessions},
 };
 use crate::{
     attempt::{

@@ -7,7 +7,8 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
     body::ReplayBody,
     error::InvalidRequest,
-    llm::{Prompt, is_plain},
+    headers::is_plain,
+    llm::Prompt,
 };
 
 /// The caller's request, from which each attempt is made.

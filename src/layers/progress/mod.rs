@@ -87,14 +87,13 @@
 
 mod body;
 mod early;
-mod future;
-mod keep_alive;
 mod layer;
 mod outlet;
 mod pulse;
-mod refused;
 mod service;
 
 pub use self::{
-    body::ProgressBody, future::ProgressFuture, layer::ProgressLayer, service::Progress,
+    body::ProgressBody,
+    layer::ProgressLayer,
+    service::{Progress, ProgressFuture},
 };

@@ -82,11 +82,9 @@
 //! ```
 
 mod answer;
-mod body;
 mod layer;
 mod stream;
 
-pub use self::{
-    body::TerminalResponseBody,
-    layer::{TerminalResponse, TerminalResponseFuture, TerminalResponseLayer},
+pub use self::layer::{
+    TerminalResponse, TerminalResponseBody, TerminalResponseFuture, TerminalResponseLayer,
 };

@@ -187,7 +187,7 @@ impl Events {
     /// Returns whether there was such an event; if so, the held bytes are dropped.
     fn translate(&mut self) -> bool {
         let (marks, dialect) = (self.marks(), self.dialect());
-        let failure = marks.failure().filter(|it| !it.is_heard(dialect));
+        let failure = marks.failure().filter(|it| !dialect.raises(it));
         let is_sent = marks.error().is_some_and(|at| at <= self.sent);
         let Some(failure) = failure.filter(|_| is_sent) else {
             return false;

@@ -74,7 +74,6 @@
 
 mod layer;
 mod service;
-mod source;
 
 pub use self::{
     layer::RunLayer,

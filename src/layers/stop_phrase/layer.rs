@@ -12,7 +12,7 @@ use http_body_util::{Either, Full};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{phrases::Phrases, stop::Stop};
+use super::stop::{Phrases, Stop};
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,

@@ -64,8 +64,6 @@
 //! ```
 
 mod layer;
-mod phrases;
-mod reply;
 mod stop;
 
 pub use self::layer::{StopPhrase, StopPhraseBody, StopPhraseFuture, StopPhraseLayer};

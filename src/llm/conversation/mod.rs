@@ -13,8 +13,6 @@
 //! before it are still the same, so that only the new part of a conversation costs
 //! time.
 
-mod deltas;
-mod digest;
 mod item;
 mod request;
 mod response;
@@ -22,8 +20,7 @@ mod response;
 mod tests;
 
 pub(crate) use self::{
-    digest::{canonical, digest},
-    item::{Called, ConversationEvent, ToolCall},
+    item::{Called, ConversationEvent, ToolCall, canonical, digest},
     request::{History, HistoryPlace},
     response::AnswerReader,
 };

@@ -1,9 +1,6 @@
 use std::collections::VecDeque;
 
-use super::{
-    digest::digest,
-    item::{ConversationEvent, Item, ItemKind, each},
-};
+use super::item::{ConversationEvent, Item, ItemKind, digest, each};
 use crate::llm::{
     dialect::Dialect,
     json::{Scan, Scanner, Text},

@@ -1,10 +1,13 @@
-use bytes::Bytes;
+//! Reads the tool calls of an answer, whole or sent in parts by a stream.
 
-use super::{
-    deltas::{CALLS, OpenCall, push_call, read_event},
-    item::{Called, ConversationEvent, Item},
+use bytes::Bytes;
+use memchr::memmem;
+
+use super::item::{Called, ConversationEvent, Item, ToolCall, canonical, identify};
+use crate::llm::{
+    json::{Scan, Scanner, Text},
+    sse::{Event as SseEvent, Splitter},
 };
-use crate::llm::{json::Scanner, sse::Splitter};
 
 /// The longest answer, other than a stream, that is read for tool calls, in bytes.
 const WHOLE: usize = 1024 * 1024;
@@ -122,4 +125,229 @@ fn read_document(body: &[u8], calls: &mut Vec<Called>) {
         _ => message.member(json, key),
     });
     message.said_by_model(&mut on);
+}
+
+/// The most tool calls that are read of one answer.
+pub(super) const CALLS: usize = 128;
+
+/// The longest arguments of a tool call that are joined from parts, in bytes.
+///
+/// A tool call with longer arguments is read from the next request, which repeats the
+/// call.
+const ARGUMENTS: usize = 64 * 1024;
+
+/// The longest name of a tool, in bytes; the APIs allow 64 or 128.
+const NAME: usize = 1024;
+
+/// A streamed tool call of which more parts may follow.
+#[derive(Debug, Default)]
+pub(super) struct OpenCall {
+    /// The index of the answer's choice, and of the tool call in that choice.
+    at: (u64, u64),
+    id: Option<u64>,
+    name: Vec<u8>,
+    arguments: Vec<u8>,
+    too_long: bool,
+}
+
+/// The values of an event's keys that parts of tool calls use, in any API.
+#[derive(Default)]
+struct Parts<'a> {
+    kind: Option<Text<'a>>,
+    index: u64,
+    choices: Option<&'a [u8]>,
+    item: Option<&'a [u8]>,
+    block: Option<&'a [u8]>,
+    delta: Option<&'a [u8]>,
+}
+
+impl OpenCall {
+    fn append(&mut self, id: Option<Text<'_>>, name: Option<Text<'_>>, part: Option<&[u8]>) {
+        self.id = identify(id).or(self.id);
+        let name = name.filter(|name| !name.is_empty());
+        if let Some(name) = name {
+            // Most APIs send a call's name once, some with every part, so a name replaces
+            // the earlier one.
+            self.name = name.decoded().into_owned();
+            self.name.truncate(NAME);
+        }
+        let Some(part) = part else { return };
+        // A part of the arguments is text, except for Anthropic's first part, which is an
+        // object.
+        let text = Scanner::new(part).text().ok().flatten();
+        let part = text.map_or(part.into(), Text::decoded);
+        self.too_long |= self.arguments.len() + part.len() > ARGUMENTS;
+        if !self.too_long {
+            self.arguments.extend_from_slice(&part);
+        }
+    }
+
+    pub(super) fn close(self) -> Option<Called> {
+        let known = !self.too_long && !self.name.is_empty();
+        known.then(|| ToolCall {
+            id: self.id,
+            name: self.name.into(),
+            arguments: canonical(&self.arguments),
+        })
+    }
+}
+
+/// Adds the tool call of an event to `calls`, up to the limits.
+pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
+    if let ConversationEvent::Call(call) = event {
+        if calls.len() < CALLS && call.name.len() <= NAME {
+            calls.push(ToolCall {
+                name: call.name.into_owned().into(),
+                ..call
+            });
+        }
+    }
+}
+
+/// Whether an event may contain a part of a tool call.
+///
+/// Most events are text, and need not be parsed.
+fn speaks_of_tools(event: &SseEvent<'_>, open: &[OpenCall]) -> bool {
+    let says = |words: &[u8]| memmem::find(event.data, words).is_some();
+    says(b"tool_")
+        || says(b"function_call")
+        || !open.is_empty() && (says(b"_json") || says(b"content_block_stop"))
+}
+
+pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: &mut Vec<Called>) {
+    if !speaks_of_tools(event, open) {
+        return;
+    }
+    let mut parts = Parts::default();
+    let read = Scanner::document(event.data, |json, key| {
+        match key {
+            b"type" => parts.kind = json.text()?,
+            b"index" => parts.index = json.integer()?.unwrap_or_default(),
+            b"choices" => parts.choices = Some(json.span()?),
+            b"item" => parts.item = Some(json.span()?),
+            b"content_block" => parts.block = Some(json.span()?),
+            b"delta" => parts.delta = Some(json.span()?),
+            _ => json.skip()?,
+        }
+        Ok(())
+    });
+    if read.is_err() {
+        return;
+    }
+    let at = (0, parts.index);
+    let is = |word: &[u8]| parts.kind.is_some_and(|kind| kind.is(word));
+    if let Some(choices) = parts.choices {
+        let _ = read_choices(choices, open);
+    } else if is(b"response.output_item.done") {
+        if let Some(item) = read_item(parts.item) {
+            item.report(&mut |event| push_call(event, calls));
+        }
+    } else if is(b"content_block_start") {
+        // The input at the start of a block is a placeholder; an empty object is dropped.
+        if let Some(block) = read_item(parts.block).filter(Item::is_tool_use) {
+            let (id, name, input) = block.parts();
+            let input = input.filter(|input| canonical(input) != canonical(b"{}"));
+            if let Some(call) = find_or_open(open, at) {
+                call.append(id, name, input);
+            }
+        }
+    } else if is(b"content_block_delta") {
+        let part = parts.delta.and_then(|delta| partial_json(delta).ok()?);
+        if let Some(call) = open.iter_mut().find(|call| call.at == at) {
+            call.append(None, None, part);
+        }
+    } else if is(b"content_block_stop") {
+        if let Some(place) = open.iter().position(|call| call.at == at) {
+            let closed = open.remove(place).close();
+            if let Some(call) = closed.filter(|_| calls.len() < CALLS) {
+                calls.push(call);
+            }
+        }
+    }
+}
+
+fn read_item(span: Option<&[u8]>) -> Option<Item<'_>> {
+    Item::read(&mut Scanner::new(span?)).ok()
+}
+
+fn partial_json(delta: &[u8]) -> Scan<Option<&[u8]>> {
+    let mut part = None;
+    Scanner::document(delta, |json, key| match key {
+        b"partial_json" => json.span().map(|span| part = Some(span)),
+        _ => json.skip(),
+    })?;
+    Ok(part)
+}
+
+/// Adds the parts of tool calls in the choices of a chat chunk to the open calls.
+fn read_choices(choices: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
+    let on_choice = |json: &mut Scanner<'_>| {
+        let (mut choice, mut delta) = (0, None);
+        json.object(|json, key| {
+            match key {
+                b"index" => choice = json.integer()?.unwrap_or_default(),
+                b"delta" => delta = Some(json.span()?),
+                _ => json.skip()?,
+            }
+            Ok(())
+        })?;
+        read_delta(choice, delta.unwrap_or(b"{}"), open)
+    };
+    Scanner::new(choices).array(on_choice).map(drop)
+}
+
+fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
+    Scanner::document(delta, |json, key| match key {
+        b"tool_calls" => {
+            let mut number = 0;
+            json.array(|json| {
+                let (mut index, mut id, mut function) = (number, None, None);
+                json.object(|json, key| {
+                    match key {
+                        b"index" => index = json.integer()?.unwrap_or(number),
+                        b"id" => id = json.text()?,
+                        b"function" | b"custom" => function = Some(json.span()?),
+                        _ => json.skip()?,
+                    }
+                    Ok(())
+                })?;
+                number += 1;
+                append(open, (choice, index), id, function)
+            })
+            .map(drop)
+        }
+        b"function_call" => {
+            let function = json.span()?;
+            append(open, (choice, 0), None, Some(function))
+        }
+        _ => json.skip(),
+    })
+}
+
+fn append(
+    open: &mut Vec<OpenCall>,
+    at: (u64, u64),
+    id: Option<Text<'_>>,
+    function: Option<&[u8]>,
+) -> Scan<()> {
+    let function = function.unwrap_or(b"{}");
+    let (_, name, arguments) = Item::read(&mut Scanner::new(function))?.parts();
+    if let Some(call) = find_or_open(open, at) {
+        call.append(id, name, arguments);
+    }
+    Ok(())
+}
+
+fn find_or_open(open: &mut Vec<OpenCall>, at: (u64, u64)) -> Option<&mut OpenCall> {
+    if let Some(place) = open.iter().position(|call| call.at == at) {
+        return open.get_mut(place);
+    }
+    if open.len() >= CALLS {
+        return None;
+    }
+    open.push(OpenCall {
+        at,
+        ..OpenCall::default()
+    });
+    open.last_mut()
 }

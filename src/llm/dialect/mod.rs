@@ -1,23 +1,199 @@
 //! The event formats of each API, and the error events for its clients.
+//!
+//! A [`Dialect`] stands above the grammars of the APIs: it names one of them, and is detected
+//! from a request's path or from a stream's events.
 
 mod anthropic;
 mod chat;
-mod detect;
 mod grammar;
 mod responses;
 mod state;
 mod stream_failure;
 
 pub use self::{
-    grammar::{Dialect, Finish, Grammar, error_body, error_event},
+    grammar::{Finish, Grammar},
     state::{StreamState, Usage},
     stream_failure::{StreamFailure, Truncated},
 };
 
 pub(crate) use self::{
-    anthropic::Anthropic,
-    chat::OpenAiChat,
-    detect::{Detected, detect},
-    responses::OpenAiResponses,
-    stream_failure::error_in,
+    anthropic::Anthropic, chat::OpenAiChat, responses::OpenAiResponses, stream_failure::error_in,
 };
+
+use std::borrow::Cow;
+
+use bytes::Bytes;
+use serde_json::Value;
+
+use crate::llm::{
+    json::{Scanner, Text},
+    sse::{ErrorInfo, Event, EventKind, common_event, openai_body},
+};
+
+/// The event format of a stream, named for its API.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default)]
+pub enum Dialect {
+    /// The dialect is not known yet: the first event that only one dialect has decides
+    /// it.
+    #[default]
+    Any,
+    /// The dialect of OpenAI's `chat/completions`, and of compatible APIs.
+    OpenAiChat,
+    /// The dialect of OpenAI's `responses`.
+    OpenAiResponses,
+    /// The dialect of Anthropic's `messages`.
+    Anthropic,
+    /// The dialect of another API, as this grammar reads it.
+    Custom(&'static dyn Grammar),
+}
+
+impl Dialect {
+    /// Returns the dialect of a request, by the last segments of its path.
+    #[must_use]
+    pub fn from_path(path: &str) -> Self {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let is = |operation| {
+            path.strip_suffix(operation)
+                .is_some_and(|base| base.is_empty() || base.ends_with('/'))
+        };
+        if is("chat/completions") {
+            Self::OpenAiChat
+        } else if is("responses") {
+            Self::OpenAiResponses
+        } else if is("messages") || is("messages/count_tokens") {
+            Self::Anthropic
+        } else {
+            Self::Any
+        }
+    }
+
+    /// A short name of the dialect for messages.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        self.grammar().map_or("any", Grammar::name)
+    }
+
+    /// The grammar that reads the dialect, if the dialect is known.
+    #[must_use]
+    pub const fn grammar(self) -> Option<&'static dyn Grammar> {
+        match self {
+            Self::Any => None,
+            Self::OpenAiChat => Some(&OpenAiChat),
+            Self::OpenAiResponses => Some(&OpenAiResponses),
+            Self::Anthropic => Some(&Anthropic),
+            Self::Custom(grammar) => Some(grammar),
+        }
+    }
+
+    /// Whether the SDKs of this dialect raise the failure as an error.
+    ///
+    /// An SDK ignores a failure in the format of another dialect, and takes the answer
+    /// so far for complete.
+    pub(crate) fn raises(self, failure: &StreamFailure) -> bool {
+        match self {
+            Self::Anthropic => failure.is_named,
+            // An event that is too long to be kept most likely has an `error` key.
+            Self::OpenAiChat if failure.body.is_empty() => true,
+            Self::OpenAiChat => serde_json::from_slice::<Value>(&failure.body)
+                .is_ok_and(|event| !event["error"].is_null()),
+            _ => true,
+        }
+    }
+}
+
+impl PartialEq for Dialect {
+    fn eq(&self, other: &Self) -> bool {
+        self.name() == other.name()
+    }
+}
+
+impl Eq for Dialect {}
+
+/// Returns the error event, as bytes, that ends a stream early.
+///
+/// Append the bytes at a [`boundary`](crate::llm::stream::StreamReader::boundary) as the
+/// last ones of the body, without a terminator.
+///
+/// The bytes hold one frame that makes the official SDKs of OpenAI and Anthropic raise an
+/// error. In the Responses dialect a `response.failed` event comes before the frame, if
+/// the answer's id is known, and takes `sequence`; the frame has the next number.
+/// OpenAI's SDKs compare the ids: with the id of another answer they would raise a
+/// mismatch, and not the reason.
+#[must_use]
+pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
+    match dialect.grammar() {
+        Some(grammar) => grammar.error_event(info),
+        None => common_event(info),
+    }
+}
+
+/// Returns the JSON body of an error response, for an error before any byte of a stream
+/// was sent.
+#[must_use]
+pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
+    match dialect.grammar() {
+        Some(grammar) => grammar.error_body(info),
+        None => openai_body(info),
+    }
+}
+
+/// The result of detecting a stream's dialect from one event.
+pub(crate) enum Detected {
+    /// The dialect is detected: no other has such an event.
+    As(Dialect),
+    /// The dialect stays unknown: any may have such an event, which has this kind.
+    Undecided(EventKind),
+}
+
+/// Detects the dialect of one event, in a stream without a known dialect.
+pub(crate) fn detect(event: &Event<'_>) -> Detected {
+    let mut kind = None;
+    let mut has_choices = false;
+    let mut is_chunk = false;
+    let mut is_error = false;
+    let read = Scanner::document(event.data, |json, key| {
+        match key {
+            b"type" => kind = json.text()?,
+            b"choices" => has_choices = json.array(Scanner::skip)?,
+            b"object" => {
+                is_chunk = json
+                    .text()?
+                    .is_some_and(|text| text.is(b"chat.completion.chunk"));
+            }
+            b"error" => is_error = json.is_error()?,
+            _ => json.skip()?,
+        }
+        Ok(())
+    });
+    if read.is_err() {
+        return if chat::is_done(event.data) {
+            Detected::As(Dialect::OpenAiChat)
+        } else if !event.is_blank() {
+            Detected::Undecided(EventKind::Progress)
+        } else if event.name.is_empty() && !event.oversized {
+            Detected::Undecided(EventKind::Life)
+        } else {
+            by_type(event.name).map_or(Detected::Undecided(EventKind::Progress), Detected::As)
+        };
+    }
+    let kind = &*kind.map_or(Cow::Borrowed(event.name), Text::decoded);
+    if has_choices || is_chunk {
+        Detected::As(Dialect::OpenAiChat)
+    } else if let Some(dialect) = by_type(kind) {
+        Detected::As(dialect)
+    } else if is_error || kind == b"error" {
+        Detected::Undecided(EventKind::Error)
+    } else {
+        Detected::Undecided(EventKind::Progress)
+    }
+}
+
+fn by_type(kind: &[u8]) -> Option<Dialect> {
+    match kind {
+        b"message_start" | b"message_delta" | b"message_stop" | b"ping" => Some(Dialect::Anthropic),
+        _ if kind.starts_with(b"content_block_") => Some(Dialect::Anthropic),
+        _ if kind.starts_with(b"response.") => Some(Dialect::OpenAiResponses),
+        _ => None,
+    }
+}

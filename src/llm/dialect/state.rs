@@ -2,11 +2,8 @@ use std::sync::Arc;
 
 use memchr::memmem;
 
-use super::stream_failure::StreamFailure;
+use super::stream_failure::{MAX_TEXT, StreamFailure};
 use crate::llm::json::{Scan, Scanner};
-
-/// The most bytes that are kept of a text that an upstream sends.
-pub(crate) const MAX_TEXT: usize = 1024;
 
 /// The longest id of an answer that is kept, in bytes. A cut id could equal another one.
 const MAX_ID: usize = 256;

@@ -3,7 +3,8 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::Value;
 
-use super::{grammar::Dialect, state::MAX_TEXT};
+/// The most bytes that are kept of a text that an upstream sends.
+pub(super) const MAX_TEXT: usize = 1024;
 
 /// The longest data of a failure event that are kept as [`StreamFailure::body`], in
 /// bytes.
@@ -39,21 +40,6 @@ pub struct Truncated {
 }
 
 impl StreamFailure {
-    /// Whether the SDKs of `dialect` raise the failure as an error.
-    ///
-    /// An SDK ignores a failure in the format of another dialect, and takes the answer
-    /// so far for complete.
-    pub(crate) fn is_heard(&self, dialect: Dialect) -> bool {
-        match dialect {
-            Dialect::Anthropic => self.is_named,
-            // An event that is too long to be kept most likely has an `error` key.
-            Dialect::OpenAiChat if self.body.is_empty() => true,
-            Dialect::OpenAiChat => serde_json::from_slice::<Value>(&self.body)
-                .is_ok_and(|event| !event["error"].is_null()),
-            _ => true,
-        }
-    }
-
     /// Reads a failure from the data of the event that reports it, in any known shape.
     #[must_use]
     pub fn read(data: &[u8]) -> Self {

@@ -1,4 +1,5 @@
-//! Classifies failed answers, failure events of streams, and errors.
+//! Classifies failed answers, failure events of streams, and errors: the rules, and their
+//! order.
 
 use std::{
     error::Error,
@@ -10,20 +11,13 @@ use std::{
 use http::{HeaderMap, HeaderValue, StatusCode, header::AsHeaderName};
 
 use super::{
-    cause,
     class::{self, FailureClass, RetrySame},
-    delay,
-    details::Details,
-    error_body,
-    errors::{CoolingDown, Redirected},
-    retry_after,
-    rules::{FailureFacts, judge},
-    stop,
+    error_body::{self, Details},
+    error_codes,
+    errors::{self, CoolingDown, Redirected},
+    retry_after, stop,
 };
-use crate::{
-    error::chain,
-    llm::{dialect::StreamFailure, is_plain},
-};
+use crate::{error::chain, headers::is_plain, llm::dialect::StreamFailure};
 
 /// The longest body of an answer that is read for an error, in bytes.
 const MAX_BODY: usize = 64 * 1024;
@@ -267,7 +261,7 @@ impl Failure {
                 status: chain(error)
                     .find_map(|error| error.downcast_ref::<Redirected>())
                     .map(|redirected| redirected.status),
-                ..Self::new(cause::class_of(error))
+                ..Self::new(errors::class_of(error))
             },
         }
     }
@@ -336,7 +330,9 @@ impl<'a> FailureHead<'a> {
         // Google asks for half a minute even if the quota of the day is used up.
         let asked = || match class.same() {
             RetrySame::No => None,
-            _ => details.retry_delay.or_else(|| delay::in_prose(message)),
+            _ => details
+                .retry_delay
+                .or_else(|| retry_after::in_prose(message)),
         };
         Failure {
             class,
@@ -358,4 +354,85 @@ fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
 fn numeric(code: &str) -> Option<StatusCode> {
     let status: StatusCode = code.parse().ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)
+}
+
+/// The facts of one failed answer from which its class follows.
+#[derive(Clone, Copy, Debug)]
+struct FailureFacts<'a> {
+    /// The value of the answer's `x-terminal-reason`; empty if there is none.
+    reason: &'a str,
+    /// The status of the answer, or the one that an error under 200 names.
+    status: Option<StatusCode>,
+    /// The names of the error: `error.type`, `error.code` and their equivalents of other
+    /// providers; empty if missing.
+    names: &'a [&'a str],
+    message: &'a str,
+    details: &'a Details,
+    /// Whether the answer's head asks for a delay.
+    has_delay: bool,
+    /// Whether the answer's body is an HTML page.
+    is_page: bool,
+}
+
+/// Decides the class of a failed answer.
+///
+/// Exact names come before phrases, and both before the status, because proxies keep an
+/// error's body more often than its status. The order among several classes is that of
+/// [`EXACT`](error_codes::EXACT) and [`SENTENCES`](error_codes::SENTENCES).
+fn judge(facts: FailureFacts<'_>) -> FailureClass {
+    let class = class_of_reason(facts.reason)
+        .or_else(|| error_codes::find_code(error_codes::EXACT, facts.names))
+        .or_else(|| facts.details.class(facts.status))
+        .or_else(|| {
+            let status = facts.status.or_else(|| error_codes::status_of(facts.names));
+            error_codes::find_message(status?, facts.names, facts.message)
+        })
+        .or_else(|| error_codes::find_code(error_codes::SHARED, facts.names))
+        .or_else(|| of_status(facts))
+        .or_else(|| error_codes::find_code(error_codes::BROAD, facts.names))
+        .or_else(|| facts.names.iter().find_map(|name| class_of_reason(name)))
+        .unwrap_or_else(|| class::fallback_class(facts.status));
+    match class {
+        FailureClass::RateLimit if is_too_large(facts) => FailureClass::RequestLimit,
+        class => class,
+    }
+}
+
+fn of_status(facts: FailureFacts<'_>) -> Option<FailureClass> {
+    match facts.status.and_then(class::class_of_status) {
+        // A quota with a delay is a rate limit: an upstream asks for no delay if no
+        // credit is left.
+        Some(FailureClass::Quota) if facts.has_delay => Some(FailureClass::RateLimit),
+        // A firewall sends its page under 403: it blocks by location, not by credential.
+        Some(_) if facts.is_page && facts.status == Some(StatusCode::FORBIDDEN) => {
+            Some(FailureClass::Region)
+        }
+        class => class,
+    }
+}
+
+/// Whether the request exceeds a rate limit by itself, however long the caller waits.
+fn is_too_large(facts: FailureFacts<'_>) -> bool {
+    facts.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
+        || error_codes::has(facts.message, "request too large for")
+}
+
+/// The failure class of a terminal reason, given by name, of another process's run.
+///
+/// The reason is not trusted as one of this process. A deadline or a disconnect over
+/// there ended only its own run, but a limit would stop the same work again.
+fn class_of_reason(name: &str) -> Option<FailureClass> {
+    match name {
+        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
+        | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
+        "superseded"
+        | "turn_cap_reached"
+        | "retry_budget_exceeded"
+        | "per_dispatch_errors_exceeded"
+        | "consecutive_errors"
+        | "loop_detected"
+        | "stuck"
+        | "idle_circuit_open" => Some(FailureClass::Caller),
+        _ => None,
+    }
 }

@@ -1,11 +1,16 @@
-//! The errors of failed upstreams, and of calls that reached no upstream.
+//! The errors of failed upstreams, and of calls that reached no upstream; the class of an
+//! opaque error.
 
 use std::{error::Error, fmt, io::ErrorKind, time::Duration};
 
 use http::StatusCode;
+use http_body_util::LengthLimitError;
 
 use super::class::FailureClass;
-use crate::error::{BoxError, chain};
+use crate::{
+    error::{BoxError, InvalidRequest, RequestCut, chain},
+    llm::dialect::Truncated,
+};
 
 /// The error of a candidate with a base URL that answered 1xx or 3xx.
 ///
@@ -204,4 +209,51 @@ impl Error for TransportError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
     }
+}
+
+/// The phrases by which TLS libraries report an untrusted certificate.
+///
+/// Each library has its own error type, which this crate cannot know.
+const UNTRUSTED: [&str; 6] = [
+    // rustls
+    "invalid peer certificate",
+    // OpenSSL
+    "certificate verify failed",
+    "self-signed certificate",
+    "self signed certificate",
+    // Apple and Windows
+    "certificate was not trusted",
+    "certificate chain was issued by an authority that is not trusted",
+];
+
+/// Classifies an error that came in place of an answer, or of an answer's rest.
+pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
+    // The caller's errors come before those of the transport, which may wrap them.
+    let callers = |error: &(dyn Error + 'static)| {
+        error.is::<RequestCut>() || error.is::<LengthLimitError>() || error.is::<InvalidRequest>()
+    };
+    if let Some(late) = chain(error).find_map(|error| error.downcast_ref::<NotAStream>()) {
+        return late.class;
+    }
+    let is_cut =
+        |error: &(dyn Error + 'static)| error.is::<Truncated>() || error.is::<IncompleteJson>();
+    if chain(error).any(callers) {
+        FailureClass::Caller
+    } else if chain(error).any(|error| error.is::<Redirected>()) {
+        FailureClass::Redirect
+    } else if TransportError::is_in(error) {
+        match chain(error).any(is_untrusted) {
+            true => FailureClass::Certificate,
+            false => FailureClass::Transport,
+        }
+    } else if chain(error).any(is_cut) {
+        FailureClass::Transport
+    } else {
+        FailureClass::Server
+    }
+}
+
+fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
+    let text = error.to_string();
+    UNTRUSTED.iter().any(|phrase| text.contains(phrase))
 }

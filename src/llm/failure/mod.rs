@@ -47,18 +47,12 @@
 //! assert_eq!(Failure::of_answer(StatusCode::OK, &HeaderMap::new(), body, now), None);
 //! ```
 
-mod cause;
 mod class;
 mod classifier;
-mod delay;
-mod details;
 mod error_body;
 mod error_codes;
-mod error_messages;
 mod errors;
-mod reason;
 mod retry_after;
-mod rules;
 mod stop;
 #[cfg(test)]
 mod tests;

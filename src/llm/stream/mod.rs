@@ -59,12 +59,11 @@
 //! assert!(error_event(judge.dialect(), &error).starts_with(b"event: error\n"));
 //! ```
 
-mod marks;
 mod partial_text;
 mod reader;
 #[cfg(test)]
 mod tests;
 
-pub use self::{marks::ChunkSummary, reader::StreamReader};
+pub use self::reader::{ChunkSummary, StreamReader};
 
 pub(crate) use self::partial_text::Partial;

@@ -10,9 +10,11 @@ use super::super::{
     entries::Entries,
     key::{EntryKey, Hashed, RunName},
     shared::Shared,
-    timer_queue::TimerQueue,
 };
-use crate::run::{Admission, Identity, Place, Run};
+use crate::{
+    registry::eviction::TimerQueue,
+    run::{Admission, Identity, Place, Run},
+};
 
 fn known(hash: u64, id: &str) -> (EntryKey, Run) {
     let run = Run::open();

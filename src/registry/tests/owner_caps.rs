@@ -4,11 +4,11 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::advance;
 
-use super::super::{
-    owner::Owner,
-    owner_caps::{OwnerCaps, Owners},
+use super::super::owner::Owner;
+use crate::{
+    registry::owner::{OwnerCaps, Owners},
+    run::{LimitHit, LimitKind},
 };
-use crate::run::{LimitHit, LimitKind};
 
 const CAPS: OwnerCaps = OwnerCaps::new().max_open_runs(2).turns_per_hour(3);
 

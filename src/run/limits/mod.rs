@@ -1,25 +1,160 @@
 //! The limits of a run other than its clocks, and the run's notices to observers.
+//!
+//! The small ones stand here: turns, hits in shadow mode, and the texts of cut answers.
 
 mod actions;
 mod errors;
 mod notices;
-mod partial;
 mod repetition;
-mod shadow;
-mod turns;
 
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
     errors::{ErrorAllowance, ErrorCounts, ErrorKey},
     notices::ProgressNotices,
-    shadow::ShadowReport,
 };
 
 pub(crate) use self::{
     actions::{Action, Actions, Effect, LoopLimits},
     notices::WorkingNotices,
-    partial::PartialTexts,
     repetition::{RepeatDetector, Repetition},
-    shadow::{ShadowHit, Shadows},
-    turns::{LastCall, TurnCount, TurnLimit},
 };
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use super::reason::TerminalReason;
+use crate::{llm::stream::Partial, lock::Lock};
+
+/// The number of turns of a run. It stands behind a lock, so that concurrent calls cannot exceed
+/// the cap.
+#[derive(Debug, Default)]
+pub(crate) struct TurnCount {
+    pub(in crate::run) taken: u32,
+    pub(in crate::run) last: LastCall,
+}
+
+/// The state of the one call that a run may make after its cap on turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LastCall {
+    /// The cap on turns is not reached.
+    #[default]
+    Ahead,
+    /// The run is held open for its last call.
+    Held,
+    /// The last call was made, or its time has passed.
+    Over,
+}
+
+/// The cap on turns that one layer sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnLimit {
+    pub(crate) turns: u32,
+    /// The time for which the run stays open for its last call; `None` if it may make none.
+    pub(crate) finaliser: Option<Duration>,
+}
+
+impl TurnCount {
+    /// Counts a turn of the run, unless `number` shows that the turn was counted before.
+    ///
+    /// Answers the turn's number; `None` if the number would exceed the cap: then it is no turn.
+    pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> Option<u32> {
+        match number.load(Ordering::Acquire) {
+            0 if self.taken < cap => {
+                self.taken += 1;
+                number.store(self.taken, Ordering::Release);
+                Some(self.taken)
+            }
+            0 => None,
+            known if known <= cap => Some(known),
+            _ => {
+                // Another layer with a larger cap counted this turn, so the count is taken back.
+                self.taken -= 1;
+                number.store(0, Ordering::Release);
+                None
+            }
+        }
+    }
+}
+
+/// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
+///
+/// [`RunRegistry::shadow`](crate::registry::RunRegistry::shadow) answers the counts of a registry.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ShadowReport {
+    /// The number of times that a limit would have ended a run, call, attempt or tool.
+    pub would_have_ended: u64,
+    /// The number of those nodes that completed later: the false positives.
+    pub completed: u64,
+}
+
+/// The notes of a run about limits in shadow mode: the nodes that they would have ended.
+#[derive(Debug, Default)]
+pub(crate) struct Shadows {
+    /// The number of notes. At zero, the end of a node takes no lock.
+    count: AtomicUsize,
+    hits: Lock<Vec<ShadowHit>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct ShadowHit {
+    /// The number of the node that the limit would have ended.
+    pub(in crate::run) node: u64,
+    pub(in crate::run) reason: TerminalReason,
+    pub(in crate::run) limit: Option<Duration>,
+    /// How long the node had lasted when the limit passed.
+    pub(in crate::run) after: Duration,
+}
+
+impl Shadows {
+    /// Stores a note about a node, and answers whether the note is new.
+    pub(in crate::run) fn note(&self, hit: ShadowHit) -> bool {
+        let mut all = self.hits.lock();
+        let same = |other: &ShadowHit| {
+            (other.node, &other.reason, other.limit) == (hit.node, &hit.reason, hit.limit)
+        };
+        if all.iter().any(same) {
+            return false;
+        }
+        all.push(hit);
+        self.count.store(all.len(), Ordering::SeqCst);
+        true
+    }
+
+    /// Removes and answers the notes about one node, because the node is over.
+    pub(in crate::run) fn take(&self, node: u64) -> Vec<ShadowHit> {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return Vec::new();
+        }
+        let mut all = self.hits.lock();
+        let (of_node, others) = std::mem::take(&mut *all)
+            .into_iter()
+            .partition(|hit| hit.node == node);
+        *all = others;
+        self.count.store(all.len(), Ordering::SeqCst);
+        of_node
+    }
+}
+
+/// The texts of a run's answers, as far as they came.
+#[derive(Debug, Default)]
+pub(crate) struct PartialTexts {
+    /// The maximum of bytes that are stored per answer; `None` stores no text.
+    pub(in crate::run) max: Option<usize>,
+    /// The texts of the answers that still come, in the order of their beginning.
+    pub(in crate::run) live: Vec<Partial>,
+    /// The text of the last answer that was cut; `None` once another answer begins.
+    pub(in crate::run) cut: Option<Arc<str>>,
+}
+
+impl PartialTexts {
+    pub(in crate::run) fn latest(&self) -> Option<Arc<str>> {
+        let mut live = self.live.iter().rev();
+        live.find_map(Partial::read).or_else(|| self.cut.clone())
+    }
+}

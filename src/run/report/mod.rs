@@ -6,18 +6,13 @@ mod snapshot;
 mod summary;
 mod terminated;
 mod trajectory;
-mod usage;
 
 pub use self::{
-    event::{RunEvent, RunEvents, RunNotice},
+    event::{Answer, RunEvent, RunEvents, RunNotice, Status, Verdict},
     snapshot::{Deadlines, RunProgress, RunSnapshot},
-    summary::CallSummary,
+    summary::{CallSummary, NotCounted},
     terminated::Terminated,
     trajectory::Trajectory,
-    usage::NotCounted,
 };
 
-pub(crate) use self::{
-    summary::{Hooks, OnEnd},
-    usage::ReportedUsage,
-};
+pub(crate) use self::summary::{Hooks, OnEnd, ReportedUsage};

@@ -1,33 +1,35 @@
 //! The state of each node of a run's tree, by the kind of the node.
+//!
+//! The failure as which a node would count and the task or layer that settles it stand here.
 
-mod call;
-mod failing;
 mod features;
 mod identity;
 mod run;
-mod settlement;
 
 pub(crate) use self::{
-    call::{AttemptTarget, CallState, TargetState},
-    failing::Failing,
     features::{EVENTS, HEARTBEAT, RunFeatures},
     identity::{Admission, EntryLocation, Identity, Membership, Place, Registration, RunGuard},
-    run::RunState,
-    settlement::Settlement,
+    run::{AttemptTarget, CallState, RunState, TargetState},
 };
 
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use self::settlement::AtomicSettlement;
-use super::{id::RunId, kinds::NodeKind, report::ReportedUsage, tree::Node};
+use super::{
+    id::RunId,
+    kinds::NodeKind,
+    limits::{ErrorAllowance, ErrorKey},
+    reason::TerminalReason,
+    report::ReportedUsage,
+    tree::Node,
+};
 use crate::lock::Lock;
 
 /// The state of one node of a run's tree.
@@ -193,5 +195,82 @@ impl Node<NodeState> {
         let run = self.nearest_run();
         let known = run.payload.identity().map(|identity| identity.id.clone());
         known.unwrap_or_else(|| RunId::made(run.number()))
+    }
+}
+
+/// The failure as which a node counts, if it fails.
+#[derive(Clone, Debug)]
+pub(crate) struct Failing {
+    pub(crate) key: ErrorKey,
+    /// The reason in the judgement of the failed answer; `None` if it was not judged.
+    pub(crate) reason: Option<TerminalReason>,
+    /// The result of counting the failure, if it was counted already.
+    pub(crate) counted: Option<ErrorAllowance>,
+    /// Whether no upstream was asked: then there is no further failure to count.
+    pub(crate) unasked: bool,
+}
+
+impl NodeState {
+    /// Sets the failure as which this node would count; `None` clears it.
+    pub(crate) fn fail_as(&self, failing: Option<Failing>) {
+        let failing = failing.map(Box::new);
+        let before = std::mem::replace(&mut *self.failing.lock(), failing);
+        drop(before);
+    }
+
+    pub(crate) fn failing(&self) -> Option<Failing> {
+        self.failing.lock().as_deref().cloned()
+    }
+}
+
+/// The rule for a node: which task or layer settles it, and with which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Settlement {
+    /// The layer or the task that opened the node settles it, once it has dropped its work.
+    Opener,
+    /// The first layer that sees the request with this call settles the call.
+    Unclaimed,
+    /// The opener settles the call, as for [`Opener`](Self::Opener), and the run above ends with
+    /// it.
+    OnlyCall,
+    /// No layer settles the run: it spans calls, and ends by a reason or because it is idle.
+    Shared,
+    /// The run's one call settles the run: the run ends as the call does.
+    Single,
+    /// The layer that opened the run for one call settles the run.
+    Layer,
+}
+
+/// The [`Settlement`] of a node, which may change while threads read it.
+#[derive(Debug)]
+pub(crate) struct AtomicSettlement(AtomicU8);
+
+impl AtomicSettlement {
+    const fn new(settlement: Settlement) -> Self {
+        Self(AtomicU8::new(settlement as u8))
+    }
+
+    pub(crate) fn set(&self, settlement: Settlement) {
+        self.0.store(settlement as u8, Ordering::Release);
+    }
+
+    pub(crate) fn is(&self, settlement: Settlement) -> bool {
+        self.0.load(Ordering::Acquire) == settlement as u8
+    }
+
+    /// Whether this run ends with its one call.
+    pub(crate) fn is_with_call(&self) -> bool {
+        self.is(Settlement::Single) || self.is(Settlement::Layer)
+    }
+
+    /// Claims a call that no layer has claimed, and answers whether the caller must settle it now.
+    #[inline]
+    pub(crate) fn claim(&self) -> bool {
+        let (unclaimed, opener) = (Settlement::Unclaimed as u8, Settlement::Opener as u8);
+        let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
+        let claimed = || self.0.compare_exchange(unclaimed, opener, success, failure);
+        // The call is mostly claimed already: a load leaves the cache line shared.
+        self.is(Settlement::Unclaimed) && claimed().is_ok()
     }
 }

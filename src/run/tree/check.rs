@@ -1,10 +1,20 @@
-use std::time::Duration;
+//! Checks the clocks on the path of a node, pauses them, and watches them from outside.
+//!
+//! The watchers serve a run that no task polls.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{Ordering, fence},
+    },
+    task::Waker,
+    time::Duration,
+};
 
 use super::{
-    deadlines::{Clock, Nanos},
-    end::{End, EndHook, LimitHit, LimitKind},
-    idle_window::TaskId,
-    node::Node,
+    clocks::{Clock, IdleWindow, Nanos, Paused, Pauses, TaskId, nanos},
+    end::{End, LimitHit, LimitKind},
+    node::{EndHook, Node},
 };
 use crate::run::reason::TerminalReason;
 
@@ -93,5 +103,195 @@ impl<P: EndHook> Node<P> {
             }
         }
         earliest
+    }
+
+    /// The earliest absolute deadline on the path from the root to here.
+    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        nodes.filter_map(|node| node.clocks.next()).min()
+    }
+
+    /// The earliest deadline of this clock on the path from the root to here.
+    pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        nodes.filter_map(|node| node.clocks.get(clock)).min()
+    }
+
+    /// The time at which the earliest step window from the root to here passes, if no sign of life
+    /// comes. Nodes that are paused are left out.
+    pub(crate) fn next_window(&self) -> Option<Nanos> {
+        let nodes = std::iter::once(self).chain(self.ancestors());
+        let due = |node: &Self| {
+            let inner = node.lock();
+            let ours = inner.windows.iter().filter(|window| !window.is_callers());
+            ours.filter_map(|window| window.due(&node.life)).min()
+        };
+        nodes
+            .filter(|node| node.paused().since.is_none())
+            .filter_map(due)
+            .min()
+    }
+}
+
+impl<P: EndHook> Node<P> {
+    pub(crate) fn add_window(&self, window: &Arc<IdleWindow>) {
+        let key = self.lock().windows.insert(Arc::clone(window));
+        window.keep(key);
+    }
+
+    /// Removes a window of silence that was added to this node.
+    pub(crate) fn remove_window(&self, window: &IdleWindow) {
+        let removed = self.lock().windows.remove(window.key());
+        drop(removed);
+    }
+
+    /// Stops the step windows at, above and below this node.
+    pub(crate) fn pause(&self, now: Duration) {
+        let now = nanos(now);
+        self.change_pauses(|pauses| pauses.begin(now));
+    }
+
+    /// Undoes one [`pause`](Self::pause) of this node.
+    pub(crate) fn resume(&self, now: Duration) {
+        let now = nanos(now);
+        self.change_pauses(|pauses| pauses.end(now));
+    }
+
+    fn change_pauses(&self, change: impl Fn(&Pauses)) {
+        {
+            let _writing = self.lock();
+            change(&self.own_pauses);
+            change(&self.pauses);
+        }
+        for ancestor in self.ancestors() {
+            let _writing = ancestor.lock();
+            change(&ancestor.pauses);
+        }
+        self.wake_near();
+    }
+
+    pub(crate) fn is_paused(&self) -> bool {
+        self.pauses.is_on() || self.ancestors().any(|node| node.own_pauses.is_on())
+    }
+
+    /// The paused time of this node, by pauses at, above and below it. Overlapping pauses of
+    /// different nodes all count, so that no clock fires early.
+    #[inline]
+    pub(crate) fn paused(&self) -> Paused {
+        let mut paused = Paused::default();
+        self.pauses.add_to(&mut paused);
+        for ancestor in self.ancestors() {
+            ancestor.own_pauses.add_to(&mut paused);
+        }
+        paused
+    }
+
+    fn wake_near(&self) {
+        let mut wakers = Vec::new();
+        let mut below: Vec<Arc<Self>> = Vec::new();
+        let collect = |node: &Self, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>| {
+            let inner = node.lock();
+            inner.waiters.collect(false, wakers);
+            below.extend(inner.children.alive());
+        };
+        collect(self, &mut wakers, &mut below);
+        while let Some(node) = below.pop() {
+            collect(&node, &mut wakers, &mut below);
+        }
+        for ancestor in self.ancestors() {
+            ancestor.lock().waiters.collect(true, &mut wakers);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+}
+
+impl<P: EndHook> Node<P> {
+    /// Lowers a deadline of this node, and wakes its [watchers](Self::watch), to reset their
+    /// timers.
+    pub(crate) fn tighten(&self, clock: Clock, at: Duration) {
+        if self.clocks.tighten(clock, at) {
+            self.tightened();
+        }
+    }
+
+    /// Wakes the watchers of the clocks of this node, because a deadline became earlier.
+    pub(crate) fn tightened(&self) {
+        // This fence pairs with the one in `watch`: the watcher sees the new deadline, or this
+        // thread sees the watcher.
+        fence(Ordering::SeqCst);
+        let mut wakers = Vec::new();
+        for ancestor in self.ancestors() {
+            if ancestor.watched.load(Ordering::SeqCst) > 0 {
+                ancestor.lock().waiters.collect(false, &mut wakers);
+            }
+        }
+        if self.watched.load(Ordering::SeqCst) > 0 {
+            self.collect_below(&mut wakers);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Makes the waiters of this node also wake when a deadline becomes earlier. The deadlines at,
+    /// above and below this node count.
+    pub(crate) fn watch(&self) {
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            node.watched.fetch_add(1, Ordering::SeqCst);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    /// Undoes one [`watch`](Self::watch) of this node.
+    pub(crate) fn unwatch(&self) {
+        for node in std::iter::once(self).chain(self.ancestors()) {
+            node.watched.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Does the [`check`](Self::check) of this node and of every node below it.
+    pub(crate) fn check_below(&self, now: Duration) {
+        let _over = self.check(now, TaskId::NONE);
+        let mut below = self.children();
+        while let Some(node) = below.pop() {
+            let _over = node.check(now, TaskId::NONE);
+            below.append(&mut node.children());
+        }
+    }
+
+    /// Whether all work below this node was over at `before`, by an end or by its own deadline.
+    /// Such work still counts as active, but does nothing more.
+    pub(crate) fn is_left_over(&self, before: Duration) -> bool {
+        let mut held = 0;
+        let mut below = self.children();
+        while let Some(node) = below.pop() {
+            match node.end.get() {
+                Some(end) => {
+                    // The check that stored the end of the work may have run long after the work's
+                    // deadline.
+                    let deadline = node.clocks.next().map(Duration::from_nanos);
+                    if deadline.map_or(end.at, |at| at.min(end.at)) <= before {
+                        held += node.active.load(Ordering::SeqCst);
+                    }
+                }
+                None => below.append(&mut node.children()),
+            }
+        }
+        held >= self.active.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn children(&self) -> Vec<Arc<Self>> {
+        self.lock().children.alive().collect()
+    }
+
+    fn collect_below(&self, wakers: &mut Vec<Waker>) {
+        self.lock().waiters.collect(false, wakers);
+        let mut below = self.children();
+        while let Some(node) = below.pop() {
+            node.lock().waiters.collect(false, wakers);
+            below.append(&mut node.children());
+        }
     }
 }

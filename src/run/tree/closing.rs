@@ -1,4 +1,6 @@
 //! The state of a node between alive and ended: running work goes on, and no work starts.
+//!
+//! The count of running work stands here too: the last piece that leaves ends a closing node.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -7,17 +9,10 @@ use std::{
 };
 
 use super::{
-    end::{EndHook, LimitHit, PendingWakes},
-    node::Node,
+    end::{Closing, LimitHit},
+    node::{EndHook, Node, PendingWakes},
 };
 use crate::run::{kinds::NodeKind, reason::TerminalReason};
-
-/// The reason and the limit that a closing node will end with.
-#[derive(Debug)]
-pub(super) struct Closing {
-    pub(super) reason: TerminalReason,
-    pub(super) passed: Option<LimitHit>,
-}
 
 impl<P: EndHook> Node<P> {
     /// Closes the node: nothing is opened at or below it, and running work goes on.
@@ -231,5 +226,20 @@ impl<P: EndHook> Node<P> {
     /// Whether no work and no task is left at or below this node.
     pub(crate) fn is_idle(&self) -> bool {
         self.active.load(Ordering::SeqCst) == 0
+    }
+
+    /// Whether `test` holds for any leaf of the running work below this node. A leaf is an active
+    /// node without active children.
+    pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
+        if self.active() == 0 {
+            return false;
+        }
+        let below: Vec<_> = self.lock().children.alive().collect();
+        let parts = below.iter().filter(|node| node.active() > 0);
+        let mut parts = parts.peekable();
+        if parts.peek().is_none() {
+            return test(&self.payload);
+        }
+        parts.any(|node| node.has_leaf(test))
     }
 }

@@ -24,24 +24,20 @@
 //! exists that could be violated.
 
 mod check;
+mod clocks;
 mod closing;
-mod deadlines;
-mod descendants;
 mod end;
-#[cfg(test)]
-pub(crate) mod gap;
-mod idle_window;
-mod locked;
 mod node;
-mod pause;
+mod propagation;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
 pub(crate) use self::{
-    deadlines::{Announcement, Clock, Nanos, nanos},
-    end::{End, EndHook, LimitHit, LimitKind, PendingWakes},
-    idle_window::{IdleWindow, TaskId},
-    node::Node,
-    pause::Paused,
+    clocks::{Announcement, Clock, IdleWindow, Nanos, Paused, TaskId, nanos},
+    end::{End, LimitHit, LimitKind},
+    node::{EndHook, Node, PendingWakes},
 };
+
+#[cfg(test)]
+pub(crate) use self::propagation::gap;

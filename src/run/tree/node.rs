@@ -1,8 +1,9 @@
-//! One node of a run's tree.
+//! One node of a run's tree, with its part behind a lock, and its payload's hooks.
 
 use std::{
+    collections::VecDeque,
     sync::{
-        Arc, MutexGuard, OnceLock,
+        Arc, MutexGuard, OnceLock, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -10,12 +11,9 @@ use std::{
 };
 
 use super::{
-    closing::Closing,
-    deadlines::{Clock, Clocks, LastSeen, Nanos},
-    end::{End, EndHook},
-    idle_window::IdleWindow,
-    locked::LockedNode,
-    pause::Pauses,
+    clocks::{Clocks, IdleWindow, LastSeen, Nanos, Pauses},
+    end::{Closing, End},
+    waiters::{SmallSlab, Waiters},
 };
 use crate::{
     lock::Lock,
@@ -26,6 +24,9 @@ use crate::{
 };
 
 /// A node of a run's tree.
+///
+/// Its methods stand here, and by part: `propagation.rs` ends it, `closing.rs` closes it and counts
+/// its work, `check.rs` checks its clocks.
 // `repr(C)`: the fields that an end reads and writes stand side by side. When thousands of
 // nodes end at once, cache misses dominate the cost.
 #[derive(Debug)]
@@ -150,17 +151,6 @@ impl<P: EndHook> Node<P> {
         drop(removed);
     }
 
-    pub(crate) fn add_window(&self, window: &Arc<IdleWindow>) {
-        let key = self.lock().windows.insert(Arc::clone(window));
-        window.keep(key);
-    }
-
-    /// Removes a window of silence that was added to this node.
-    pub(crate) fn remove_window(&self, window: &IdleWindow) {
-        let removed = self.lock().windows.remove(window.key());
-        drop(removed);
-    }
-
     /// Records a sign of life on this node and on all its ancestors.
     pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
         self.life.record(sign, now);
@@ -238,33 +228,6 @@ impl<P: EndHook> Node<P> {
         own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
     }
 
-    /// The earliest absolute deadline on the path from the root to here.
-    pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        nodes.filter_map(|node| node.clocks.next()).min()
-    }
-
-    /// The earliest deadline of this clock on the path from the root to here.
-    pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        nodes.filter_map(|node| node.clocks.get(clock)).min()
-    }
-
-    /// The time at which the earliest step window from the root to here passes, if no sign of life
-    /// comes. Nodes that are paused are left out.
-    pub(crate) fn next_window(&self) -> Option<Nanos> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        let due = |node: &Self| {
-            let inner = node.lock();
-            let ours = inner.windows.iter().filter(|window| !window.is_callers());
-            ours.filter_map(|window| window.due(&node.life)).min()
-        };
-        nodes
-            .filter(|node| node.paused().since.is_none())
-            .filter_map(due)
-            .min()
-    }
-
     /// The reasons that came after this node's end, oldest first, without duplicates.
     pub(crate) fn also(&self) -> Vec<TerminalReason> {
         self.lock().also().to_vec()
@@ -303,19 +266,149 @@ impl<P> Drop for Node<P> {
     }
 }
 
-impl<P: EndHook> Node<P> {
-    /// Whether `test` holds for any leaf of the running work below this node. A leaf is an active
-    /// node without active children.
-    pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
-        if self.active() == 0 {
-            return false;
+/// The part of a node behind its lock: children, waiters, windows.
+#[derive(Debug)]
+pub(super) struct LockedNode<P> {
+    pub(super) children: Children<P>,
+    pub(super) waiters: Waiters,
+    pub(super) windows: SmallSlab<Arc<IdleWindow>>,
+    rare: Option<Box<Rare<P>>>,
+}
+
+/// The data behind a node's lock that few nodes ever have.
+#[derive(Debug)]
+struct Rare<P> {
+    also: Vec<TerminalReason>,
+    /// The nodes that this node follows, each with this node's key among that node's children.
+    follows: Vec<(Weak<Node<P>>, usize)>,
+}
+
+impl<P> LockedNode<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            children: Children::new(),
+            waiters: Waiters::new(),
+            windows: SmallSlab::new(),
+            rare: None,
         }
-        let below: Vec<_> = self.lock().children.alive().collect();
-        let parts = below.iter().filter(|node| node.active() > 0);
-        let mut parts = parts.peekable();
-        if parts.peek().is_none() {
-            return test(&self.payload);
+    }
+
+    pub(super) fn also(&self) -> &[TerminalReason] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.also)
+    }
+
+    pub(super) fn follows(&self) -> &[(Weak<Node<P>>, usize)] {
+        self.rare.as_ref().map_or(&[], |rare| &rare.follows)
+    }
+
+    pub(super) fn add_also(&mut self, reason: TerminalReason) {
+        self.rare.get_or_insert_default().also.push(reason);
+    }
+
+    pub(super) fn take_followed(&mut self) -> Vec<(Weak<Node<P>>, usize)> {
+        self.rare.take().map_or_else(Vec::new, |rare| rare.follows)
+    }
+
+    pub(super) fn add_followed(&mut self, node: Weak<Node<P>>, key: usize) {
+        self.rare.get_or_insert_default().follows.push((node, key));
+    }
+}
+
+impl<P> Default for Rare<P> {
+    fn default() -> Self {
+        Self {
+            also: Vec::new(),
+            follows: Vec::new(),
         }
-        parts.any(|node| node.has_leaf(test))
+    }
+}
+
+/// The nodes that end with this node: its children and its followers.
+#[derive(Debug)]
+pub(super) struct Children<P>(SmallSlab<Weak<Node<P>>>);
+
+impl<P> Children<P> {
+    pub(super) const fn new() -> Self {
+        Self(SmallSlab::new())
+    }
+
+    /// The key under which the next child or follower will be stored.
+    pub(super) fn next_key(&self) -> usize {
+        self.0.next_key()
+    }
+
+    pub(super) fn insert(&mut self, node: Weak<Node<P>>) -> usize {
+        self.0.insert(node)
+    }
+
+    pub(super) fn remove(&mut self, key: usize) {
+        self.0.remove(key);
+    }
+
+    pub(super) fn alive(&self) -> impl Iterator<Item = Arc<Node<P>>> {
+        self.0.iter().filter_map(Weak::upgrade)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// Effects of an end that are delayed until all wakers have been called.
+pub(crate) struct PendingWakes<P> {
+    /// The actions to call on drop, after all wakers, because the actions may take long. The drop
+    /// also covers a waker that panics.
+    actions: Vec<Box<dyn FnOnce()>>,
+    /// The sub-agents that still have to be asked to stop, each with the reason.
+    pub(crate) stop_requests: VecDeque<(Weak<Node<P>>, TerminalReason)>,
+    /// Whether a caller further up the stack works through `stop_requests` now.
+    pub(crate) is_stopping: bool,
+}
+
+/// The payload of a node: its methods are called when the node ends or becomes idle.
+pub(crate) trait EndHook: Sized {
+    /// Called when the end is stored in `node`, and before any waker is called. The method runs
+    /// without a lock, at most once per node. Actions in `later` run after the wakers.
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
+
+    /// Called when the node has ended, and no work is left at or below it. The method runs without
+    /// a lock, before the node's waiters are woken; more than once if several pieces of work leave
+    /// at the same time.
+    fn settled(&self, node: &Node<Self>) {
+        let _ = node;
+    }
+
+    /// Called like [`settled`](Self::settled), but after the node's waiters were woken.
+    fn woken(&self, node: &Node<Self>) {
+        let _ = node;
+    }
+
+    /// Called when the last piece of work at or below the node left, and the node lives. The method
+    /// runs without a lock; another piece of work may have begun since.
+    fn idle(&self, node: &Node<Self>) {
+        let _ = node;
+    }
+}
+
+impl<P> PendingWakes<P> {
+    pub(super) const fn new() -> Self {
+        Self {
+            actions: Vec::new(),
+            stop_requests: VecDeque::new(),
+            is_stopping: false,
+        }
+    }
+
+    pub(crate) fn defer(&mut self, action: Box<dyn FnOnce()>) {
+        self.actions.push(action);
+    }
+}
+
+impl<P> Drop for PendingWakes<P> {
+    fn drop(&mut self) {
+        for action in self.actions.drain(..) {
+            action();
+        }
     }
 }

@@ -1,14 +1,14 @@
-use axum::body::Bytes;
-use tower::{BoxError, ServiceBuilder, filter::FilterLayer};
+use axum::body::{Body, Bytes};
+use http::{Request, Response};
+use tower::{
+    BoxError, Service, ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService,
+};
 use tower_agent::{
     HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, StepTimeoutLayer,
     adapter::reqwest::ReqwestService,
 };
 
-use super::{
-    NEVER,
-    guards::{Inner, boxed},
-};
+use super::NEVER;
 use crate::{
     candidates,
     config::AttemptLimits,
@@ -24,6 +24,9 @@ pub(super) struct Calls {
     pub(super) metrics: Metrics,
     pub(super) client: ReqwestService,
 }
+
+/// A service whose layers the configuration chooses.
+pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
 
 impl Calls {
     /// Builds the service, for the caller's body or a buffered one.
@@ -49,4 +52,17 @@ const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
         (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
         (step, None) => StepTimeoutLayer::optional(step),
     }
+}
+
+pub(super) fn boxed<S, Q, B>(service: S) -> Inner<Q>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    Q: 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }

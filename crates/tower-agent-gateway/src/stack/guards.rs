@@ -1,12 +1,11 @@
 use axum::body::{Body, Bytes};
-use http::{Request, Response};
-use tower::{Layer, Service, ServiceExt, util::BoxCloneSyncService};
+use tower::Layer;
 use tower_agent::{
     BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, ProgressNotices, ReplayBody,
     RunRegistry, StopPhraseLayer, TurnCapLayer,
 };
 
-use super::calls::Calls;
+use super::calls::{Calls, Inner, boxed};
 use crate::config::{Auth, Config, Loops, Progress};
 
 /// The layers that may refuse a call or end its run, around the calls.
@@ -18,9 +17,6 @@ pub(super) struct Guards<'a> {
     pub(super) max_turns: Option<u32>,
     pub(super) calls: Calls,
 }
-
-/// A service with layers that the configuration chooses.
-pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
 
 impl Guards<'_> {
     /// Builds the guards, with stop phrases outermost: a phrase is no turn, and works at a cap.
@@ -78,19 +74,6 @@ impl Guards<'_> {
             None => inner,
         }
     }
-}
-
-pub(super) fn boxed<S, Q, B>(service: S) -> Inner<Q>
-where
-    S: Service<Request<Q>, Response = Response<B>, Error = BoxError, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    Q: 'static,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
 const fn loop_guard(limits: &Loops) -> LoopGuardLayer {

@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::request::{Answer, Request};
+use super::answer::Answer;
+use super::request::Request;
 
 /// The same vector as [`VECTOR`], as little-endian floats of four bytes in base64.
 const ENCODED: &str = "AAAAPwAAgL4AAAA+AAAAAA==";

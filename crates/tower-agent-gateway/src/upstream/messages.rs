@@ -2,9 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::request::Answer;
+use super::answer::{Answer, ToolCall};
 use super::sse::{Events, typed};
-use super::tools::ToolCall;
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
+mod answer;
 pub(crate) mod behaviour;
 mod chat;
 mod embeddings;
@@ -24,7 +25,6 @@ mod routes;
 mod script;
 mod sse;
 mod stats;
-mod tools;
 
 pub(crate) use routes::router;
 

@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::request::{Answer, CREATED};
+use super::answer::{Answer, ToolCall};
+use super::request::CREATED;
 use super::sse::{Events, typed};
-use super::tools::ToolCall;
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {

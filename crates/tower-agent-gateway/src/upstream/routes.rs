@@ -13,9 +13,10 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, Head
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
+use super::answer::Answer;
 use super::behaviour::{Behaviour, Failing, MODELS};
 use super::error::Refused;
-use super::request::{Answer, CREATED, Operation, Request};
+use super::request::{CREATED, Operation, Request};
 use super::script::Script;
 use super::stats::{Counts, Stats};
 use super::{Delays, chat, embeddings, messages, responses};

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::super::backoff::{Backoff, Delays, Jitter};
+use crate::attempt::budget::{Backoff, Delays, Jitter};
 
 const BASE: Duration = Duration::from_millis(500);
 const MAX: Duration = Duration::from_secs(8);

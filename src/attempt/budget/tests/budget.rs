@@ -2,10 +2,14 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time;
 
-use super::super::{backoff::Jitter, budget::RetryBudget};
-use crate::attempt::budget::bucket::{NAME, NAMES};
-use crate::attempt::budget::budget::{Count, NextAttempt};
-use crate::{llm::failure::FailureClass, run::Run};
+use crate::{
+    attempt::budget::{
+        Count, Jitter, NextAttempt, RetryBudget,
+        bucket::{NAME, NAMES},
+    },
+    llm::failure::FailureClass,
+    run::Run,
+};
 
 fn granted(budget: &RetryBudget, candidate: Option<&str>) -> usize {
     let grants = std::iter::from_fn(|| budget.withdraw(candidate));

@@ -1,6 +1,7 @@
 use http::{HeaderName, HeaderValue, Uri, header};
 
-use super::{super::candidate::Candidate, elsewhere};
+use super::elsewhere;
+use crate::attempt::candidate::Candidate;
 
 fn at(url: &'static str) -> Candidate {
     Candidate::new("m").base_url(Uri::from_static(url)).unwrap()

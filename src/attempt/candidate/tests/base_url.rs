@@ -1,9 +1,7 @@
 use http::Uri;
 
-use super::super::{
-    base_url::{BaseUrl, InvalidBaseUrl},
-    operation::Operation,
-};
+use super::super::operation::Operation;
+use crate::attempt::candidate::operation::{BaseUrl, InvalidBaseUrl};
 
 fn base(url: &'static str) -> Result<BaseUrl, InvalidBaseUrl> {
     BaseUrl::new(&Uri::from_static(url))

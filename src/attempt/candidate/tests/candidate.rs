@@ -2,9 +2,11 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, header};
 
-use super::{super::candidate::Candidate, elsewhere};
-use crate::attempt::candidate::operation::CandidateDialect;
-use crate::run::Limits;
+use super::elsewhere;
+use crate::{
+    attempt::candidate::{Candidate, operation::CandidateDialect},
+    run::Limits,
+};
 
 #[test]
 fn it_is_called_by_its_name_or_its_model() {

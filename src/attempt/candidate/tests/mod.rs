@@ -7,7 +7,7 @@ mod rewrites;
 use bytes::Bytes;
 use http::Uri;
 
-use super::candidate::Candidate;
+use super::Candidate;
 use crate::body::ReplayBody;
 
 /// A candidate with an upstream of its own.

@@ -1,5 +1,5 @@
-use super::super::{candidate::Candidate, operation::Operation};
-use crate::attempt::candidate::operation::CandidateDialect;
+use super::super::operation::Operation;
+use crate::attempt::candidate::{Candidate, operation::CandidateDialect};
 
 #[test]
 fn the_longest_known_end_of_the_path_counts() {

@@ -2,11 +2,8 @@
 
 use bytes::Bytes;
 
-use super::super::{
-    digest::{canonical as arguments, digest},
-    item::Called,
-    response::AnswerReader,
-};
+use super::super::{item::Called, response::AnswerReader};
+use crate::llm::conversation::item::{canonical as arguments, digest};
 
 const CHAT: &str = concat!(
     "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"hm\"}}]}\n\n",

@@ -1,6 +1,6 @@
 //! covers: D7
 
-use super::super::digest::canonical as arguments;
+use crate::llm::conversation::item::canonical as arguments;
 
 #[test]
 fn the_order_of_keys_and_white_space_do_not_count_at_any_depth() {

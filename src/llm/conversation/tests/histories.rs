@@ -55,7 +55,7 @@ fn equal_arguments_are_equal_in_every_dialect() {
 
 #[test]
 fn declared_tools_are_read_and_those_without_a_name_are_known_to_be_there() {
-    let name = super::super::digest::digest(&b"read"[..]);
+    let name = crate::llm::conversation::item::digest(&b"read"[..]);
     let tools = |body| {
         let history = read(body);
         (history.tools.clone(), history.more_tools)

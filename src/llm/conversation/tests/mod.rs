@@ -6,7 +6,10 @@ mod linear;
 
 use std::collections::VecDeque;
 
-use super::{digest::digest, item::ConversationEvent, request::History};
+use super::{
+    item::{ConversationEvent, digest},
+    request::History,
+};
 use crate::llm::dialect::Dialect;
 
 /// The conversation events of a body as words: calls as `name(id)`, results as `=id`.

@@ -4,11 +4,8 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{
-    super::{delay, retry_after::LONGEST},
-    judge,
-};
-use crate::llm::failure::classifier::Failure;
+use super::{super::retry_after::LONGEST, judge};
+use crate::llm::failure::{classifier::Failure, retry_after};
 
 const NANO: Duration = Duration::from_nanos(1);
 
@@ -128,7 +125,7 @@ proptest! {
         for message in [&text, &parts] {
             let found = limited(message).retry_after;
             prop_assert!(found.is_none_or(|delay| delay <= LONGEST));
-            let _ = delay::seconds(message);
+            let _ = retry_after::seconds(message);
         }
     }
 

@@ -4,14 +4,12 @@
 use proptest::prelude::*;
 
 use super::{
-    super::{
-        class::FailureClass::{
-            self, Auth, Caller, ContextOverflow, ModelGone, NotReady, Overloaded, Quota, Region,
-        },
-        error_messages,
+    super::class::FailureClass::{
+        self, Auth, Caller, ContextOverflow, ModelGone, NotReady, Overloaded, Quota, Region,
     },
     class,
 };
+use crate::llm::failure::error_codes;
 
 /// A phrase's class, the statuses with which and the error name beside which it counts,
 /// and its text.
@@ -170,8 +168,8 @@ proptest! {
         after in "\\PC{0,20}",
     ) {
         let text = format!("{before}Try Again In {after}");
-        let found = error_messages::after(&text, "again in ").unwrap();
+        let found = error_codes::after(&text, "again in ").unwrap();
         prop_assert!(found.ends_with(&after));
-        prop_assert_eq!(error_messages::has(&before, "again in "), before.to_ascii_lowercase().contains("again in "));
+        prop_assert_eq!(error_codes::has(&before, "again in "), before.to_ascii_lowercase().contains("again in "));
     }
 }

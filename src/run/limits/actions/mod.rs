@@ -20,16 +20,16 @@
 
 mod detector;
 mod pattern;
-mod pending_calls;
-mod recent_calls;
 mod state;
 #[cfg(test)]
 mod tests;
-mod tools;
 
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
-pub(crate) use self::{pattern::LoopLimits, recent_calls::Action, state::Effect};
+pub(crate) use self::{
+    pattern::{Action, LoopLimits},
+    state::Effect,
+};
 
 use std::sync::{Arc, OnceLock};
 

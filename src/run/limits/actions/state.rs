@@ -1,13 +1,15 @@
+//! The remembered actions of a run: calls without a result, declared tools, and the loops
+//! found.
+
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
     detector::{ActionRow, LoopDetector, SeenLoop},
-    pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
-    pending_calls::{Calls, PendingCall},
-    recent_calls::{Action, RecentCalls},
-    tools::Tools,
+    pattern::{
+        Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
+    },
 };
-use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall};
+use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest};
 
 /// The remembered actions of a run, and the state of its detection of loops.
 #[derive(Debug, Default)]
@@ -255,4 +257,145 @@ fn dedup_findings(effects: &mut Vec<Effect>) {
     effects.reverse();
     effects.retain(&mut is_last);
     effects.reverse();
+}
+
+/// The maximum of calls that are stored while they wait for their results.
+const OPEN: usize = 128;
+
+/// The number of call ids that a run remembers.
+const IDS: usize = 256;
+
+/// The maximum length of a stored tool name, in characters.
+const NAME: usize = 64;
+
+/// Matches the tool calls of a run with their results.
+#[derive(Debug, Default)]
+pub(super) struct Calls {
+    /// The calls in the history that have no result yet.
+    open: VecDeque<PendingCall>,
+    /// The calls in an answer that no history has repeated yet.
+    expected: VecDeque<PendingCall>,
+    ids: VecDeque<u64>,
+}
+
+/// A tool call without a result.
+#[derive(Debug)]
+pub(super) struct PendingCall {
+    id: Option<u64>,
+    pub(super) name: Arc<str>,
+    /// The digest of the call, equal for the same tool with the same arguments.
+    pub(super) call: u64,
+}
+
+impl Calls {
+    /// Stores the calls that an answer made, because a later history may bring their results alone.
+    pub(super) fn expect(&mut self, calls: Vec<Called>) {
+        for call in calls.into_iter().filter(|call| call.id.is_some()) {
+            self.expected.retain(|known| known.id != call.id);
+            push_bounded(&mut self.expected, OPEN, PendingCall::new(&call));
+        }
+    }
+
+    /// Stores a call that is new in the history, until its result comes.
+    pub(super) fn show(&mut self, waiting: PendingCall) {
+        if let Some(id) = waiting.id {
+            self.expected.retain(|known| known.id != Some(id));
+            self.know(id);
+        }
+        push_bounded(&mut self.open, OPEN, waiting);
+    }
+
+    /// Removes and answers the call that a result with this id belongs to.
+    pub(super) fn answer(&mut self, id: Option<u64>) -> Option<PendingCall> {
+        let of = |calls: &mut VecDeque<PendingCall>| {
+            let place = calls.iter().position(|call| call.id == id)?;
+            calls.remove(place)
+        };
+        let found = of(&mut self.open);
+        let found = match id {
+            // The call stood in an answer, and in no history, so its result is looked up there.
+            Some(_) => found.or_else(|| of(&mut self.expected)),
+            None => found,
+        };
+        if let (Some(_), Some(id)) = (&found, id) {
+            self.know(id);
+        }
+        found
+    }
+
+    /// Whether the event is a call with an id that was seen before.
+    pub(super) fn knows(&self, event: &ConversationEvent<'_>) -> bool {
+        match event {
+            ConversationEvent::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
+            _ => false,
+        }
+    }
+
+    /// Whether no stored call of the run waits for a result.
+    pub(super) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.expected.is_empty()
+    }
+
+    fn know(&mut self, id: u64) {
+        if !self.ids.contains(&id) {
+            push_bounded(&mut self.ids, IDS, id);
+        }
+    }
+}
+
+#[cfg(test)]
+impl Calls {
+    /// The numbers of stored items: one number for each kind.
+    pub(super) fn sizes(&self) -> [usize; 3] {
+        [self.open.len(), self.expected.len(), self.ids.len()]
+    }
+}
+
+impl PendingCall {
+    pub(super) fn new(call: &ToolCall<'_>) -> Self {
+        let name = String::from_utf8_lossy(&call.name);
+        let readable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
+        let name: String = name.chars().take(NAME).map(readable).collect();
+        Self {
+            id: call.id,
+            name: name.into(),
+            call: digest((&*call.name, call.arguments)),
+        }
+    }
+}
+
+/// The maximum of declared tools in one request up to which names are compared.
+const TOOLS: usize = 1024;
+
+/// The tools that the last two requests declare. The call that a request shows was made with the
+/// tools of the request before.
+#[derive(Debug, Default)]
+pub(super) struct Tools([ToolNames; 2]);
+
+/// The tools that one request declares.
+#[derive(Debug, Default)]
+struct ToolNames {
+    names: Vec<u64>,
+    /// Whether the request declares more tools than `names` holds.
+    more: bool,
+}
+
+impl Tools {
+    pub(super) fn declare(&mut self, history: &History<'_>) {
+        let more = history.more_tools || history.tools.len() > TOOLS;
+        let names = match more {
+            true => Vec::new(),
+            false => history.tools.clone(),
+        };
+        self.0.swap(0, 1);
+        self.0[0] = ToolNames { names, more };
+    }
+
+    /// Whether one of the last two requests may declare a tool of this name. The answer is true if
+    /// one of them is missing, declared no tools, or declared too many to compare.
+    pub(super) fn may_hold(&self, name: &[u8]) -> bool {
+        let name = digest(name);
+        let any_name = self.0.iter().any(|it| it.names.is_empty() || it.more);
+        any_name || self.0.iter().any(|it| it.names.contains(&name))
+    }
 }

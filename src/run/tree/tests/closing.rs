@@ -11,12 +11,10 @@ use std::{
 };
 
 use super::{
-    super::{
-        deadlines::Clock,
-        end::{LimitHit, LimitKind},
-    },
+    super::end::{LimitHit, LimitKind},
     *,
 };
+use crate::run::tree::clocks::Clock;
 
 const GONE: TerminalReason = TerminalReason::ClientDisconnect;
 const CLIENT_DISCONNECT: Option<TerminalReason> = Some(GONE);

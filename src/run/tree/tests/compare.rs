@@ -1,12 +1,12 @@
 use std::{fmt::Debug, sync::Arc};
 
 use super::{
-    super::{deadlines::nanos, end::End, node::Node},
+    super::{end::End, node::Node},
     journal::{Entry, Log},
     model::Ended,
     tree::Tree,
 };
-use crate::run::kinds::ResetOn;
+use crate::run::{kinds::ResetOn, tree::clocks::nanos};
 
 /// Where tree and model differ.
 pub(super) type Compared = Result<(), String>;

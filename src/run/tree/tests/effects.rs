@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use super::{
-    super::deadlines::Clock,
-    model::{Ended, Model, Spec},
-};
+use super::model::{Ended, Model, Spec};
 use crate::run::{
     kinds::{NodeKind, ResetOn},
     reason::TerminalReason,
+    tree::clocks::Clock,
 };
 
 impl Model {

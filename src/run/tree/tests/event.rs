@@ -1,7 +1,7 @@
-use super::super::deadlines::Clock;
 use crate::run::{
     kinds::{NodeKind, ResetOn},
     reason::TerminalReason,
+    tree::clocks::Clock,
 };
 
 /// What may happen to a tree. Nodes, waiters and windows are chosen modulo how

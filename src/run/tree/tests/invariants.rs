@@ -1,11 +1,9 @@
 use super::{
-    super::{
-        deadlines::Clock,
-        end::{LimitHit, LimitKind},
-    },
+    super::end::{LimitHit, LimitKind},
     journal::Entry,
     *,
 };
+use crate::run::tree::clocks::Clock;
 
 #[test]
 fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {

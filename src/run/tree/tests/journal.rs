@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::super::{end::End, node::Node};
-use crate::run::tree::end::{EndHook, PendingWakes};
+use crate::run::tree::node::{EndHook, PendingWakes};
 
 /// In which order hooks and wakers were called, and what they could see.
 #[derive(Debug, Default)]

@@ -29,9 +29,8 @@ use super::{
         kinds::{NodeKind, ResetOn},
         reason::TerminalReason,
     },
-    deadlines::{Nanos, nanos},
+    clocks::{IdleWindow, Nanos, TaskId, nanos},
     end::End,
-    idle_window::{IdleWindow, TaskId},
     node::Node,
 };
 

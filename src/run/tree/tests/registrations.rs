@@ -3,13 +3,15 @@
 use std::sync::Arc;
 
 use super::{
-    super::idle_window::{IdleWindow, TaskId},
     compare::Compared,
     event::{TASKS, WAKERS},
     model::{Calls, Quiet, Wait},
     tree::Tree,
 };
-use crate::run::kinds::NodeKind;
+use crate::run::{
+    kinds::NodeKind,
+    tree::clocks::{IdleWindow, TaskId},
+};
 
 impl Tree {
     pub(super) fn open(&mut self, under: u8, kind: NodeKind) {

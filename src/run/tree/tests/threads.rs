@@ -5,8 +5,11 @@ use std::{
     thread,
 };
 
-use super::{super::deadlines::Clock, *};
-use crate::run::tree::end::{EndHook, PendingWakes};
+use super::*;
+use crate::run::tree::{
+    clocks::Clock,
+    node::{EndHook, PendingWakes},
+};
 
 const ROUNDS: usize = 3_000;
 

@@ -7,10 +7,7 @@ use std::{
 };
 
 use super::{
-    super::{
-        idle_window::{IdleWindow, TaskId},
-        node::Node,
-    },
+    super::node::Node,
     callers_window,
     compare::{Compared, answer, same},
     event::{Event, TASKS, WAKERS},
@@ -20,7 +17,10 @@ use super::{
     registrations::slot,
     run, window,
 };
-use crate::run::kinds::NodeKind;
+use crate::run::{
+    kinds::NodeKind,
+    tree::clocks::{IdleWindow, TaskId},
+};
 
 const STEP: u64 = 10;
 

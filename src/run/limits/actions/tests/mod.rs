@@ -5,8 +5,7 @@ mod patterns;
 use std::collections::VecDeque;
 
 use super::{
-    pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
-    recent_calls::Action,
+    pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
     state::{Effect, LoopState},
 };
 use crate::llm::{History, canonical, dialect::Dialect, digest};

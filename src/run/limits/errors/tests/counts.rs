@@ -1,11 +1,8 @@
 use std::{sync::Barrier, thread};
 
-use super::super::{
-    counts::{
-        ErrorAllowance::{self, BothSpent, KeySpent, RunSpent, Within},
-        ErrorCounts, KEYS,
-    },
-    error_key::ErrorKey,
+use crate::run::limits::errors::{
+    ErrorAllowance::{self, BothSpent, KeySpent, RunSpent, Within},
+    ErrorCounts, ErrorKey, KEYS,
 };
 
 fn key(of: usize) -> ErrorKey {

@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use super::super::error_key::{ErrorKey, KEPT, PLACEHOLDER, normalise};
+use crate::run::limits::errors::{ErrorKey, KEPT, PLACEHOLDER, normalise};
 
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {

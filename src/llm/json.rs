@@ -1,10 +1,28 @@
-use super::{
-    Malformed, Scan,
-    text::{Text, decode},
-};
+//! A forward scanner of JSON objects that skips the keys it does not need.
+//!
+//! Every valid document gives the same values as with `serde_json`. Skipped values are
+//! checked for structure only, so a broken number or a bad escape in them goes unnoticed.
+//! Skipped values may be nested to any depth: otherwise a few brackets in one would hide
+//! the rest of the document.
+//!
+//! The part of the scanner that reads the tokens of a JSON document.
+
+use std::borrow::Cow;
+
+use memchr::memchr2;
+
+/// The error of a text that is not JSON, or that is nested too deeply in its walked part.
+#[derive(Debug)]
+pub(crate) struct Malformed;
+
+pub(crate) type Scan<T> = Result<T, Malformed>;
 
 /// The greatest depth to which a document is walked, the same as in `serde_json`.
 const MAX_DEPTH: usize = 127;
+
+/// The number of levels down to which the brackets of a skipped value are matched by
+/// kind.
+const KINDS: usize = u128::BITS as usize;
 
 /// A forward scanner over the bytes of a JSON document.
 ///
@@ -12,8 +30,8 @@ const MAX_DEPTH: usize = 127;
 /// that value.
 #[derive(Debug)]
 pub(crate) struct Scanner<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) at: usize,
+    bytes: &'a [u8],
+    at: usize,
     depth: usize,
 }
 
@@ -231,5 +249,186 @@ impl<'a> Scanner<'a> {
     fn leave(&mut self) {
         self.at += 1;
         self.depth -= 1;
+    }
+
+    /// Skips white space, and returns the next byte without reading it.
+    #[inline(always)]
+    fn peek(&mut self) -> Scan<u8> {
+        loop {
+            match self.bytes.get(self.at) {
+                Some(&byte) if byte > b' ' => return Ok(byte),
+                Some(b' ' | b'\t' | b'\n' | b'\r') => self.at += 1,
+                _ => return Err(Malformed),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn expect(&mut self, byte: u8) -> Scan<()> {
+        if self.peek()? != byte {
+            return Err(Malformed);
+        }
+        self.at += 1;
+        Ok(())
+    }
+
+    /// Reads a string from behind its opening quote.
+    ///
+    /// The result is the string as written, and whether it contains escapes.
+    #[inline(always)]
+    fn string(&mut self) -> Scan<(&'a [u8], bool)> {
+        let start = self.at;
+        let mut escaped = false;
+        loop {
+            self.at += quote_or_backslash(&self.bytes[self.at..]).ok_or(Malformed)?;
+            if self.bytes[self.at] == b'"' {
+                let raw = &self.bytes[start..self.at];
+                self.at += 1;
+                return Ok((raw, escaped));
+            }
+            escaped = true;
+            self.at += 2;
+            if self.at >= self.bytes.len() {
+                return Err(Malformed);
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn literal(&mut self, word: &[u8]) -> Scan<()> {
+        if !self.bytes[self.at..].starts_with(word) {
+            return Err(Malformed);
+        }
+        self.at += word.len();
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn number(&mut self) -> Scan<&'a [u8]> {
+        let rest = &self.bytes[self.at..];
+        let len = rest
+            .iter()
+            .position(|byte| !matches!(byte, b'0'..=b'9' | b'-' | b'+' | b'.' | b'e' | b'E'))
+            .unwrap_or(rest.len());
+        if len == 0 {
+            return Err(Malformed);
+        }
+        self.at += len;
+        Ok(&rest[..len])
+    }
+
+    /// Skips an array or object without recursion.
+    ///
+    /// One bit per level holds the kind of its closing bracket; levels beyond the bits
+    /// are only counted.
+    fn skip_nested(&mut self) -> Scan<()> {
+        let mut objects = 0_u128;
+        let mut depth = 0_usize;
+        while let Some(&byte) = self.bytes.get(self.at) {
+            self.at += 1;
+            match byte {
+                b'"' => drop(self.string()?),
+                b'{' | b'[' => {
+                    depth += 1;
+                    if depth <= KINDS {
+                        objects = objects << 1 | u128::from(byte == b'{');
+                    }
+                }
+                b'}' | b']' => {
+                    if depth <= KINDS {
+                        if (objects & 1 == 1) != (byte == b'}') {
+                            return Err(Malformed);
+                        }
+                        objects >>= 1;
+                    }
+                    depth -= 1;
+                    if depth == 0 {
+                        return Ok(());
+                    }
+                }
+                _ => {}
+            }
+        }
+        Err(Malformed)
+    }
+}
+
+/// Finds the position of the first `"` or `\` in `bytes`.
+///
+/// Most strings of a frame are short: a search of eight bytes at a time beats the set-up
+/// of a vector search, which takes over for long strings.
+#[inline(always)]
+fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES << 7;
+    const SHORT: usize = 64;
+
+    let mut at = 0;
+    while let Some(word) = bytes[at..].first_chunk::<8>() {
+        let word = u64::from_le_bytes(*word);
+        let quote = word ^ (ONES * b'"' as u64);
+        let backslash = word ^ (ONES * b'\\' as u64);
+        // The lowest set high bit marks the first zero byte; higher bits may be wrong.
+        let hits =
+            (quote.wrapping_sub(ONES) & !quote | backslash.wrapping_sub(ONES) & !backslash) & HIGH;
+        if hits != 0 {
+            return Some(at + hits.trailing_zeros() as usize / 8);
+        }
+        at += 8;
+        if at == SHORT {
+            return memchr2(b'"', b'\\', &bytes[at..]).map(|found| at + found);
+        }
+    }
+    bytes[at..]
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'\\'))
+        .map(|found| at + found)
+}
+
+/// A string of a JSON document, as the document has it, with its escapes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Text<'a> {
+    raw: &'a [u8],
+    escaped: bool,
+}
+
+impl<'a> Text<'a> {
+    #[inline]
+    pub(crate) const fn is_empty(self) -> bool {
+        self.raw.is_empty()
+    }
+
+    /// Returns the text of the string, with its escapes decoded.
+    #[inline]
+    pub(crate) fn decoded(self) -> Cow<'a, [u8]> {
+        if self.escaped {
+            decode(self.raw)
+        } else {
+            Cow::Borrowed(self.raw)
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is(self, word: &[u8]) -> bool {
+        if self.escaped {
+            *decode(self.raw) == *word
+        } else {
+            self.raw == word
+        }
+    }
+}
+
+/// Decodes the escapes of a JSON string.
+///
+/// Undecodable text is returned unchanged, and so equals no known word.
+#[cold]
+fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
+    let mut quoted = Vec::with_capacity(raw.len() + 2);
+    quoted.push(b'"');
+    quoted.extend_from_slice(raw);
+    quoted.push(b'"');
+    match serde_json::from_slice::<String>(&quoted) {
+        Ok(text) => Cow::Owned(text.into_bytes()),
+        Err(_) => Cow::Borrowed(raw),
     }
 }

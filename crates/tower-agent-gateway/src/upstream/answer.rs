@@ -1,9 +1,54 @@
-//! The tool calls of models that use the tools of a request.
+//! An answer to be written in a dialect, and the tool call that it may contain instead of a text.
 
 use serde_json::{Value, json};
 
 use super::behaviour::Behaviour;
 use super::request::Request;
+
+/// One answer to be written in a dialect.
+#[derive(Debug)]
+pub(super) struct Answer<'a> {
+    /// Makes ids unique per server.
+    pub(super) serial: u64,
+    pub(super) model: &'a str,
+    pub(super) deltas: Vec<String>,
+    /// The tool call that the answer contains instead of a text.
+    pub(super) call: Option<ToolCall>,
+    /// Whether a chat stream ends with its usage.
+    pub(super) include_usage: bool,
+}
+
+impl<'a> Answer<'a> {
+    pub(super) fn new(
+        serial: u64,
+        request: &'a Request,
+        behaviour: Behaviour,
+        body: &[u8],
+    ) -> Self {
+        Self {
+            serial,
+            model: &request.model,
+            deltas: behaviour.deltas(body),
+            call: ToolCall::next(behaviour, request, serial),
+            include_usage: request
+                .stream_options
+                .as_ref()
+                .is_some_and(|options| options.include_usage),
+        }
+    }
+
+    pub(super) fn text(&self) -> String {
+        self.deltas.concat()
+    }
+
+    /// Tokens of the prompt, the same for every request.
+    pub(super) const INPUT_TOKENS: usize = 9;
+
+    /// One token per delta.
+    pub(super) fn output_tokens(&self) -> usize {
+        self.deltas.len()
+    }
+}
 
 /// A tool call that an answer contains instead of a text.
 #[derive(Debug, PartialEq, Eq)]

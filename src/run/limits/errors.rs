@@ -1,0 +1,279 @@
+//! Counts the failures of a run by subject and message.
+//!
+//! The key of a message leaves out the parts that differ between repeats, such as ids and
+//! times.
+
+#[cfg(test)]
+mod tests;
+
+use std::hash::{DefaultHasher, Hasher};
+
+use crate::{llm::cut, lock::Lock};
+
+/// The maximum of error keys that a run counts separately.
+const KEYS: usize = 64;
+
+/// The failures of one run, counted against its limits.
+///
+/// ```
+/// use tower_agent::{RetryBudget, run::{ErrorAllowance, ErrorKey}};
+///
+/// let counts = RetryBudget::new().per_error_key(1).counts();
+/// let failed = |after| ErrorKey::new("search", &format!("timed out after {after} ms"));
+///
+/// assert_eq!(counts.count(failed(350)), ErrorAllowance::Within);
+/// assert_eq!(counts.count(failed(1002)), ErrorAllowance::KeySpent);
+/// ```
+#[derive(Debug)]
+pub struct ErrorCounts(Lock<ErrorRows>);
+
+/// The result of counting a failure: which limit of the run it exceeds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ErrorAllowance {
+    /// The failure is within the limits: another try is allowed.
+    Within,
+    /// The failures of this kind have exceeded their limit.
+    KeySpent,
+    /// The failures of the run have exceeded the limit on all of them.
+    RunSpent,
+    /// The limit on this kind of failure and the limit on all failures are exceeded.
+    BothSpent,
+    /// The run has exceeded its limit on failures in a row, and no other limit.
+    RowSpent,
+}
+
+#[derive(Debug, Default)]
+struct ErrorRows {
+    per_key: Option<u32>,
+    per_run: Option<u32>,
+    in_a_row: Option<u32>,
+    all: u32,
+    /// The number of failures that reached the agent's harness since the last success.
+    row: u32,
+    /// The count of each key; at most `KEYS` keys, few enough for a linear search.
+    keys: Vec<(ErrorKey, u32)>,
+    /// The count of all keys beyond `KEYS` together.
+    overflow: u32,
+}
+
+impl ErrorCounts {
+    /// Makes counts at zero. With a limit of n, failure n + 1 exceeds it; `None` is no limit.
+    #[must_use]
+    pub fn new(per_key: Option<u32>, per_run: Option<u32>) -> Self {
+        Self(Lock::new(ErrorRows {
+            per_key,
+            per_run,
+            ..ErrorRows::default()
+        }))
+    }
+
+    /// Lowers each limit to the given one if that is smaller. The counts stay.
+    pub fn tighten(&self, per_key: Option<u32>, per_run: Option<u32>) {
+        let mut counted = self.0.lock();
+        counted.per_key = smaller(counted.per_key, per_key);
+        counted.per_run = smaller(counted.per_run, per_run);
+    }
+
+    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
+    pub fn tighten_in_a_row(&self, limit: Option<u32>) {
+        let mut counted = self.0.lock();
+        counted.in_a_row = smaller(counted.in_a_row, limit);
+    }
+
+    /// Counts one failure. Once a limit is exceeded, each further failure exceeds it too.
+    ///
+    /// The first 64 keys of a run have a count each; all other keys share one count.
+    pub fn count(&self, key: ErrorKey) -> ErrorAllowance {
+        let mut counted = self.0.lock();
+        let verdict = counted.add(key);
+        match (verdict, counted.add_to_row()) {
+            (ErrorAllowance::Within, true) => ErrorAllowance::RowSpent,
+            (verdict, _) => verdict,
+        }
+    }
+
+    /// Resets the count of failures in a row after a success: the next failure is the first.
+    pub fn succeeded(&self) {
+        self.0.lock().row = 0;
+    }
+
+    /// Counts a failed attempt, but not as one in a row: another try may succeed.
+    pub(crate) fn count_attempt(&self, key: ErrorKey) -> ErrorAllowance {
+        self.0.lock().add(key)
+    }
+
+    /// Counts the failure of an attempt that has reached the agent's harness. Answers whether the
+    /// failures in a row exceed their limit.
+    pub(crate) fn reached(&self) -> bool {
+        self.0.lock().add_to_row()
+    }
+
+    /// The number of all failures that were counted.
+    pub(crate) fn all(&self) -> u32 {
+        self.0.lock().all
+    }
+}
+
+impl ErrorRows {
+    fn add(&mut self, key: ErrorKey) -> ErrorAllowance {
+        self.all = self.all.saturating_add(1);
+        let of_key = self.of_key(key);
+        *of_key = of_key.saturating_add(1);
+        let of_key = *of_key;
+        let key_spent = self.per_key.is_some_and(|limit| of_key > limit);
+        let run_spent = self.per_run.is_some_and(|limit| self.all > limit);
+        match (key_spent, run_spent) {
+            (false, false) => ErrorAllowance::Within,
+            (true, false) => ErrorAllowance::KeySpent,
+            (false, true) => ErrorAllowance::RunSpent,
+            (true, true) => ErrorAllowance::BothSpent,
+        }
+    }
+
+    fn add_to_row(&mut self) -> bool {
+        self.row = self.row.saturating_add(1);
+        self.in_a_row.is_some_and(|limit| self.row > limit)
+    }
+
+    fn of_key(&mut self, key: ErrorKey) -> &mut u32 {
+        let known = self.keys.iter().position(|(known, _)| *known == key);
+        let at = known.unwrap_or(self.keys.len());
+        if at == KEYS {
+            return &mut self.overflow;
+        }
+        if at == self.keys.len() {
+            self.keys.push((key, 0));
+        }
+        &mut self.keys[at].1
+    }
+}
+
+fn smaller(ours: Option<u32>, theirs: Option<u32>) -> Option<u32> {
+    match (ours, theirs) {
+        (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
+        (ours, theirs) => ours.or(theirs),
+    }
+}
+
+/// The maximum length in bytes of a subject, and of a normalised message, in a key.
+const KEPT: usize = 4096;
+
+/// The maximum length of a message that is read, in bytes. It exceeds `KEPT`, because volatile
+/// words may be longer than their placeholder.
+const READ: usize = 8192;
+
+/// The byte that stands for a volatile word. It never occurs in UTF-8, so no message contains it.
+const PLACEHOLDER: u8 = 0xfe;
+
+/// Prefixes of ids: a word with such a prefix is volatile even without a digit.
+#[rustfmt::skip]
+const PREFIXES: [&str; 8] = [
+    "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
+];
+
+/// The minimum length of an id after its prefix: `call_function` is shorter, so it is no id.
+const ID: usize = 16;
+
+/// Units of time, which belong to the number before them, as in "5 minutes".
+#[rustfmt::skip]
+const UNITS: [&str; 28] = [
+    "ns", "nanosecond", "nanoseconds", "us", "\u{b5}s", "\u{3bc}s", "microseconds", "ms",
+    "millisecond", "milliseconds", "s", "sec", "secs", "second", "seconds", "m", "min", "mins",
+    "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
+];
+
+/// The kind of a failure: a digest of the subject that failed and of the message.
+///
+/// Two messages have the same key if they differ only in words with a digit (numbers,
+/// durations, dates, ids, addresses), in ids with a known prefix, in the unit of time after a
+/// number, in letter case, or in white space. Any other word makes a different key. A `-` or
+/// `_` within a word is part of it. The first 4 KiB of the normalised message count.
+///
+/// ```
+/// use tower_agent::run::ErrorKey;
+///
+/// let key = ErrorKey::new("gpt", "Rate limit reached, try again in 1.2s (req_01H8XGJW)");
+/// assert_eq!(key, ErrorKey::new("gpt", "rate limit reached, try again in 20s (req_7Q2M4B9Z)"));
+/// assert_ne!(key, ErrorKey::new("gpt", "Quota reached, try again in 1.2s (req_01H8XGJW)"));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ErrorKey(u64);
+
+impl ErrorKey {
+    /// Makes the key of `message` from `subject`, the name of a tool or model. The function reads a
+    /// bounded part of either, and allocates nothing.
+    #[must_use]
+    pub fn new(subject: &str, message: &str) -> Self {
+        let mut digest = DefaultHasher::new();
+        digest.write(&subject.as_bytes()[..subject.len().min(KEPT)]);
+        // The byte separates the subject from the message: it never occurs in UTF-8.
+        digest.write_u8(0xff);
+        let mut left = KEPT;
+        normalise(message, |byte| {
+            if left > 0 {
+                digest.write_u8(byte);
+                left -= 1;
+            }
+        });
+        Self(digest.finish())
+    }
+}
+
+/// Passes the bytes of `message` to `emit`, with a placeholder for each volatile word.
+fn normalise(message: &str, mut emit: impl FnMut(u8)) {
+    let mut rest = cut(message, READ).trim();
+    while let Some(first) = rest.chars().next() {
+        let (word, after) = rest.split_at(word_end(rest));
+        if is_volatile(word) {
+            emit(PLACEHOLDER);
+            rest = without_unit(word, after);
+        } else if first.is_whitespace() {
+            emit(b' ');
+            rest = rest.trim_start();
+        } else {
+            let stays = rest.split_at(word.len().max(first.len_utf8()));
+            for lower in stays.0.chars().flat_map(char::to_lowercase) {
+                lower.encode_utf8(&mut [0; 4]).bytes().for_each(&mut emit);
+            }
+            rest = stays.1;
+        }
+    }
+}
+
+/// The index at which the word at the start of `text` ends. A word is ASCII letters and digits, and
+/// the characters that join two of them, as in `1.5`, `1,000` and `2026-11-03`.
+fn word_end(text: &str) -> usize {
+    let bytes = text.as_bytes();
+    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let next = |at: usize| bytes.get(at + 1).is_some_and(u8::is_ascii_alphanumeric);
+    let mut chars = text.char_indices();
+    let end = chars.find(|&(at, char)| match char {
+        '-' | '_' => at == 0 || !next(at),
+        '.' | ',' => at == 0 || !digit(at - 1) || !digit(at + 1),
+        // Unicode has two micro signs, and both are part of a unit.
+        '\u{b5}' | '\u{3bc}' => false,
+        _ => !char.is_ascii_alphanumeric(),
+    });
+    end.map_or(text.len(), |(at, _)| at)
+}
+
+/// Whether a word may differ between two occurrences of one error: a number or an id.
+fn is_volatile(word: &str) -> bool {
+    let is_id = |(prefix, id): (&str, &str)| {
+        let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        id.len() >= ID && plain && PREFIXES.contains(&prefix)
+    };
+    word.bytes().any(|byte| byte.is_ascii_digit()) || word.split_once(['-', '_']).is_some_and(is_id)
+}
+
+/// The text that follows a volatile word, without its unit if the word is a number.
+fn without_unit<'a>(word: &str, after: &'a str) -> &'a str {
+    let is_number = word.bytes().all(|byte| b"0123456789.,".contains(&byte));
+    let rest = after.trim_start();
+    let (unit, rest) = rest.split_at(word_end(rest));
+    let mut units = UNITS.iter();
+    match is_number && units.any(|known| known.eq_ignore_ascii_case(unit)) {
+        true => rest,
+        false => after,
+    }
+}

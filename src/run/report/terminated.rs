@@ -1,0 +1,433 @@
+//! The error of a run that is over, its message to people, and the exit code of a program that
+//! ends with it.
+
+use std::{
+    error::Error,
+    fmt,
+    io::{self, Write},
+    process::{ExitCode, Termination},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    error::chain,
+    run::{
+        handle::Run,
+        id::RunId,
+        kinds::{NodeKind, Step},
+        reason::{ReasonClass, TerminalReason},
+        state::NodeState,
+        tree::{LimitKind, Node},
+    },
+};
+
+/// The error of all work that was cut because a node of a run ended.
+///
+/// Every layer returns the error unchanged, so the caller sees the first one. A layer of the
+/// program may have wrapped the error: [`TerminalReason::find`] walks the chain.
+#[non_exhaustive]
+#[derive(Clone)]
+pub struct Terminated {
+    /// The reason of the node's end.
+    pub reason: TerminalReason,
+    /// The id of the run, also if an attempt or tool below the run was cut.
+    pub run: RunId,
+    /// The kind of the node that was ended: run, call, attempt or tool.
+    pub kind: NodeKind,
+    /// How long the node that was ended had lasted.
+    pub elapsed: Duration,
+    /// The length of the limit that ended the node; `None` if no time did.
+    pub limit: Option<Duration>,
+    /// The last step of the run; `None` if no step was reported.
+    pub last_step: Option<Step>,
+    /// The reasons that came after the end of that node, oldest first.
+    pub also: Vec<TerminalReason>,
+    pub(in crate::run) tree: u64,
+    pub(in crate::run) origin: u64,
+    pub(in crate::run) measure: LimitKind,
+    /// The action for which the run was ended, in words that follow "it".
+    pub(in crate::run) cause: Option<Arc<str>>,
+    pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
+}
+
+impl Terminated {
+    /// The message about this end, for people.
+    ///
+    /// The message names the limit, the time the node ran, its last step, and what to try next.
+    ///
+    /// ```
+    /// use tower_agent::{Run, Step, StepKind, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.step(Step::new(StepKind::ToolExecution).detail("search"));
+    /// run.end(TerminalReason::TurnCap);
+    ///
+    /// let message = run.terminated().unwrap().message();
+    /// assert!(message.contains("its limit of turns (turn_cap_reached)"));
+    /// assert!(message.contains("Last step: tool_execution (search)"));
+    /// ```
+    #[must_use]
+    pub fn message(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = write_message(&mut text, self);
+        text
+    }
+
+    /// The cap on turns that ended the run; `None` if another cause ended it.
+    #[must_use]
+    pub const fn at_turn(&self) -> Option<u32> {
+        match self.measure {
+            LimitKind::Turns(turns) => Some(turns),
+            _ => None,
+        }
+    }
+
+    /// The first [`Terminated`] in the chain of `error`, `error` itself included.
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        // A boxed error is an error type of its own, and hides the type inside.
+        chain(error).find_map(|error| {
+            let boxed = || error.downcast_ref::<Box<Self>>().map(|boxed| &**boxed);
+            let shared = || error.downcast_ref::<Arc<Self>>().map(|shared| &**shared);
+            error.downcast_ref().or_else(boxed).or_else(shared)
+        })
+    }
+
+    /// Stores, as the source of this error, the error that the layer received after the end.
+    #[must_use]
+    pub(crate) fn because(mut self, source: crate::error::BoxError) -> Self {
+        self.source = Some(source.into());
+        self
+    }
+}
+
+impl Terminated {
+    pub(in crate::run) fn of(node: &Node<NodeState>) -> Self {
+        let end = node.nearest_end();
+        let origin = end.map_or_else(|| node.number(), |end| end.origin);
+        let mut path = std::iter::once(node).chain(node.ancestors());
+        let ended = path.find(|node| node.number() == origin);
+        Self {
+            reason: end.map_or_else(|| unended(node), |end| end.reason.clone()),
+            run: node.run_id(),
+            kind: end.map_or_else(|| node.kind(), |end| end.kind),
+            elapsed: end.map_or(Duration::ZERO, |end| end.lasted),
+            limit: end.and_then(|end| end.limit),
+            last_step: node.run_state().step(),
+            also: ended.unwrap_or(node).also(),
+            tree: node.payload.tree,
+            origin,
+            measure: match end {
+                Some(end) => end.measure,
+                None => node
+                    .closing_for()
+                    .map_or(LimitKind::Set, |limit| limit.measure),
+            },
+            cause: end.and_then(|end| cause(node, &end.reason)),
+            source: None,
+        }
+    }
+
+    /// Whether this error is the end of `run`. False for the end of a node below `run`, and for one
+    /// of another tree.
+    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
+        let node = run.node();
+        self.tree == node.payload.tree
+            && node
+                .nearest_end()
+                .is_some_and(|end| end.origin == self.origin)
+    }
+
+    /// Whether this error comes from a node in the tree of `run`.
+    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
+        self.tree == run.node().payload.tree
+    }
+}
+
+/// The description of the actions for which the run was ended; `None` if it ended otherwise.
+fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
+    if *reason != TerminalReason::LoopDetected {
+        return None;
+    }
+    node.run_state().features_if_any()?.actions.cause()
+}
+
+/// The reason for which a node that has not ended refuses work.
+fn unended(node: &Node<NodeState>) -> TerminalReason {
+    // A closing node refuses with the reason that it will end with.
+    let closing = node.closing().cloned();
+    closing.unwrap_or(TerminalReason::Aborted)
+}
+
+impl TerminalReason {
+    /// The reason of the first [`Terminated`] in the chain of `error`.
+    ///
+    /// ```
+    /// use tower_agent::{Run, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.end(TerminalReason::Aborted);
+    /// let wrapped = std::io::Error::other(run.terminated().unwrap());
+    ///
+    /// assert_eq!(TerminalReason::find(&wrapped), Some(&TerminalReason::Aborted));
+    /// ```
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        Terminated::find(error).map(|terminated| &terminated.reason)
+    }
+}
+
+impl fmt::Display for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "run {} ended with {} after {}",
+            self.run,
+            self.reason,
+            Span(self.elapsed)
+        )?;
+        match self.limit {
+            Some(limit) => write!(f, ", its limit being {}", Span(limit)),
+            None => Ok(()),
+        }
+    }
+}
+
+impl fmt::Debug for Terminated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Terminated")
+            .field("reason", &self.reason)
+            .field("run", &self.run)
+            .field("kind", &self.kind)
+            .field("elapsed", &self.elapsed)
+            .field("limit", &self.limit)
+            .field("last_step", &self.last_step)
+            .field("also", &self.also)
+            .field("source", &self.source)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Error for Terminated {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        self.source.as_deref().map(|error| error as _)
+    }
+}
+
+impl Terminated {
+    /// The exit status for a process that ends because of this error.
+    ///
+    /// 0 if the run completed, 1 if the upstream failed, 122 at a limit, 124 at a clock (as
+    /// `timeout(1)` does), 130 if the work was cancelled (as after Ctrl-C). A reason of the
+    /// program goes by its class, and is never 0.
+    ///
+    /// Returned from `main`, the error exits with this status, and prints a line on stderr that
+    /// says why:
+    ///
+    /// ```no_run
+    /// use std::process::{ExitCode, Termination};
+    /// use tower_agent::Terminated;
+    /// # async fn agent() -> Result<(), Terminated> { Ok(()) }
+    ///
+    /// #[tokio::main]
+    /// async fn main() -> ExitCode {
+    ///     match agent().await {
+    ///         Ok(()) => ExitCode::SUCCESS,
+    ///         Err(end) => end.report(),
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self.reason.class() {
+            ReasonClass::Success if self.reason == TerminalReason::Completed => 0,
+            ReasonClass::Success | ReasonClass::Failure => 1,
+            ReasonClass::Limit => 122,
+            ReasonClass::Timeout => 124,
+            ReasonClass::Cancelled => 130,
+        }
+    }
+}
+
+/// Writes the reason and the message to stderr, and exits with
+/// [`exit_code`](Terminated::exit_code).
+impl Termination for Terminated {
+    fn report(self) -> ExitCode {
+        // A failed write changes nothing: stderr may be closed.
+        let _ = writeln!(io::stderr(), "{}", ExitLine(&self));
+        ExitCode::from(self.exit_code())
+    }
+}
+
+/// The message of the error on one line, even if a tool's name has control characters.
+struct ExitLine<'a>(&'a Terminated);
+
+impl fmt::Display for ExitLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = format!("{}: {}", self.0.reason, self.0.message());
+        f.write_str(&text.replace(char::is_control, " "))
+    }
+}
+
+/// Writes the message that a person reads about a cut node.
+///
+/// The message names the limit, the time the node ran, its last step, and what to try next.
+pub(in crate::run) fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
+    let subject = end.kind.as_str();
+    let lasted = Span(end.elapsed);
+    let name = end.reason.as_str();
+    match end.measure {
+        LimitKind::OpenRuns(runs) => {
+            return write!(
+                f,
+                "The {subject} was refused: its caller has {runs} open runs, as many as it may \
+                 ({name}). End one of them, or wait until one has ended."
+            );
+        }
+        LimitKind::TurnsPerHour(turns) => {
+            return write!(
+                f,
+                "The {subject} was refused: its caller has had {turns} turns within an hour, as \
+                 many as it may ({name}). Wait before the next."
+            );
+        }
+        _ => {}
+    }
+    write!(f, "The {subject} was stopped after {lasted}: ")?;
+    match (&end.reason, end.limit.map(Span)) {
+        (TerminalReason::StepTimeout, Some(limit)) if end.measure == LimitKind::Lifeless => {
+            write!(
+                f,
+                "its heartbeats stopped, for {limit} nothing came ({name})"
+            )?;
+        }
+        (TerminalReason::StepTimeout, Some(silent)) if end.measure == LimitKind::Unhealthy => {
+            write!(
+                f,
+                "nothing came for {silent}, and the upstream failed its health probes ({name})"
+            )?
+        }
+        (TerminalReason::StepTimeout, Some(limit)) => {
+            write!(f, "nothing happened for {limit} ({name})")?;
+        }
+        (TerminalReason::HardCeiling, Some(limit)) => {
+            write!(f, "it reached its time limit of {limit} ({name})")?;
+        }
+        (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
+            LimitKind::Announced => {
+                write!(f, "its caller's own deadline of {limit} passed ({name})")?
+            }
+            LimitKind::Unheard => write!(
+                f,
+                "nothing came for {limit}, the longest its caller waits ({name})"
+            )?,
+            _ => write!(f, "it used up the {limit} it was given ({name})")?,
+        },
+        (TerminalReason::TurnCap, _) if end.at_turn().is_some() => {
+            let turns = end.at_turn().unwrap_or_default();
+            let s = if turns == 1 { "" } else { "s" };
+            write!(f, "it reached its limit of {turns} turn{s} ({name})")?;
+        }
+        (reason, _) => match &end.cause {
+            Some(cause) => write!(f, "it {cause} ({name})")?,
+            None => write!(f, "{} ({name})", cause_text(reason))?,
+        },
+    }
+    match &end.last_step {
+        Some(step) => write!(f, ". Last step: {step}")?,
+        None => f.write_str(". Last step: unknown")?,
+    }
+    let advice = match end.measure {
+        LimitKind::Unhealthy => "Restart the upstream, then retry",
+        LimitKind::Announced | LimitKind::Unheard => {
+            "Retry with a longer timeout of the client, or simplify the request"
+        }
+        _ => advice(&end.reason),
+    };
+    write!(f, ". {advice}.")
+}
+
+const fn cause_text(reason: &TerminalReason) -> &'static str {
+    match reason {
+        TerminalReason::Completed => "it had finished",
+        TerminalReason::Failed(_) => "the upstream failed",
+        TerminalReason::StepTimeout => "nothing happened for too long",
+        TerminalReason::HardCeiling => "it reached its time limit",
+        TerminalReason::CallerDeadline => "it used up its time",
+        TerminalReason::ClientDisconnect => "the caller went away",
+        TerminalReason::Aborted => "it was aborted",
+        TerminalReason::Superseded => "a newer run took its place",
+        TerminalReason::Shutdown => "the server is shutting down",
+        TerminalReason::TurnCap => "it reached its limit of turns",
+        TerminalReason::RetryBudget => "one error came back too often",
+        TerminalReason::RunErrors => "it made too many errors",
+        TerminalReason::ConsecutiveErrors => "it made too many errors in a row",
+        TerminalReason::LoopDetected => "it repeated the same call",
+        TerminalReason::Stuck => "it made no progress",
+        TerminalReason::IdleCircuitOpen => "the models stayed silent",
+        TerminalReason::Custom(_) => "the program ended it",
+    }
+}
+
+const fn advice(reason: &TerminalReason) -> &'static str {
+    match reason {
+        TerminalReason::StepTimeout => "It may be stuck: retry, or simplify the request",
+        TerminalReason::HardCeiling => "Try a simpler request, or a larger limit",
+        TerminalReason::CallerDeadline | TerminalReason::Failed(_) => {
+            "Retry, or simplify the request"
+        }
+        TerminalReason::ClientDisconnect | TerminalReason::Aborted => {
+            "Send the request again if it is still wanted"
+        }
+        TerminalReason::Completed | TerminalReason::Superseded => "Start a new run to go on",
+        TerminalReason::Shutdown => "Retry: another server may take it",
+        TerminalReason::TurnCap
+        | TerminalReason::RetryBudget
+        | TerminalReason::RunErrors
+        | TerminalReason::ConsecutiveErrors => "Look at what failed, then start a new run",
+        TerminalReason::LoopDetected | TerminalReason::Stuck => {
+            "Change the request, then start a new run"
+        }
+        TerminalReason::IdleCircuitOpen => "Retry later, or choose another model",
+        TerminalReason::Custom(_) => "Start a new run to go on",
+    }
+}
+
+/// A duration, printed in minutes and seconds; below ten seconds also with the fraction.
+pub(in crate::run) struct Span(pub(in crate::run) Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let secs = self.0.as_secs();
+        match (secs / 60, secs % 60) {
+            (0, 0) => write!(f, "{}ms", self.0.as_millis()),
+            (0, 1..=9) if self.0.subsec_millis() >= 100 => {
+                write!(f, "{secs}.{}s", self.0.subsec_millis() / 100)
+            }
+            (0, s) => write!(f, "{s}s"),
+            (m, s) => write!(f, "{m}m {s}s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    //! covers: B1
+
+    use super::*;
+
+    #[test]
+    fn a_span_reads_in_minutes_and_seconds() {
+        let cases = [
+            (50, "50ms"),
+            (1500, "1.5s"),
+            (28_900, "28s"),
+            (190_000, "3m 10s"),
+        ];
+        for (millis, text) in cases {
+            assert_eq!(Span(Duration::from_millis(millis)).to_string(), text);
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Stores the end of a node, spreads it over the subtree, and calls the waiters.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    end::{End, LimitHit, LimitKind},
+    node::{EndHook, Node, PendingWakes},
+};
+use crate::run::reason::TerminalReason;
+
+/// The number of reasons that a node remembers in addition to its end's.
+const ALSO: usize = 8;
+
+impl<P: EndHook> Node<P> {
+    /// Makes this node end when `other` ends, though this node is no descendant of `other`.
+    pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
+        let key = other.lock().children.insert(Arc::downgrade(self));
+        self.lock().add_followed(Arc::downgrade(other), key);
+        if let Some(end) = other.nearest_end() {
+            self.inherit(end);
+        } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
+            self.end_at_open(closing);
+        }
+    }
+
+    /// Ends this node and every node below it, with a reason.
+    ///
+    /// # Errors
+    ///
+    /// The end that was stored before. Then `reason` is kept in [`also`](Self::also).
+    pub(crate) fn end(
+        &self,
+        reason: TerminalReason,
+        passed: Option<LimitHit>,
+        now: Duration,
+    ) -> Result<(), End> {
+        let mut later = PendingWakes::new();
+        self.latch(reason, passed, now, false, &mut later)
+    }
+
+    /// Ends the node like [`end`](Self::end), for its opener, which has dropped the node's work. No
+    /// work below lives, so the drivers above are not woken.
+    pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
+        let mut later = PendingWakes::new();
+        self.latch(reason, None, now, true, &mut later)
+    }
+
+    /// Ends this run as its one call ended, with the end `call`.
+    pub(crate) fn settle_as(&self, call: &End, now: Duration) {
+        let mut later = PendingWakes::new();
+        self.settle_with(call, now, &mut later);
+    }
+
+    /// Ends this run like [`settle_as`](Self::settle_as), while its one call ends and the call's
+    /// waiters are not woken yet.
+    pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
+        let passed = LimitHit {
+            limit: call.limit,
+            measure: call.measure,
+        };
+        drop(self.latch(call.reason.clone(), Some(passed), now, true, later));
+    }
+
+    pub(super) fn latch(
+        &self,
+        reason: TerminalReason,
+        passed: Option<LimitHit>,
+        now: Duration,
+        settled: bool,
+        later: &mut PendingWakes<P>,
+    ) -> Result<(), End> {
+        let winner = match self.nearest_end() {
+            Some(end) => end.clone(),
+            None => End {
+                reason: reason.clone(),
+                origin: self.number,
+                kind: self.kind,
+                at: now,
+                lasted: now.saturating_sub(self.opened),
+                limit: passed.and_then(|passed| passed.limit),
+                measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
+            },
+        };
+        let ours = winner.origin == self.number;
+        if self.end.set(winner).is_ok() {
+            #[cfg(test)]
+            gap::pass();
+            self.spread(settled, later);
+            if ours {
+                return Ok(());
+            }
+        }
+        if !settled {
+            self.remember(reason);
+        }
+        match self.end.get() {
+            Some(end) => Err(end.clone()),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn inherit(&self, end: &End) {
+        if self.end.set(end.clone()).is_ok() {
+            let mut later = PendingWakes::new();
+            self.spread(false, &mut later);
+        }
+    }
+
+    /// Stores this node's end in all nodes below, then calls the hooks and the wakers.
+    fn spread(&self, settled: bool, later: &mut PendingWakes<P>) {
+        let Some(end) = self.end.get() else { return };
+        let mut wakers = Vec::new();
+        let mut reached = Vec::new();
+        {
+            let inner = self.lock();
+            inner.waiters.collect(false, &mut wakers);
+            reached.extend(inner.children.alive());
+        }
+        if !settled {
+            self.collect_drivers(&mut wakers);
+        }
+        // The walk is breadth first and without recursion: a chain of sub-agents may be deep.
+        let mut next = 0;
+        while next < reached.len() {
+            let node = Arc::clone(&reached[next]);
+            if node.end.set(end.clone()).is_ok() {
+                let inner = node.lock();
+                inner.waiters.collect(false, &mut wakers);
+                reached.extend(inner.children.alive());
+                let follows = !inner.follows().is_empty();
+                drop(inner);
+                if follows {
+                    // The ancestors of a follower are not ancestors of `self`.
+                    node.collect_drivers(&mut wakers);
+                }
+                next += 1;
+            } else {
+                reached.swap_remove(next);
+            }
+        }
+        self.payload.ended(self, end, later);
+        for node in &reached {
+            node.payload.ended(node, end, later);
+        }
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Collects the wakers of the tasks that poll this node from above: those of its ancestors,
+    /// and those of each node that it follows and of that node's ancestors.
+    fn collect_drivers(&self, wakers: &mut Vec<Waker>) {
+        let followed: Vec<_> = {
+            let inner = self.lock();
+            let nodes = inner.follows().iter();
+            nodes.filter_map(|(node, _)| node.upgrade()).collect()
+        };
+        for ancestor in self.ancestors() {
+            ancestor.bump_epoch();
+            ancestor.lock().waiters.collect(true, wakers);
+        }
+        for node in followed {
+            for above in std::iter::once(&*node).chain(node.ancestors()) {
+                above.bump_epoch();
+                above.lock().waiters.collect(true, wakers);
+            }
+        }
+    }
+
+    fn remember(&self, reason: TerminalReason) {
+        let mut inner = self.lock();
+        if inner.also().len() < ALSO && !inner.also().contains(&reason) {
+            inner.add_also(reason);
+        }
+    }
+}
+
+/// Lets a test act between the store of an end and its spread.
+#[cfg(test)]
+pub(crate) mod gap {
+    use std::cell::RefCell;
+
+    type Act = Box<dyn FnOnce()>;
+
+    thread_local! {
+        static ACT: RefCell<Option<Act>> = const { RefCell::new(None) };
+    }
+
+    /// Makes the next end that this thread stores call `act` before the subtree learns of it.
+    pub(crate) fn act_in_next(act: impl FnOnce() + 'static) {
+        ACT.set(Some(Box::new(act)));
+    }
+
+    pub(super) fn pass() {
+        if let Some(act) = ACT.take() {
+            act();
+        }
+    }
+}
