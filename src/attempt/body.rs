@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use super::settle::{AttemptSupervision, Completion, Ownership};
+use super::settle::{Completion, Ownership};
 use crate::{
     body::HeldPrefix,
     error::BoxError,
@@ -29,7 +29,7 @@ pin_project! {
         pub(super) held: HeldPrefix,
         // The inner body; `None` once it has ended.
         #[pin]
-        pub(super) inner: Option<SupervisedBody<B, AttemptSupervision>>,
+        pub(super) inner: Option<SupervisedBody<B>>,
         // The node of the layer: the call, or an attempt of a layer further out.
         pub(super) own: Run,
         pub(super) ownership: Option<Ownership>,

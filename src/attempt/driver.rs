@@ -18,7 +18,7 @@ use super::{
     budget::Permit,
     peek::{self, FailedAttempt},
     policy::{Admitted, AttemptPolicy, SideEffects},
-    settle::{AttemptSupervision, SettleGuard},
+    settle::SettleGuard,
     tries::Tries,
 };
 use crate::{
@@ -27,10 +27,10 @@ use crate::{
     headers::X_ATTEMPT,
     llm::failure::{CoolingDown, TransportError},
     run::{
-        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
+        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, Scope, TerminalReason,
         Terminated, nanos,
     },
-    supervise::{Claim, SupervisedFuture, TaskTimer},
+    supervise::{Claim, LayerPart, Settings, SupervisedFuture, TaskTimer},
 };
 
 /// The state of a call that survives from one attempt to the next.
@@ -264,7 +264,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     pub(super) fn call(
         &mut self,
         admitted: Admitted,
-    ) -> Result<(SupervisedFuture<S::Future, AttemptSupervision>, Run), BoxError>
+    ) -> Result<(SupervisedFuture<S::Future>, Run), BoxError>
     where
         S: Service<Request<ReplayBody>>,
     {
@@ -287,9 +287,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             owns: true,
         };
         let service = &mut self.service;
-        let call = SupervisedFuture::new(claim, AttemptSupervision, request, |request| {
-            service.call(request)
-        });
+        // The attempt has its share of the time. The answer names the call: layers further
+        // out look for it. A whole answer may still be classified as a failure.
+        let settings = Settings::new(LayerPart::Deadlines(Scope::Found));
+        let settings = settings.reading().untold().deferring();
+        let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))
     }
 

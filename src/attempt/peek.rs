@@ -12,9 +12,7 @@ use http::{HeaderMap, Response, StatusCode, header, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{
-    Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy, settle::AttemptSupervision,
-};
+use super::{Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy};
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
@@ -43,7 +41,7 @@ pin_project! {
     {
         Calling {
             #[pin]
-            call: SupervisedFuture<F, AttemptSupervision>,
+            call: SupervisedFuture<F>,
         },
         // The answer that is being read; `None` once the outcome was returned.
         Reading { answer: Option<PeekedAnswer<B>> },
@@ -55,7 +53,7 @@ pin_project! {
 pub(super) struct PeekedAnswer<B: Body> {
     pub(super) parts: Parts,
     pub(super) held: HeldPrefix,
-    pub(super) body: SupervisedBody<B, AttemptSupervision>,
+    pub(super) body: SupervisedBody<B>,
     /// Counts the brackets of a JSON document, to detect a cut after the commit; `None`
     /// otherwise.
     pub(super) document: Option<JsonOutline>,

@@ -3,14 +3,13 @@
 use std::{
     mem,
     panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
 };
 
 use super::policy::CompletionObserver;
 use crate::{
     llm::failure::Classifier,
-    run::{End, Nanos, Run, TaskId, TerminalReason, Terminated},
-    supervise::{Observer, Policy, ResponseMarks},
+    run::{End, Run, TerminalReason, Terminated},
+    supervise::ResponseMarks,
 };
 
 /// The duty of a layer to settle its node as the attempt ends.
@@ -112,28 +111,5 @@ impl Drop for SettleGuard {
     fn drop(&mut self) {
         let reason = mem::replace(&mut self.reason, TerminalReason::Aborted);
         self.run.settle(reason);
-    }
-}
-
-/// The supervision policy that holds an attempt to its share of the time, and settles it.
-#[derive(Debug)]
-pub(crate) struct AttemptSupervision;
-
-impl Policy for AttemptSupervision {
-    // The answer names the call and not the attempt: layers further out look for the call.
-    const READS: bool = true;
-    // The attempt settles late: a whole answer may still be classified as a failure.
-    const TELLS: bool = false;
-    // A whole answer may still be classified as a failure.
-    const DEFERS: bool = true;
-
-    fn pending(
-        &mut self,
-        found: &Run,
-        _: Option<&Observer>,
-        _: Duration,
-        _: TaskId,
-    ) -> Option<Nanos> {
-        found.node().clocks.next()
     }
 }

@@ -88,8 +88,8 @@ use tower_service::Service;
 
 use crate::{
     error::BoxError,
-    run::{Run, Scope, TerminalReason},
-    supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
+    run::Scope,
+    supervise::{Claim, LayerPart, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a call when its caller goes away: see the [module](self).
@@ -134,10 +134,10 @@ pub struct ClientDisconnect<S> {
 }
 
 /// The response future of [`ClientDisconnect`].
-pub type ClientDisconnectFuture<F> = SupervisedFuture<F, DropPolicy>;
+pub type ClientDisconnectFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`ClientDisconnect`].
-pub type ClientDisconnectBody<B> = SupervisedBody<B, DropPolicy>;
+pub type ClientDisconnectBody<B> = SupervisedBody<B>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ClientDisconnect<S>
 where
@@ -157,32 +157,7 @@ where
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        let policy = DropPolicy::new(self.scope);
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
-    }
-}
-
-/// The supervision policy that stores a reason when the future or body is dropped.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct DropPolicy {
-    scope: Scope,
-}
-
-impl DropPolicy {
-    pub(crate) const fn new(scope: Scope) -> Self {
-        Self { scope }
-    }
-}
-
-impl Policy for DropPolicy {
-    const READS: bool = true;
-
-    fn dropped(&mut self, found: &Run) {
-        // A node that has ended is dropped because of that.
-        if found.terminal_reason().is_none() {
-            let target = found.in_scope(self.scope);
-            drop(target.end(TerminalReason::ClientDisconnect, None, found.now()));
-        }
+        let settings = Settings::new(LayerPart::Disconnect(self.scope)).reading();
+        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }

@@ -116,7 +116,7 @@ use crate::{
     llm::{AnswerReader, History},
     run::{LoopLimits, Run},
     supervise::{
-        Claim, FrameKind, Observer, Policy, ReadRequest, RequestReader, SupervisedBody,
+        Claim, Hooks, Observer, ReadRequest, RequestReader, Settings, SupervisedBody,
         SupervisedFuture, dialect_of,
     },
 };
@@ -223,10 +223,10 @@ pub struct LoopGuard<S> {
 }
 
 /// The response future of [`LoopGuard`].
-pub type LoopGuardFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, HistoryReader>, CallsPolicy>;
+pub type LoopGuardFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, HistoryReader>>;
 
 /// The response body of [`LoopGuard`].
-pub type LoopGuardBody<B> = SupervisedBody<B, CallsPolicy>;
+pub type LoopGuardBody<B> = SupervisedBody<B>;
 
 impl<S, Q, B> Service<Request<Q>> for LoopGuard<S>
 where
@@ -257,39 +257,35 @@ where
         // The caller keeps a clone, which is not ready; the call takes the ready service.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let policy = CallsPolicy {
-            answer: Box::new(AnswerReader::nothing()),
-        };
-        SupervisedFuture::new(entry, policy, request, |request| {
+        let answer = AnswerReader::nothing();
+        let settings = Settings::hooks(CallsReader { answer }).reading();
+        SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, HistoryReader(run), request, max_body)
         })
     }
 }
 
-/// The supervision policy that reads the tool calls of an answer; it measures nothing.
+/// Reads the tool calls of an answer, and records them on the call.
 #[derive(Debug)]
-#[doc(hidden)]
-pub struct CallsPolicy {
-    answer: Box<AnswerReader>,
+struct CallsReader {
+    answer: AnswerReader,
 }
 
-impl CallsPolicy {
+impl CallsReader {
     fn finish(&mut self, found: &Run) {
         found.expect(self.answer.finish());
     }
 }
 
-impl Policy for CallsPolicy {
-    const READS: bool = true;
-
+impl Hooks for CallsReader {
     fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
         if !is_plain(headers) {
             return;
         }
         if names_events(headers) {
-            *self.answer = AnswerReader::events();
+            self.answer = AnswerReader::events();
         } else if names_json(headers) {
-            *self.answer = AnswerReader::document();
+            self.answer = AnswerReader::document();
         }
     }
 
@@ -299,7 +295,7 @@ impl Policy for CallsPolicy {
     }
 
     #[inline]
-    fn frame(&mut self, found: &Run, _: Option<FrameKind>, tap: Option<&Observer>) {
+    fn frame(&mut self, found: &Run, tap: Option<&Observer>) {
         // The calls are recorded before the drop: a caller with the last bytes may send its next
         // request first.
         if tap.is_some_and(Observer::is_complete) {

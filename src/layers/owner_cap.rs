@@ -82,7 +82,7 @@ use crate::{
     error::BoxError,
     registry::{OwnerCaps, RunRegistry, Uncounted},
     run::Run,
-    supervise::{Policy, SupervisedBody, SupervisedFuture},
+    supervise::{SupervisedBody, SupervisedFuture},
 };
 
 /// Caps the open runs of an owner, and their turns in an hour: see the [module](self).
@@ -131,19 +131,10 @@ pub struct OwnerCap<S> {
 }
 
 /// The response future of [`OwnerCap`].
-pub type OwnerCapFuture<F> = SupervisedFuture<F, OwnerCapPolicy>;
+pub type OwnerCapFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`OwnerCap`].
-pub type OwnerCapBody<B> = SupervisedBody<B, OwnerCapPolicy>;
-
-/// The supervision policy of the layer, which does all its work in `call`: it measures nothing.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct OwnerCapPolicy;
-
-impl Policy for OwnerCapPolicy {
-    const READS: bool = false;
-}
+pub type OwnerCapBody<B> = SupervisedBody<B>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for OwnerCap<S>
 where

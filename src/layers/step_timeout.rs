@@ -125,10 +125,8 @@ use tower_service::Service;
 
 use crate::{
     error::BoxError,
-    run::{
-        HEARTBEAT, IdleTimer, Limits, Nanos, ResetOn, Run, Scope, TaskId, TerminalReason, nanos,
-    },
-    supervise::{Claim, FrameKind, Observer, Policy, SupervisedBody, SupervisedFuture},
+    run::{HEARTBEAT, Limits, ResetOn, Run, Scope},
+    supervise::{Claim, LayerPart, Settings, StepWindow, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a node that makes no progress for a window: see the [module](self).
@@ -271,10 +269,10 @@ pub struct StepTimeout<S> {
 }
 
 /// The response future of [`StepTimeout`].
-pub type StepTimeoutFuture<F> = SupervisedFuture<F, StepPolicy>;
+pub type StepTimeoutFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`StepTimeout`].
-pub type StepTimeoutBody<B> = SupervisedBody<B, StepPolicy>;
+pub type StepTimeoutBody<B> = SupervisedBody<B>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for StepTimeout<S>
 where
@@ -298,8 +296,9 @@ where
             return SupervisedFuture::inert(self.inner.call(request));
         };
         let entry = Claim::of(&mut request);
-        let policy = StepPolicy::new(windows.for_request(&request), &entry.run, scope);
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
+        let window = windows.for_request(&request).window(&entry.run, scope);
+        let settings = Settings::new(LayerPart::Window(window)).reading();
+        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }
 
@@ -318,18 +317,6 @@ enum Limit {
     Step { first: Duration, step: Duration },
     /// The node shows no sign of life for twice this interval.
     Heartbeat(Duration),
-}
-
-/// The supervision policy that measures the silence of one call, for one node.
-#[derive(Debug)]
-#[doc(hidden)]
-pub struct StepPolicy {
-    silence: IdleTimer,
-    /// The length of the window from the first content on, if it differs from the first.
-    then: Option<Box<Duration>>,
-    scope: Scope,
-    /// Whether observers got their notice that the node would have ended.
-    has_notified: bool,
 }
 
 impl Windows {
@@ -355,112 +342,17 @@ impl Windows {
         }
         self
     }
-}
 
-impl StepPolicy {
+    /// The window that holds the node `found` to these limits.
     #[inline]
-    fn new(windows: Windows, found: &Run, scope: Scope) -> Self {
-        let (silence, then) = match windows.limit {
-            Limit::Step { first, step } => {
-                let then = (first != step).then(|| Box::new(step));
-                (IdleTimer::new(windows.resets_on, first), then)
-            }
+    fn window(self, found: &Run, scope: Scope) -> StepWindow {
+        let window = match self.limit {
+            Limit::Step { first, step } => StepWindow::new(first, step, self.resets_on, scope),
             Limit::Heartbeat(interval) => {
                 found.expect_heartbeat(interval);
-                (IdleTimer::lifeless(interval.saturating_mul(2)), None)
+                StepWindow::of_life(interval.saturating_mul(2), scope)
             }
         };
-        Self {
-            silence: if windows.observes {
-                silence.observing()
-            } else {
-                silence
-            },
-            then,
-            scope,
-            has_notified: false,
-        }
-    }
-
-    /// Handles a wait in shadow mode, which ends no node.
-    #[cold]
-    fn observe(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
-        if self.has_notified {
-            return None;
-        }
-        let due = self.silence.wait(found.in_scope(self.scope), now, task)?;
-        if due > nanos(now) {
-            return Some(due);
-        }
-        self.has_notified = true;
-        let limit = Some(self.silence.limit());
-        found.would_end(self.scope, &TerminalReason::StepTimeout, limit);
-        None
-    }
-
-    /// Switches from the first window to the second at the first content.
-    #[inline]
-    fn begin(&mut self, tap: Option<&Observer>) {
-        if self.then.is_some() && tap.is_some_and(Observer::has_content) {
-            if let Some(window) = self.then.take() {
-                self.silence.set_length(*window);
-            }
-        }
-    }
-}
-
-impl Policy for StepPolicy {
-    const READS: bool = true;
-
-    fn pending(
-        &mut self,
-        found: &Run,
-        tap: Option<&Observer>,
-        now: Duration,
-        task: TaskId,
-    ) -> Option<Nanos> {
-        self.begin(tap);
-        if self.silence.is_of_life() && !tap.is_some_and(Observer::has_heartbeats) {
-            // Without a heartbeat so far, the open connection counts as life.
-            return None;
-        }
-        let node = found.in_scope(self.scope);
-        if !self.silence.observes() {
-            return self.silence.wait(node, now, task);
-        }
-        self.observe(found, now, task)
-    }
-
-    #[inline]
-    fn answered(&mut self, found: &Run) {
-        // The time until the body is polled is the reader's. A head is bytes, not content.
-        self.frame(found, Some(FrameKind::Life), None);
-    }
-
-    #[inline]
-    fn frame(&mut self, found: &Run, seen: Option<FrameKind>, tap: Option<&Observer>) {
-        let resets = match self.silence.resets_on() {
-            // A comment that a layer here inserted says nothing about the upstream.
-            ResetOn::AnyByte => seen != Some(FrameKind::Inserted),
-            ResetOn::Content => seen == Some(FrameKind::Progress),
-            ResetOn::Step => false,
-        };
-        if resets {
-            self.silence.reset();
-        } else if self.silence.is_counting() {
-            self.silence
-                .interrupt(found.in_scope(self.scope), found.now());
-        }
-        // The wait that this frame ended had the length that held until now.
-        self.begin(tap);
-    }
-
-    fn failed(&mut self, found: &Run, now: Duration, task: TaskId) {
-        self.silence.look(found.in_scope(self.scope), now, task);
-    }
-
-    #[inline]
-    fn release(&mut self, found: &Run) {
-        self.silence.close(found.in_scope(self.scope));
+        window.observing(self.observes)
     }
 }

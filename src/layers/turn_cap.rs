@@ -106,7 +106,7 @@ use crate::{
     attempt::generates,
     error::BoxError,
     run::{Clock, Nanos, Run, TaskId, Terminated, TurnLimit, nanos},
-    supervise::{Claim, Observer, Policy, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Hooks, LayerPart, Settings, SupervisedBody, SupervisedFuture},
 };
 
 type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
@@ -220,10 +220,10 @@ pub struct TurnCap<S> {
 }
 
 /// The response future of [`TurnCap`].
-pub type TurnCapFuture<F> = SupervisedFuture<F, TurnPolicy>;
+pub type TurnCapFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`TurnCap`].
-pub type TurnCapBody<B> = SupervisedBody<B, TurnPolicy>;
+pub type TurnCapBody<B> = SupervisedBody<B>;
 
 /// The turn that a layer further out has counted for this request, as its extension.
 #[derive(Clone, Copy)]
@@ -306,32 +306,23 @@ where
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let closes = cap.finaliser.is_some();
-        let policy = TurnPolicy { closes };
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
+        let settings = match cap.finaliser {
+            Some(_) => Settings::hooks(ClosingDeadline),
+            None => Settings::new(LayerPart::Nothing),
+        };
+        SupervisedFuture::new(entry, settings.timed(), request, |request| {
+            self.inner.call(request)
+        })
     }
 }
 
-/// The supervision policy that watches the time limit of a closing run; `call` counts turns.
+/// Watches the time limit of a closing run; `call` counts the turns.
 #[derive(Debug)]
-#[doc(hidden)]
-pub struct TurnPolicy {
-    closes: bool,
-}
+struct ClosingDeadline;
 
-impl Policy for TurnPolicy {
-    const READS: bool = false;
-    const TIMED: bool = true;
-
-    fn pending(
-        &mut self,
-        found: &Run,
-        _: Option<&Observer>,
-        _: Duration,
-        _: TaskId,
-    ) -> Option<Nanos> {
+impl Hooks for ClosingDeadline {
+    fn pending(&mut self, found: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
         // No other wake is needed: every waiting task is polled when the run starts to close.
-        let until = || found.nearest().clocks.get(Clock::Drain).map(nanos);
-        self.closes.then(until).flatten()
+        found.nearest().clocks.get(Clock::Drain).map(nanos)
     }
 }

@@ -67,11 +67,6 @@ impl IdleTimer {
         self
     }
 
-    #[inline]
-    pub(crate) const fn observes(&self) -> bool {
-        self.observes
-    }
-
     /// The length of silence after which the timer's window passes.
     pub(crate) const fn limit(&self) -> Duration {
         Duration::from_nanos(self.length)
@@ -83,16 +78,6 @@ impl IdleTimer {
             kind: IdleKind::Lifeless,
             ..Self::new(ResetOn::AnyByte, length)
         }
-    }
-
-    #[inline]
-    pub(crate) const fn is_of_life(&self) -> bool {
-        matches!(self.kind, IdleKind::Lifeless)
-    }
-
-    #[inline]
-    pub(crate) const fn resets_on(&self) -> ResetOn {
-        self.resets_on
     }
 
     #[inline]

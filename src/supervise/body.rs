@@ -9,7 +9,6 @@ use pin_project_lite::pin_project;
 
 use super::{
     observer::Observer,
-    policy::Policy,
     supervisor::{StopCause, Supervisor},
 };
 use crate::{
@@ -19,26 +18,24 @@ use crate::{
 };
 
 pin_project! {
-    /// The response body of a layer that acts on a node; `P` is its policy.
+    /// The response body of a layer that acts on a node.
     ///
     /// The body returns a [`Terminated`](crate::Terminated) when the node ends, and has
     /// dropped the inner body by then.
     #[derive(Debug)]
-    pub struct SupervisedBody<B, P>
+    pub struct SupervisedBody<B>
     where
-        P: Policy,
         B: Body,
     {
         // The inner body is `None` after it has ended, failed or been cut.
         #[pin]
         inner: Option<B>,
         // An inert layer has no supervisor, and passes all frames unchanged.
-        supervisor: Option<Supervisor<P>>,
+        supervisor: Option<Supervisor>,
     }
 
-    impl<B, P> PinnedDrop for SupervisedBody<B, P>
+    impl<B> PinnedDrop for SupervisedBody<B>
     where
-        P: Policy,
         B: Body,
     {
         fn drop(this: Pin<&mut Self>) {
@@ -53,7 +50,7 @@ pin_project! {
             if !complete {
                 // Store the reason first, so that the inner body can read it when it
                 // drops.
-                supervisor.policy.dropped(&supervisor.run);
+                supervisor.settings.part.dropped(&supervisor.run);
             }
             this.inner.set(None);
             if complete {
@@ -64,8 +61,8 @@ pin_project! {
     }
 }
 
-impl<B: Body, P: Policy> SupervisedBody<B, P> {
-    pub(super) const fn new(inner: B, supervisor: Supervisor<P>) -> Self {
+impl<B: Body> SupervisedBody<B> {
+    pub(super) const fn new(inner: B, supervisor: Supervisor) -> Self {
         Self {
             inner: Some(inner),
             supervisor: Some(supervisor),
@@ -97,11 +94,10 @@ impl<B: Body, P: Policy> SupervisedBody<B, P> {
     }
 }
 
-impl<B, P> Body for SupervisedBody<B, P>
+impl<B> Body for SupervisedBody<B>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
-    P: Policy,
 {
     type Data = Bytes;
     type Error = BoxError;

@@ -9,18 +9,14 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{
-    body::SupervisedBody,
-    policy::{Claim, Policy},
-    supervisor::Supervisor,
-};
+use super::{body::SupervisedBody, claim::Claim, settings::Settings, supervisor::Supervisor};
 use crate::{
     error::BoxError,
     run::{Role, TaskId},
 };
 
 pin_project! {
-    /// The response future of a layer that acts on a node; `P` is its policy.
+    /// The response future of a layer that acts on a node.
     ///
     /// # Errors
     ///
@@ -28,20 +24,16 @@ pin_project! {
     /// the inner error, if any, as its source. Of a live node it returns the inner error.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
-    pub struct SupervisedFuture<F, P>
-    where
-        P: Policy,
+    pub struct SupervisedFuture<F>
     {
         // The inner future is `None` after it was ready, and for a call that was not
         // made.
         #[pin]
         inner: Option<F>,
-        state: FutureState<P>,
+        state: FutureState,
     }
 
-    impl<F, P> PinnedDrop for SupervisedFuture<F, P>
-    where
-        P: Policy,
+    impl<F> PinnedDrop for SupervisedFuture<F>
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
@@ -49,7 +41,7 @@ pin_project! {
                 if this.inner.is_some() {
                     // Store the reason first, so that the inner future can read it when
                     // it drops.
-                    supervisor.policy.dropped(&supervisor.run);
+                    supervisor.settings.part.dropped(&supervisor.run);
                     this.inner.set(None);
                 }
                 supervisor.finish();
@@ -59,8 +51,8 @@ pin_project! {
 }
 
 #[derive(Debug)]
-enum FutureState<P> {
-    Node(Supervisor<P>),
+enum FutureState {
+    Node(Supervisor),
     /// The state of an inert layer, which passes the response unchanged.
     Nothing,
     /// The state of a refused call: the future returns this error, and makes no call.
@@ -69,7 +61,7 @@ enum FutureState<P> {
     Done,
 }
 
-impl<F, P: Policy> SupervisedFuture<F, P> {
+impl<F> SupervisedFuture<F> {
     /// Supervises the call that `call` makes.
     ///
     /// If the node has already ended, the future makes no call, and its first poll
@@ -77,13 +69,13 @@ impl<F, P: Policy> SupervisedFuture<F, P> {
     #[inline]
     pub(crate) fn new<B>(
         claim: Claim,
-        policy: P,
+        settings: Settings,
         request: Request<B>,
         call: impl FnOnce(Request<B>) -> F,
     ) -> Self {
         let mut future = Self {
             inner: None,
-            state: FutureState::Node(Supervisor::new(claim, policy, &request)),
+            state: FutureState::Node(Supervisor::new(claim, settings, &request)),
         };
         if matches!(&future.state, FutureState::Node(supervisor) if !supervisor.is_over()) {
             future.inner = Some(call(request));
@@ -110,15 +102,14 @@ impl<F, P: Policy> SupervisedFuture<F, P> {
     }
 }
 
-impl<F, P, B, E> Future for SupervisedFuture<F, P>
+impl<F, B, E> Future for SupervisedFuture<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
     B: Body<Data = Bytes>,
     B::Error: Into<BoxError>,
-    P: Policy,
 {
-    type Output = Result<Response<SupervisedBody<B, P>>, BoxError>;
+    type Output = Result<Response<SupervisedBody<B>>, BoxError>;
 
     /// # Panics
     ///
@@ -165,10 +156,10 @@ where
     }
 }
 
-impl<P: Policy> FutureState<P> {
+impl FutureState {
     /// Moves the supervisor from the future into the body of the response.
     #[inline]
-    fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B, P>> {
+    fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B>> {
         let (parts, body) = answer.into_parts();
         let body = match std::mem::replace(self, Self::Done) {
             Self::Node(supervisor) => SupervisedBody::new(body, supervisor),

@@ -19,21 +19,25 @@
 //! ```
 
 mod body;
+mod claim;
 mod future;
 mod marks;
 mod observer;
-mod policy;
 mod read_request;
+mod settings;
 mod supervisor;
 mod timer;
+mod window;
 
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
+    claim::Claim,
     marks::{ShiftedMarks, Stream},
     observer::{FrameKind, Observer, ResponseFacts, dialect_of},
-    policy::{Claim, Policy},
     read_request::{ReadRequest, RequestReader, Upload},
+    settings::{Hooks, LayerPart, Settings},
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
+    window::StepWindow,
 };

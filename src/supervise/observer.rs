@@ -67,7 +67,7 @@ impl From<KnownDialect> for Dialect {
 
 /// The meaning of a body's frame for the layer: progress, a sign of life, or neither.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FrameKind {
+pub(crate) enum FrameKind {
     /// The frame is progress: a delta, or bytes of a response that is no event stream.
     Progress,
     /// The frame is a sign of life without progress, such as a ping or a prelude.
@@ -79,7 +79,7 @@ pub enum FrameKind {
 
 /// The observer of a response body: of its progress, its completeness, and its failure.
 #[derive(Debug)]
-pub struct Observer {
+pub(crate) struct Observer {
     mode: ObserverMode,
     passed: u64,
     announced: AnnouncedLength,

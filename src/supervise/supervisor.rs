@@ -12,7 +12,7 @@ use http_body_util::LengthLimitError;
 
 use super::{
     observer::{FrameKind, Observer, ResponseFacts},
-    policy::Policy,
+    settings::Settings,
     timer::TaskTimer,
 };
 use crate::{
@@ -32,9 +32,9 @@ const READY_FRAMES: u8 = 16;
 
 /// The state of one layer for one call, until the response body ends.
 #[derive(Debug)]
-pub(crate) struct Supervisor<P> {
+pub(crate) struct Supervisor {
     pub(super) run: Run,
-    pub(super) policy: P,
+    pub(super) settings: Settings,
     reader: ResponseReader,
     owns: bool,
     /// Whether the body has ended under a policy that defers the settlement to the drop.
@@ -66,17 +66,21 @@ pub(super) enum StopCause {
     Over,
 }
 
-impl<P: Policy> Supervisor<P> {
+impl Supervisor {
     #[inline]
-    pub(super) fn new<B>(claim: super::policy::Claim, policy: P, request: &Request<B>) -> Self {
-        let reader = if P::READS || claim.owns {
+    pub(super) fn new<B>(
+        claim: super::claim::Claim,
+        settings: Settings,
+        request: &Request<B>,
+    ) -> Self {
+        let reader = if settings.reads || claim.owns {
             ResponseReader::Head(ResponseFacts::of(request))
         } else {
             ResponseReader::Off
         };
         Self {
             run: claim.run,
-            policy,
+            settings,
             reader,
             owns: claim.owns,
             ended: false,
@@ -94,12 +98,11 @@ impl<P: Policy> Supervisor<P> {
             observer.begin(&self.run);
             self.reader = ResponseReader::Body(observer);
         }
-        if P::TELLS && self.owns {
+        if self.settings.tells && self.owns {
             // Outer layers that never open a node read the run from here.
             answer.extensions_mut().insert(self.run.clone());
         }
-        self.policy.answered(&self.run);
-        self.policy.head(&self.run, answer.headers_mut());
+        self.settings.part.head(&self.run, answer.headers_mut());
     }
 
     #[inline]
@@ -159,7 +162,10 @@ impl<P: Policy> Supervisor<P> {
             ResponseReader::Body(observer) => Some(observer),
             _ => None,
         };
-        let deadline = self.policy.pending(&self.run, observer, now, role.task());
+        let deadline = self
+            .settings
+            .part
+            .pending(&self.run, observer, now, role.task());
         match role {
             Role::Inner(_) => {
                 let passed = deadline.is_some_and(|at| at <= nanos(now));
@@ -224,7 +230,7 @@ impl<P: Policy> Supervisor<P> {
             return Err(StopCause::Over);
         }
         if let Some(data) = frame.data_ref() {
-            self.policy.data(&self.run, data);
+            self.settings.part.data(&self.run, data);
         }
         let seen = match &mut self.reader {
             ResponseReader::Body(observer) => match frame.data_ref() {
@@ -243,8 +249,8 @@ impl<P: Policy> Supervisor<P> {
             ResponseReader::Body(observer) => Some(observer),
             _ => None,
         };
-        self.policy.frame(&self.run, seen, observer);
-        if P::TIMED && !role.is_inner() {
+        self.settings.part.frame(&self.run, seen, observer);
+        if self.settings.is_timed && !role.is_inner() {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
                 return Err(StopCause::Over);
@@ -272,7 +278,7 @@ impl<P: Policy> Supervisor<P> {
     }
 }
 
-impl<P: Policy> Supervisor<P> {
+impl Supervisor {
     /// Settles the node for the cause `why`, and returns the error of the body, if any.
     ///
     /// The body calls this method after it has dropped the inner body.
@@ -307,7 +313,7 @@ impl<P: Policy> Supervisor<P> {
             // frames that were ready since the last wait count first: they have reset the
             // windows of this layer and of others.
             self.note(now);
-            self.policy.failed(&self.run, now, task);
+            self.settings.part.failed(&self.run, now, task);
             drop(self.run.node().check(now, task));
         }
         let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.run), cut));
@@ -327,14 +333,14 @@ impl<P: Policy> Supervisor<P> {
             }
         };
         self.finish();
-        self.policy.error(&self.run, error)
+        self.settings.part.error(&self.run, error)
     }
 
     /// Creates the error that the caller gets after the node has ended.
     pub(in crate::supervise) fn over(&mut self) -> BoxError {
         let error = self.run.to_terminated().into();
         self.finish();
-        self.policy.error(&self.run, error)
+        self.settings.part.error(&self.run, error)
     }
 
     /// Settles the node as failed after a body without a transport error.
@@ -353,7 +359,7 @@ impl<P: Policy> Supervisor<P> {
             if reason == TerminalReason::Completed {
                 self.run.note(self.last_step());
             }
-            if P::DEFERS {
+            if self.settings.defers {
                 self.ended = true;
                 return self.release();
             }
@@ -385,7 +391,7 @@ impl<P: Policy> Supervisor<P> {
         self.report();
         self.release();
         if self.owns {
-            let ended = P::DEFERS && self.ended;
+            let ended = self.settings.defers && self.ended;
             self.settle(if ended {
                 self.verdict()
             } else {
@@ -406,7 +412,7 @@ impl<P: Policy> Supervisor<P> {
 
     #[inline]
     fn release(&mut self) {
-        self.policy.release(&self.run);
+        self.settings.part.release(&self.run);
         self.timer.release(&self.run);
     }
 

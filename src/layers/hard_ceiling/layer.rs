@@ -1,6 +1,6 @@
-//! The builder and the service of the hard ceiling, and the policy that watches its deadlines.
+//! The builder and the service of the hard ceiling, and the part that watches its deadlines.
 //!
-//! In shadow mode the policy reports which deadlines would have ended the node.
+//! In shadow mode that part reports which deadlines would have ended the node.
 
 use std::{
     task::{Context, Poll},
@@ -17,7 +17,7 @@ use super::caller_deadline::{CallerDeadline, CallerLimits};
 use crate::{
     error::BoxError,
     run::{Clock, Limits, Nanos, Run, Scope, TaskId, TerminalReason, nanos},
-    supervise::{Claim, FrameKind, Observer, Policy, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Hooks, LayerPart, Observer, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a node at an absolute limit: see the [module](super).
@@ -130,10 +130,10 @@ pub struct HardCeiling<S> {
 }
 
 /// The response future of [`HardCeiling`].
-pub type HardCeilingFuture<F> = SupervisedFuture<F, CeilingPolicy>;
+pub type HardCeilingFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`HardCeiling`].
-pub type HardCeilingBody<B> = SupervisedBody<B, CeilingPolicy>;
+pub type HardCeilingBody<B> = SupervisedBody<B>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for HardCeiling<S>
 where
@@ -172,136 +172,88 @@ where
             entry = Claim::of(&mut request);
             scope = Scope::Run;
         }
-        let policy = if observes {
-            CeilingPolicy::observing(limits, &entry.run, scope)
+        let settings = if observes {
+            Settings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
         } else {
-            CeilingPolicy::new(limits, announced, &entry.run, scope)
-        };
-        SupervisedFuture::new(entry, policy, request, |request| self.inner.call(request))
-    }
-}
-
-/// The supervision policy that watches the absolute deadlines of one node.
-#[derive(Debug)]
-pub struct CeilingPolicy {
-    scope: Scope,
-    // Boxed: most calls have no caller's deadline, and the policy moves with every answer.
-    caller: Option<Box<CallerDeadline>>,
-    /// The limits that a layer in shadow mode measures; `None` outside of shadow mode.
-    observed: Option<Box<ObservedCeiling>>,
-}
-
-impl CeilingPolicy {
-    #[inline]
-    pub(super) fn new(
-        limits: CeilingLimits,
-        announced: Option<CallerLimits>,
-        found: &Run,
-        scope: Scope,
-    ) -> Self {
-        let node = found.in_scope(scope);
-        for (clock, limit) in [
-            (Clock::Ceiling, limits.ceiling),
-            (Clock::Timeout, limits.timeout),
-        ] {
-            if let Some(limit) = limit {
-                node.tighten(clock, node.opened().saturating_add(limit));
+            limits.tighten(&entry.run, scope);
+            match announced {
+                Some(announced) => {
+                    let caller = CallerDeadline::new(announced, &entry.run);
+                    Settings::hooks(CallerCeiling { caller, scope })
+                }
+                None => Settings::new(LayerPart::Deadlines(scope)),
             }
-        }
-        let caller = announced.map(|announced| Box::new(CallerDeadline::new(announced, found)));
-        Self {
-            scope,
-            caller,
-            observed: None,
-        }
-    }
-
-    /// Makes the policy of a layer in shadow mode.
-    pub(super) fn observing(limits: CeilingLimits, found: &Run, scope: Scope) -> Self {
-        let opened = found.in_scope(scope).opened();
-        Self {
-            scope,
-            caller: None,
-            observed: Some(Box::new(ObservedCeiling::new(limits, opened))),
-        }
+        };
+        SupervisedFuture::new(entry, settings.timed(), request, |request| {
+            self.inner.call(request)
+        })
     }
 }
 
-impl Policy for CeilingPolicy {
-    const READS: bool = false;
-    const TIMED: bool = true;
+/// Watches the deadlines of a node, and those that the caller of a call announced.
+#[derive(Debug)]
+struct CallerCeiling {
+    caller: CallerDeadline,
+    scope: Scope,
+}
 
-    fn pending(
-        &mut self,
-        found: &Run,
-        _: Option<&Observer>,
-        now: Duration,
-        task: TaskId,
-    ) -> Option<Nanos> {
-        if let Some(observed) = &mut self.observed {
-            return observed.pending(found, self.scope, now);
-        }
+impl Hooks for CallerCeiling {
+    fn pending(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
         let next = found.in_scope(self.scope).clocks.next();
-        match &mut self.caller {
-            Some(caller) => caller.pending(now, task).into_iter().chain(next).min(),
-            None => next,
-        }
+        self.caller.pending(now, task).into_iter().chain(next).min()
     }
 
-    #[inline]
     fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
-        if let Some(caller) = &mut self.caller {
-            caller.answered(headers);
-        }
+        self.caller.answered(headers);
     }
 
-    #[inline]
-    fn frame(&mut self, _: &Run, _: Option<FrameKind>, _: Option<&Observer>) {
-        if let Some(caller) = &mut self.caller {
-            caller.frame();
-        }
+    fn frame(&mut self, _: &Run, _: Option<&Observer>) {
+        self.caller.frame();
     }
 
-    fn failed(&mut self, _: &Run, _: Duration, task: TaskId) {
-        if let Some(caller) = &self.caller {
-            caller.failed(task);
-        }
+    fn failed(&mut self, task: TaskId) {
+        self.caller.failed(task);
     }
 
-    #[inline]
     fn release(&mut self, _: &Run) {
-        if let Some(mut caller) = self.caller.take() {
-            caller.release();
-        }
+        self.caller.release();
     }
 }
 
 /// Absolute limits in shadow mode, which end no node.
 #[derive(Debug)]
-pub(super) struct ObservedCeiling {
+struct ObservedCeiling {
+    scope: Scope,
     opened: Duration,
     /// The limits, each with its reason; `None` once it has passed and was reported.
     limits: [(TerminalReason, Option<Duration>); 2],
 }
 
 impl ObservedCeiling {
-    pub(super) const fn new(limits: CeilingLimits, opened: Duration) -> Self {
+    fn new(limits: CeilingLimits, found: &Run, scope: Scope) -> Self {
+        let opened = found.in_scope(scope).opened();
         let limits = [
             (TerminalReason::HardCeiling, limits.ceiling),
             (TerminalReason::CallerDeadline, limits.timeout),
         ];
-        Self { opened, limits }
+        Self {
+            scope,
+            opened,
+            limits,
+        }
     }
+}
 
+impl Hooks for ObservedCeiling {
     /// Reports the limits that have passed; returns when the next one will.
-    pub(super) fn pending(&mut self, found: &Run, scope: Scope, now: Duration) -> Option<Nanos> {
+    fn pending(&mut self, found: &Run, now: Duration, _: TaskId) -> Option<Nanos> {
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
             let Some(limit) = *slot else { continue };
             let at = self.opened.saturating_add(limit);
             if at <= now {
                 *slot = None;
-                found.would_end(scope, reason, Some(limit));
+                found.would_end(self.scope, reason, Some(limit));
             } else {
                 next = next.into_iter().chain([nanos(at)]).min();
             }
@@ -320,6 +272,20 @@ pub(crate) struct CeilingLimits {
 impl CeilingLimits {
     pub(super) const fn is_empty(self) -> bool {
         self.ceiling.is_none() && self.timeout.is_none()
+    }
+
+    /// Sets the limits on the clocks of the node in `scope`, from its opening.
+    #[inline]
+    fn tighten(self, found: &Run, scope: Scope) {
+        let node = found.in_scope(scope);
+        for (clock, limit) in [
+            (Clock::Ceiling, self.ceiling),
+            (Clock::Timeout, self.timeout),
+        ] {
+            if let Some(limit) = limit {
+                node.tighten(clock, node.opened().saturating_add(limit));
+            }
+        }
     }
 
     /// The limits of this request: those that the program has set replace the layer's.

@@ -1,4 +1,4 @@
-//! The builder and the service of the health gate, its policy, and the probe over HTTP.
+//! The builder and the service of the health gate, and the probe over HTTP.
 
 use std::{
     fmt,
@@ -26,7 +26,7 @@ use crate::{
     error::BoxError,
     llm::failure::Classifier,
     run::{Nanos, Run, TaskId},
-    supervise::{Claim, Observer, Policy, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Hooks, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// The shortest time that a setting may have: the resolution of tokio's timer.
@@ -186,10 +186,10 @@ impl<S, P> HealthGate<S, P> {
 }
 
 /// The response future of [`HealthGate`].
-pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>, GatePolicy>;
+pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>>;
 
 /// The response body of [`HealthGate`].
-pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>, GatePolicy>;
+pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>>;
 
 impl<S, P, Q, B> Service<Request<Q>> for HealthGate<S, P>
 where
@@ -216,7 +216,7 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
-        SupervisedFuture::new(claim, GatePolicy, request, |request| {
+        SupervisedFuture::new(claim, Settings::hooks(PathDeadlines), request, |request| {
             Passage::new(service, gate, run, request)
         })
     }
@@ -240,20 +240,12 @@ impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
     }
 }
 
-/// The supervision policy that enforces the deadlines of a node while its call waits.
+/// Enforces the deadlines of a node, and of all above it, while its call waits.
 #[derive(Debug)]
-pub struct GatePolicy;
+struct PathDeadlines;
 
-impl Policy for GatePolicy {
-    const READS: bool = false;
-
-    fn pending(
-        &mut self,
-        run: &Run,
-        _: Option<&Observer>,
-        _: Duration,
-        _: TaskId,
-    ) -> Option<Nanos> {
+impl Hooks for PathDeadlines {
+    fn pending(&mut self, run: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
         run.node().next_deadline()
     }
 }

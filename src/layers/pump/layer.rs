@@ -20,9 +20,8 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    layers::client_disconnect::DropPolicy,
     run::{Run, Scope, TaskGuard, TerminalReason},
-    supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Hooks, LayerPart, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// Runs each call in a task of its own: see the [module](super).
@@ -81,10 +80,10 @@ pub struct Pump<S> {
 }
 
 /// The response future of [`Pump`]: the reader's end of its task.
-pub type PumpFuture = SupervisedFuture<HeadWaiter, PumpPolicy>;
+pub type PumpFuture = SupervisedFuture<HeadWaiter>;
 
 /// The response body of [`Pump`]: the reader's end of its task.
-pub type PumpBody = SupervisedBody<PumpReader, PumpPolicy>;
+pub type PumpBody = SupervisedBody<PumpReader>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
@@ -107,9 +106,12 @@ where
         let PumpLayer { frames, drain } = self.layer;
         // The node that a drop ends or closes; the task waits for its end.
         let run = entry.run.clone();
-        let policy = PumpPolicy { drain };
+        let settings = match drain {
+            Some(limit) => Settings::hooks(Drain(limit)),
+            None => Settings::new(LayerPart::Disconnect(Scope::Found)),
+        };
         let drains = drain.is_some();
-        SupervisedFuture::new(entry, policy, request, |request| {
+        SupervisedFuture::new(entry, settings.reading(), request, |request| {
             if !drains {
                 return start(self.inner.call(request), run, frames, drains);
             }
@@ -118,8 +120,10 @@ where
                 owns: false,
             };
             let inner = &mut self.inner;
+            // Once the reader has left, only this part sees the answer.
+            let settings = Settings::new(LayerPart::Nothing).reading().untold();
             let call =
-                SupervisedFuture::new(within, ReaderPolicy, request, |request| inner.call(request));
+                SupervisedFuture::new(within, settings, request, |request| inner.call(request));
             start(call, run, frames, drains)
         })
     }
@@ -161,31 +165,15 @@ where
     }
 }
 
-/// The supervision policy that ends the node at a drop, at once or after a drain.
+/// Closes the node at a drop: the upstream may go on for so long, to tell its usage.
 #[derive(Debug)]
-pub struct PumpPolicy {
-    drain: Option<Duration>,
-}
+struct Drain(Duration);
 
-impl Policy for PumpPolicy {
-    const READS: bool = true;
-
+impl Hooks for Drain {
     fn dropped(&mut self, found: &Run) {
-        let Some(limit) = self.drain else {
-            return DropPolicy::new(Scope::Found).dropped(found);
-        };
         let now = found.now();
-        let until = now.saturating_add(limit);
+        let until = now.saturating_add(self.0);
         let reason = TerminalReason::ClientDisconnect;
         found.node().close(&reason, until, now);
     }
-}
-
-/// The supervision policy inside of the task: once the reader has left, only it sees the answer.
-#[derive(Debug)]
-pub(super) struct ReaderPolicy;
-
-impl Policy for ReaderPolicy {
-    const READS: bool = true;
-    const TELLS: bool = false;
 }

@@ -19,7 +19,7 @@ use crate::{
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
     run::{InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
-    supervise::{Claim, Policy, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, Hooks, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].
@@ -31,10 +31,10 @@ pub struct RunService<S> {
 }
 
 /// The response future of [`RunService`].
-pub type RunFuture<F> = SupervisedFuture<F, RunPolicy>;
+pub type RunFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`RunService`].
-pub type RunBody<B> = SupervisedBody<B, RunPolicy>;
+pub type RunBody<B> = SupervisedBody<B>;
 
 impl<S> RunService<S> {
     pub(super) fn new(inner: S, layer: RunLayer) -> Self {
@@ -188,19 +188,20 @@ where
         }
         request.extensions_mut().insert(call.clone());
         let entry = Claim::new(call, owns);
-        SupervisedFuture::new(entry, RunPolicy, request, |request| {
-            self.inner.call(request)
-        })
+        SupervisedFuture::new(
+            entry,
+            Settings::hooks(RunName).reading(),
+            request,
+            |request| self.inner.call(request),
+        )
     }
 }
 
-/// The supervision policy that names the run in the response or error; it measures nothing.
+/// Names the run in the response or error.
 #[derive(Debug)]
-pub struct RunPolicy;
+struct RunName;
 
-impl Policy for RunPolicy {
-    const READS: bool = true;
-
+impl Hooks for RunName {
     fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
         // A `RunId` has only characters that are valid in a header.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {

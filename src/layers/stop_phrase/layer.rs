@@ -17,7 +17,7 @@ use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
     registry::RunRegistry,
-    supervise::{Claim, Policy, ReadRequest, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerPart, ReadRequest, Settings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends the runs of a session when its user sends a stop phrase: see the
@@ -93,19 +93,11 @@ impl<S> StopPhrase<S> {
     }
 }
 
-/// The supervision policy of the layer, which measures nothing.
-#[derive(Debug)]
-pub struct StopPolicy;
-
-impl Policy for StopPolicy {
-    const READS: bool = false;
-}
-
 /// The response future of [`StopPhrase`].
-pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, Stop>, StopPolicy>;
+pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, Stop>>;
 
 /// The response body of [`StopPhrase`].
-pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>, StopPolicy>;
+pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>>;
 
 impl<S, Q, B> Service<Request<Q>> for StopPhrase<S>
 where
@@ -132,7 +124,8 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
-        SupervisedFuture::new(entry, StopPolicy, request, |request| {
+        let settings = Settings::new(LayerPart::Nothing);
+        SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, stop, request, max_body)
         })
     }

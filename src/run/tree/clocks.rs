@@ -309,7 +309,7 @@ impl IdleWindow {
 /// The identity of a task: the two addresses that `Waker::will_wake` compares. The identity holds
 /// no reference count, and the addresses are never dereferenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TaskId(usize, usize);
+pub(crate) struct TaskId(usize, usize);
 
 impl TaskId {
     pub(crate) const NONE: Self = Self(0, 0);

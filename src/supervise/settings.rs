@@ -1,0 +1,230 @@
+//! What a layer brings into a supervised call.
+
+use std::{fmt::Debug, time::Duration};
+
+use bytes::Bytes;
+use http::HeaderMap;
+
+use super::{
+    observer::{FrameKind, Observer},
+    window::StepWindow,
+};
+use crate::{
+    error::BoxError,
+    run::{Nanos, Run, Scope, TaskId, TerminalReason},
+};
+
+/// What a layer brings into a supervised call.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(super) part: LayerPart,
+    /// Whether the layer reads the response: its part needs frame kinds or completeness.
+    pub(super) reads: bool,
+    /// Whether the layer has deadlines that a stream of ready frames must not starve.
+    pub(super) is_timed: bool,
+    /// Whether the layer puts the run into the response's extensions, if it settles the
+    /// run's node.
+    pub(super) tells: bool,
+    /// Whether the layer settles the node not at the body's end, but when the body drops.
+    ///
+    /// The settlement waits for the attempt, which may still classify the complete answer
+    /// as a failure.
+    pub(super) defers: bool,
+}
+
+/// The part of a supervised call in which the layers differ.
+#[derive(Debug)]
+pub(crate) enum LayerPart {
+    /// The layer measures nothing, and changes nothing.
+    Nothing,
+    /// The layer enforces the deadlines of the node in this scope.
+    Deadlines(Scope),
+    /// The layer ends the node after a window of silence.
+    Window(StepWindow),
+    /// A drop of the unfinished call ends the node in this scope.
+    Disconnect(Scope),
+    /// The layer does something rare, or something of its own.
+    Hooks(Box<dyn Hooks>),
+}
+
+/// The part of a layer that no other layer has.
+///
+/// In each method `run` is the node that the layer acts on.
+pub(crate) trait Hooks: Debug + Send + Sync {
+    /// Handles a `Pending` of the inner future or body, without an end of the node.
+    ///
+    /// Returns the next deadline of the layer, if any: the layer is polled again then at
+    /// the latest.
+    fn pending(&mut self, run: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
+        let _ = (run, now, task);
+        None
+    }
+
+    /// Edits the headers of the response that the caller gets.
+    fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
+        let _ = (run, headers);
+    }
+
+    /// Shows the layer the bytes of the body that the caller gets next.
+    fn data(&mut self, run: &Run, data: &Bytes) {
+        let _ = (run, data);
+    }
+
+    /// Shows the layer a frame that the caller gets; the observer is there if the layer
+    /// [reads](Settings::reading).
+    fn frame(&mut self, run: &Run, observer: Option<&Observer>) {
+        let _ = (run, observer);
+    }
+
+    /// Handles an error of the inner future or body, while `run` was live.
+    ///
+    /// The supervisor checks the deadlines after the layer has handled the error.
+    fn failed(&mut self, task: TaskId) {
+        let _ = task;
+    }
+
+    /// Handles the drop of an unfinished future or body, before the inner one drops.
+    fn dropped(&mut self, run: &Run) {
+        let _ = run;
+    }
+
+    /// Converts an error of the call into the one that the caller gets.
+    fn error(&self, run: &Run, error: BoxError) -> BoxError {
+        let _ = run;
+        error
+    }
+
+    /// Releases the layer's registrations at the end of the call.
+    fn release(&mut self, run: &Run) {
+        let _ = run;
+    }
+}
+
+impl Settings {
+    pub(crate) const fn new(part: LayerPart) -> Self {
+        Self {
+            part,
+            reads: false,
+            is_timed: false,
+            tells: true,
+            defers: false,
+        }
+    }
+
+    /// The settings of a layer with hooks of its own; hooks without fields take no memory.
+    pub(crate) fn hooks(hooks: impl Hooks + 'static) -> Self {
+        Self::new(LayerPart::Hooks(Box::new(hooks)))
+    }
+
+    /// Has the layer read the response.
+    pub(crate) const fn reading(mut self) -> Self {
+        self.reads = true;
+        self
+    }
+
+    /// Has the layer look at the deadlines between ready frames.
+    pub(crate) const fn timed(mut self) -> Self {
+        self.is_timed = true;
+        self
+    }
+
+    /// Keeps the run out of the response's extensions.
+    pub(crate) const fn untold(mut self) -> Self {
+        self.tells = false;
+        self
+    }
+
+    /// Has the layer settle the node when the body drops.
+    pub(crate) const fn deferring(mut self) -> Self {
+        self.defers = true;
+        self
+    }
+}
+
+impl LayerPart {
+    pub(super) fn pending(
+        &mut self,
+        run: &Run,
+        observer: Option<&Observer>,
+        now: Duration,
+        task: TaskId,
+    ) -> Option<Nanos> {
+        match self {
+            Self::Deadlines(scope) => run.in_scope(*scope).clocks.next(),
+            Self::Window(window) => window.pending(run, observer, now, task),
+            Self::Hooks(hooks) => hooks.pending(run, now, task),
+            Self::Nothing | Self::Disconnect(_) => None,
+        }
+    }
+
+    /// Handles the head of the response, and edits its headers.
+    #[inline]
+    pub(super) fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
+        match self {
+            // The time until the body is polled is the reader's. A head is bytes, not
+            // content.
+            Self::Window(window) => window.frame(run, Some(FrameKind::Life), None),
+            Self::Hooks(hooks) => hooks.head(run, headers),
+            _ => {}
+        }
+    }
+
+    #[inline]
+    pub(super) fn data(&mut self, run: &Run, data: &Bytes) {
+        if let Self::Hooks(hooks) = self {
+            hooks.data(run, data);
+        }
+    }
+
+    /// Handles a frame that the caller gets; `seen`, its meaning, is `None` if the layer
+    /// does not read.
+    #[inline]
+    pub(super) fn frame(
+        &mut self,
+        run: &Run,
+        seen: Option<FrameKind>,
+        observer: Option<&Observer>,
+    ) {
+        match self {
+            Self::Window(window) => window.frame(run, seen, observer),
+            Self::Hooks(hooks) => hooks.frame(run, observer),
+            _ => {}
+        }
+    }
+
+    pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
+        match self {
+            Self::Window(window) => window.failed(run, now, task),
+            Self::Hooks(hooks) => hooks.failed(task),
+            _ => {}
+        }
+    }
+
+    pub(super) fn dropped(&mut self, run: &Run) {
+        match self {
+            // A node that has ended is dropped because of that.
+            Self::Disconnect(scope) if run.terminal_reason().is_none() => {
+                let target = run.in_scope(*scope);
+                drop(target.end(TerminalReason::ClientDisconnect, None, run.now()));
+            }
+            Self::Hooks(hooks) => hooks.dropped(run),
+            _ => {}
+        }
+    }
+
+    pub(super) fn error(&self, run: &Run, error: BoxError) -> BoxError {
+        match self {
+            Self::Hooks(hooks) => hooks.error(run, error),
+            _ => error,
+        }
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, run: &Run) {
+        match self {
+            Self::Window(window) => window.release(run),
+            Self::Hooks(hooks) => hooks.release(run),
+            _ => {}
+        }
+    }
+}
