@@ -17,7 +17,8 @@ pub(crate) struct Malformed;
 
 pub(crate) type Scan<T> = Result<T, Malformed>;
 
-/// The greatest depth to which a document is walked, the same as in `serde_json`.
+/// The number of nested levels that the scanner enters: `serde_json` accepts as many, and
+/// refuses one more.
 const MAX_DEPTH: usize = 127;
 
 /// The number of levels down to which the brackets of a skipped value are matched by

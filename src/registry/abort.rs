@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep};
 
-use super::{RunRegistry, entries::Entries, owner::Owner};
+use super::{RunRegistry, entries::Entries, owner_caps::Owner};
 use crate::run::{Run, RunId, Settled, TaskId, TerminalReason};
 
 impl RunRegistry {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     RunRegistry,
     entries::Entries,
-    owner::{Owner, OwnerCaps},
+    owner_caps::{Owner, OwnerCaps},
 };
 use crate::run::{EntryLocation, Identity, Run, RunNotice, TerminalReason};
 

@@ -59,7 +59,7 @@ mod entries;
 mod eviction;
 mod key;
 mod open;
-mod owner;
+mod owner_caps;
 mod page;
 mod shared;
 mod slab_map;
@@ -68,7 +68,7 @@ mod tests;
 
 pub use self::{
     abort::RunDrain,
-    owner::{Owner, OwnerCaps},
+    owner_caps::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
 };
 

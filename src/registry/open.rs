@@ -10,7 +10,7 @@ use super::{
     admission::Finder,
     entries::Entries,
     key::EntryKey,
-    owner::{Owner, OwnerCaps},
+    owner_caps::{Owner, OwnerCaps},
     shared::Shared,
 };
 use crate::run::{

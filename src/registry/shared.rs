@@ -16,7 +16,7 @@ use super::{
     entries::{Entries, Retirement},
     eviction::{EvictionEntry, EvictionQueue},
     key::{EntryKey, Hashed, RunName, Session, Sessions, part},
-    owner::{Owner, Owners},
+    owner_caps::{Owner, Owners},
 };
 use crate::{
     lock::Lock,

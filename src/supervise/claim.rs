@@ -16,7 +16,9 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims the node of a request, or opens a run for this call alone.
+    /// Claims the node that the request carries; without one, opens a run for this call.
+    ///
+    /// If another layer settles the node, `owns` is false.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {

@@ -2,12 +2,13 @@
 //!
 //! The candidate and its credential stand here.
 
+mod base_url;
 mod headers;
 mod operation;
 #[cfg(test)]
 mod tests;
 
-pub use self::operation::{CandidateDialect, InvalidBaseUrl};
+pub use self::{base_url::InvalidBaseUrl, operation::CandidateDialect};
 
 pub(crate) use self::{
     headers::{strip_hop, undress},
@@ -22,7 +23,7 @@ use http::{
     header::{self, InvalidHeaderValue},
 };
 
-use self::operation::BaseUrl;
+use self::base_url::BaseUrl;
 use crate::{
     body::ReplayBody,
     error::InvalidRequest,

@@ -43,7 +43,7 @@
 //! shortest counts. A value above 30 days counts as 30 days, and one below a millisecond as
 //! a millisecond.
 //!
-//! What the SDKs send (openai-node 6.49, anthropic-ts 1.12, openai-python 3.54 and
+//! These versions of the SDKs announce their timeouts as follows (openai-node 6.49, anthropic-ts 1.12, openai-python 3.54 and
 //! anthropic-python 2.12):
 //!
 //! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's

@@ -66,9 +66,10 @@
 //!
 //! # When the clock runs
 //!
-//! If the call has a ceiling, an attempt gets the time that is left divided by the
-//! candidates that are left, until its commit. Layers inside limit the attempt, layers
-//! outside the call.
+//! An attempt before the last candidate gets an equal share of the time that is left until
+//! the earliest deadline of the attempt, its call or their run; without a deadline it gets no
+//! share. The share limits the attempt until its commit. Layers inside limit the attempt,
+//! layers outside the call.
 //!
 //! # Same instant
 //!

@@ -5,7 +5,7 @@ use std::{
 
 use super::super::{
     key::{Hashed, RunName, Spread},
-    owner::Owner,
+    owner_caps::Owner,
 };
 
 /// Of so many numbers, how many fall into the fullest of as many places.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, advance};
 use super::{
     RunRegistry,
     entries::{Entries, Retirement},
-    owner::Owner,
+    owner_caps::Owner,
 };
 use crate::run::{Run, RunId, TerminalReason};
 

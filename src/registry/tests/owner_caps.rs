@@ -4,9 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::advance;
 
-use super::super::owner::Owner;
+use super::super::owner_caps::Owner;
 use crate::{
-    registry::owner::{OwnerCaps, Owners},
+    registry::owner_caps::{OwnerCaps, Owners},
     run::{LimitHit, LimitKind},
 };
 

@@ -221,7 +221,7 @@ pub struct Verdict {
     pub reason: String,
 }
 
-/// The state of a run, as a checker sees it.
+/// A checker's judgement of the work of a run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

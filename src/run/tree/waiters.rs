@@ -77,7 +77,8 @@ impl<T> SmallSlab<T> {
         }
     }
 
-    /// The key under which the next item will be stored.
+    /// The key that the next [`insert`](Self::insert) will answer; the slab reuses the keys of
+    /// removed items.
     pub(super) fn next_key(&self) -> usize {
         match (&self.first, &self.rest) {
             (None, _) => 0,

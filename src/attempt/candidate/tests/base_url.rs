@@ -1,7 +1,7 @@
 use http::Uri;
 
 use super::super::operation::Operation;
-use crate::attempt::candidate::operation::{BaseUrl, InvalidBaseUrl};
+use crate::attempt::candidate::base_url::{BaseUrl, InvalidBaseUrl};
 
 fn base(url: &'static str) -> Result<BaseUrl, InvalidBaseUrl> {
     BaseUrl::new(&Uri::from_static(url))

@@ -19,7 +19,7 @@ struct CooldownEntry {
     /// The time at which the window began.
     since: Duration,
     until: Duration,
-    /// The time at which the window's failure was recorded, or its last probe was claimed.
+    /// The time of the last recorded failure or of the last claimed probe, whichever is later.
     asked: Duration,
 }
 
@@ -28,7 +28,7 @@ struct CooldownEntry {
 pub(crate) struct CooldownProbe {
     /// The least time from a failure or a probe to the next probe.
     pub(crate) every: Duration,
-    /// The longest rest of the window in which a probe may be made.
+    /// Probes are made only while at most this much of the window is left.
     pub(crate) margin: Duration,
 }
 

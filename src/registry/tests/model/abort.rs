@@ -4,7 +4,7 @@ use tokio::time::advance;
 
 use super::{Known, Model, SESSIONS};
 use crate::{
-    registry::{RunRegistry, owner::Owner},
+    registry::{RunRegistry, owner_caps::Owner},
     run::{RunEvent, RunEvents, RunNotice, TerminalReason},
 };
 

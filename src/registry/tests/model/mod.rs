@@ -9,7 +9,7 @@ use std::{collections::HashMap, time::Duration};
 use fastrand::Rng;
 use tokio::time::{Instant, advance};
 
-use super::super::{RunRegistry, owner::Owner};
+use super::super::{RunRegistry, owner_caps::Owner};
 use crate::run::{Run, RunId, TerminalReason};
 
 const SEQUENCES: u64 = 300;
