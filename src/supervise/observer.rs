@@ -217,6 +217,11 @@ impl Observer {
         self.announced = AnnouncedLength::NOTHING;
     }
 
+    /// Whether the upstream gave a sign of life since the last note.
+    pub(crate) const fn has_news(&self) -> bool {
+        self.unnoted.is_some()
+    }
+
     /// Records the upstream's signs of life since the last note, on the node and its
     /// ancestors.
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {

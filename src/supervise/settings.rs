@@ -142,6 +142,12 @@ impl Settings {
 }
 
 impl LayerPart {
+    /// Whether the layer has work at a `Pending`.
+    #[inline]
+    pub(super) const fn measures(&self) -> bool {
+        !matches!(self, Self::Nothing | Self::Disconnect(_))
+    }
+
     pub(super) fn pending(
         &mut self,
         run: &Run,

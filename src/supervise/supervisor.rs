@@ -156,6 +156,9 @@ impl Supervisor {
     /// that the task will be woken at the next deadline.
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
+        if role.is_inner() && !self.settings.part.measures() && !self.has_news() {
+            return Poll::Pending;
+        }
         let now = self.run.at(PollScope::now());
         self.note(now);
         let observer = match &self.reader {
@@ -193,7 +196,10 @@ impl Supervisor {
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
         let next = PollScope::lower(deadline, node.payload.epoch);
-        let passed = next.is_some_and(|next| next.has_passed(PollScope::now()));
+        let passed = next.is_some_and(|next| match next.epoch == node.payload.epoch {
+            true => next.at <= nanos(now),
+            false => next.has_passed(PollScope::now()),
+        });
         if passed && self.is_complete() {
             return Poll::Ready(StopCause::Ended);
         }
@@ -212,6 +218,11 @@ impl Supervisor {
     /// Whether the caller has the complete response, and only the transport is still open.
     fn is_complete(&self) -> bool {
         self.observer().is_some_and(Observer::is_complete)
+    }
+
+    /// Whether the observer has signs of life to record on the node.
+    fn has_news(&self) -> bool {
+        self.observer().is_some_and(Observer::has_news)
     }
 
     fn note(&mut self, now: Duration) {
