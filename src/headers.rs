@@ -1,6 +1,6 @@
-//! Names of headers that more than one module reads or writes, and the content types in them.
+//! Names of headers that more than one module reads or writes.
 
-use http::{HeaderMap, HeaderName, HeaderValue, header};
+use http::{HeaderName, header};
 
 /// The header with the id of the run: set on answers, and sent to trusted candidates.
 pub(crate) const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
@@ -29,29 +29,3 @@ pub(crate) static CREDENTIALS: [HeaderName; 4] = [
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
 ];
-
-/// Whether the headers show a body that is readable without decompression.
-pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
-    let coding = headers.get(header::CONTENT_ENCODING);
-    coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
-}
-
-/// Whether the headers' content type names JSON.
-pub(crate) fn names_json(headers: &HeaderMap) -> bool {
-    let essence = essence(headers);
-    essence.eq_ignore_ascii_case(b"application/json")
-        || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
-}
-
-/// Whether the headers' content type names an event stream.
-pub(crate) fn names_events(headers: &HeaderMap) -> bool {
-    essence(headers).eq_ignore_ascii_case(b"text/event-stream")
-}
-
-/// Returns the headers' content type without its parameters; a space also ends it.
-fn essence(headers: &HeaderMap) -> &[u8] {
-    let value = headers.get(header::CONTENT_TYPE);
-    let value = value.map_or(&b""[..], HeaderValue::as_bytes).trim_ascii();
-    let end = value.iter().position(|byte| b"; \t".contains(byte));
-    &value[..end.unwrap_or(value.len())]
-}

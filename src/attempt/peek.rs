@@ -16,13 +16,14 @@ use super::{Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy};
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
-    headers::{X_RUN_ID, X_TERMINAL_REASON, is_plain, names_json},
+    headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
         dialect::{Truncated, Usage},
         failure::{
             Failure, FailureClass, IncompleteJson, JsonOutline, Redirected, TransportError,
             is_broken_json,
         },
+        is_plain, names_json,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     supervise::{ResponseMarks, Stream, SupervisedBody, SupervisedFuture},

@@ -112,8 +112,7 @@ use tower_service::Service;
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    headers::{is_plain, names_events, names_json},
-    llm::{AnswerReader, History},
+    llm::{AnswerReader, History, is_plain, names_events, names_json},
     run::{LoopLimits, Run},
     supervise::{
         Claim, Hooks, Observer, ReadRequest, RequestReader, Settings, SupervisedBody,

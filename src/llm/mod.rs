@@ -3,6 +3,7 @@
 //! The module knows no service, no runtime and no run: bytes go in, and their meaning
 //! comes out.
 
+mod content_type;
 mod conversation;
 pub mod dialect;
 pub mod failure;
@@ -14,6 +15,7 @@ pub mod stream;
 mod tests;
 
 pub(crate) use self::{
+    content_type::{is_plain, names_events, names_json},
     conversation::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical, digest,
     },

@@ -8,12 +8,10 @@ use std::sync::{
 
 use http::{HeaderMap, StatusCode};
 
-use crate::{
-    headers::{is_plain, names_events},
-    llm::{
-        dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
-        stream::{ChunkSummary, Partial, StreamReader},
-    },
+use crate::llm::{
+    dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
+    is_plain, names_events,
+    stream::{ChunkSummary, Partial, StreamReader},
 };
 
 const NONE: u64 = u64::MAX;

@@ -7,8 +7,7 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
     body::ReplayBody,
     error::InvalidRequest,
-    headers::is_plain,
-    llm::Prompt,
+    llm::{Prompt, is_plain},
 };
 
 /// The caller's request, from which each attempt is made.

@@ -17,7 +17,10 @@ use super::{
     errors::{self, CoolingDown, Redirected},
     retry_after, stop,
 };
-use crate::{error::chain, headers::is_plain, llm::dialect::StreamFailure};
+use crate::{
+    error::chain,
+    llm::{dialect::StreamFailure, is_plain},
+};
 
 /// The longest body of an answer that is read for an error, in bytes.
 const MAX_BODY: usize = 64 * 1024;

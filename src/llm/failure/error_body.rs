@@ -8,10 +8,7 @@ use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
 use super::{class::FailureClass, retry_after};
-use crate::{
-    headers::{is_plain, names_json},
-    llm::dialect::error_in,
-};
+use crate::llm::{dialect::error_in, is_plain, names_json};
 
 /// The values of a body's top-level keys that distinguish an answer from an error.
 #[derive(Deserialize)]
