@@ -119,7 +119,7 @@ impl<S, C> AttemptDriver<S, C> {
     ) -> Poll<Next<B>> {
         let node = attempt.unwrap_or(&self.own).node();
         let deadline = node.next_deadline();
-        let now = self.own.at(PollScope::now());
+        let now = PollScope::at(&self.own);
         if deadline.is_some_and(|at| at <= nanos(now)) {
             drop(node.check(now, scope.task()));
             return Poll::Ready(Next::Again);

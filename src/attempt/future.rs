@@ -246,7 +246,7 @@ where
                 if let Poll::Ready(outcome) = polled {
                     return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
                 }
-                let now = driver.own.at(PollScope::now());
+                let now = PollScope::at(&driver.own);
                 let due = match peek.reads_failure() {
                     None => None,
                     Some(false) => *commit_at,
@@ -272,7 +272,7 @@ where
                 if let Some(ended) = driver.ended_or_closing() {
                     return Poll::Ready(ended);
                 }
-                if nanos(driver.own.at(PollScope::now())) < *until {
+                if nanos(PollScope::at(&driver.own)) < *until {
                     return driver.watch(None, Some(*until), scope, cx);
                 }
                 Poll::Ready(driver.start(permit.take()))

@@ -353,10 +353,6 @@ impl Windows {
                 StepWindow::of_life(interval.saturating_mul(2), scope)
             }
         };
-        if self.observes {
-            window.observing()
-        } else {
-            window
-        }
+        window.observing(self.observes)
     }
 }

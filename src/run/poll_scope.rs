@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{
     handle::Run,
     report::Terminated,
-    tree::{Nanos, TaskId},
+    tree::{Nanos, TaskId, nanos},
 };
 
 thread_local! {
@@ -34,7 +34,15 @@ struct DriverState {
     /// The earliest deadline of the wrappers that are nested in the driver.
     next: Cell<Option<TreeTime>>,
     /// The current time, which a pending poll reads once, on its way out.
-    now: Cell<Option<Instant>>,
+    now: Cell<Option<Now>>,
+}
+
+/// The current time, and what it is on the clock of the tree that asked last.
+#[derive(Clone, Copy)]
+struct Now {
+    instant: Instant,
+    epoch: Instant,
+    at: Duration,
 }
 
 /// The scope of a running poll; dropped at the end of the poll.
@@ -71,14 +79,14 @@ impl Role {
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
         let number = run.node().number();
-        let is_inner =
-            DRIVER.with(|state| state.driver.get() == task && state.enforced.get() == number);
-        if is_inner {
-            return Self::Inner(task);
-        }
-        let scope = PollScope::enter(waker, run);
-        DRIVER.with(|state| state.enforced.set(number));
-        Self::Enforcer(scope)
+        DRIVER.with(|state| {
+            if state.driver.get() == task && state.enforced.get() == number {
+                return Self::Inner(task);
+            }
+            let scope = PollScope::new(state, task, run);
+            state.enforced.set(number);
+            Self::Enforcer(scope)
+        })
     }
 
     /// Polls with `poll` as if no wrapper outside enforced the node: the wrappers inside
@@ -106,40 +114,49 @@ impl PollScope {
     /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
-        let task = TaskId::of(waker);
-        DRIVER.with(|state| {
-            state.now.set(None);
-            let enforced = state.enforced.get();
-            let driver = state.driver.get();
-            let outer = if driver == task {
-                Outer::Driver
-            } else {
-                state.driver.set(task);
-                let node = state.node.replace(run.node().number());
-                let next = state.next.take();
-                state.enforced.set(0);
-                if driver == TaskId::NONE {
-                    Outer::None
-                } else {
-                    Outer::Foreign(driver, node, next)
-                }
-            };
-            let epoch = run.node().epoch();
-            Self {
-                task,
-                outer,
-                enforced,
-                epoch,
-            }
-        })
+        DRIVER.with(|state| Self::new(state, TaskId::of(waker), run))
     }
 
-    /// The time at which the innermost wrapper found nothing to do; now if none has yet.
-    pub(crate) fn now() -> Instant {
+    #[inline]
+    fn new(state: &DriverState, task: TaskId, run: &Run) -> Self {
+        state.now.set(None);
+        let enforced = state.enforced.get();
+        let driver = state.driver.get();
+        let outer = if driver == task {
+            Outer::Driver
+        } else {
+            state.driver.set(task);
+            let node = state.node.replace(run.node().number());
+            let next = state.next.take();
+            state.enforced.set(0);
+            if driver == TaskId::NONE {
+                Outer::None
+            } else {
+                Outer::Foreign(driver, node, next)
+            }
+        };
+        let epoch = run.node().epoch();
+        Self {
+            task,
+            outer,
+            enforced,
+            epoch,
+        }
+    }
+
+    /// The time at which the innermost wrapper found nothing to do, since the tree of `run` was
+    /// opened; now if none has yet.
+    pub(crate) fn at(run: &Run) -> Duration {
+        let epoch = run.node().payload.epoch;
         DRIVER.with(|state| {
-            let now = state.now.get().unwrap_or_else(Instant::now);
-            state.now.set(Some(now));
-            now
+            let instant = match state.now.get() {
+                Some(now) if now.epoch == epoch => return now.at,
+                Some(now) => now.instant,
+                None => Instant::now(),
+            };
+            let at = run.at(instant);
+            state.now.set(Some(Now { instant, epoch, at }));
+            at
         })
     }
 
@@ -179,7 +196,7 @@ impl PollScope {
         reason = "the cold path, and the type of every layer"
     )]
     pub(crate) fn check(&self, run: &Run) -> Result<(), Terminated> {
-        let checked = run.node().check(run.at(Self::now()), self.task());
+        let checked = run.node().check(Self::at(run), self.task());
         checked.map_err(|_| run.to_terminated())
     }
 }
@@ -218,8 +235,13 @@ impl TreeTime {
         self.epoch.checked_add(Duration::from_nanos(self.at))
     }
 
-    pub(crate) fn has_passed(self, now: Instant) -> bool {
-        now.saturating_duration_since(self.epoch) >= Duration::from_nanos(self.at)
+    /// Whether the time has come, as the pending poll of `run` sees it.
+    pub(crate) fn has_passed(self, run: &Run, now: Duration) -> bool {
+        if run.node().payload.epoch == self.epoch {
+            return self.at <= nanos(now);
+        }
+        self.instant()
+            .is_some_and(|at| at <= run.node().payload.epoch + now)
     }
 
     pub(crate) fn earlier(self, other: Option<Self>) -> Self {

@@ -159,7 +159,7 @@ impl Supervisor {
         if role.is_inner() && !self.settings.part.measures() && !self.has_news() {
             return Poll::Pending;
         }
-        let now = self.run.at(PollScope::now());
+        let now = PollScope::at(&self.run);
         self.note(now);
         let observer = match &self.reader {
             ResponseReader::Body(observer) => Some(observer),
@@ -196,10 +196,7 @@ impl Supervisor {
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
         let next = PollScope::lower(deadline, node.payload.epoch);
-        let passed = next.is_some_and(|next| match next.epoch == node.payload.epoch {
-            true => next.at <= nanos(now),
-            false => next.has_passed(PollScope::now()),
-        });
+        let passed = next.is_some_and(|next| next.has_passed(&self.run, now));
         if passed && self.is_complete() {
             return Poll::Ready(StopCause::Ended);
         }
@@ -211,7 +208,7 @@ impl Supervisor {
         if self.is_over() {
             return Poll::Ready(StopCause::Over);
         }
-        self.timer.wait(scope, &self.run, deadline, cx);
+        self.timer.wait_for(scope, &self.run, next, cx);
         Poll::Pending
     }
 

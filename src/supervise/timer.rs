@@ -50,8 +50,18 @@ impl TaskTimer {
         deadline: Option<Nanos>,
         cx: &mut Context<'_>,
     ) {
-        let epoch = run.node().payload.epoch;
-        let next = PollScope::lower(deadline, epoch);
+        let next = PollScope::lower(deadline, run.node().payload.epoch);
+        self.wait_for(scope, run, next, cx);
+    }
+
+    /// Waits as [`wait`](Self::wait) does; `next` is the earliest deadline of the task.
+    pub(crate) fn wait_for(
+        &mut self,
+        scope: &PollScope,
+        run: &Run,
+        next: Option<TreeTime>,
+        cx: &mut Context<'_>,
+    ) {
         let nested = scope.is_nested();
         if nested && run.node().is_below(PollScope::driven()) {
             return;
@@ -181,7 +191,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }
-    let now = run.at(PollScope::now());
+    let now = PollScope::at(run);
     let window = silence.and_then(|silence| silence.wait(run.node(), now, scope.task()));
     if let Err(ended) = scope.check(run) {
         return Poll::Ready(Err(ended));

@@ -208,7 +208,7 @@ impl Grace {
         };
         let until = end.at.saturating_add(self.length);
         let scope = PollScope::enter(cx.waker(), tool);
-        if future.poll(cx).is_ready() || tool.at(PollScope::now()) >= until {
+        if future.poll(cx).is_ready() || PollScope::at(tool) >= until {
             return Poll::Ready(());
         }
         timer.wait(&scope, tool, Some(nanos(until)), cx);

@@ -60,7 +60,7 @@ impl Pulse {
     }
 
     pub(super) fn now(&self) -> Duration {
-        self.clock.at(PollScope::now())
+        PollScope::at(&self.clock)
     }
 
     /// Notes that the caller gets a frame, and whether it is content.
