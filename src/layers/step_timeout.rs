@@ -353,6 +353,10 @@ impl Windows {
                 StepWindow::of_life(interval.saturating_mul(2), scope)
             }
         };
-        window.observing(self.observes)
+        if self.observes {
+            window.observing()
+        } else {
+            window
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     kinds::ResetOn,
     state::NodeState,
-    tree::{IdleWindow, Nanos, Node, Paused, TaskId, nanos},
+    tree::{IdleState, IdleWindow, Nanos, Node, TaskId, nanos},
 };
 
 /// Measures how long one wrapper has waited without progress.
@@ -15,11 +15,7 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The silence, in nanoseconds, counted before the current wait.
-    silence: u64,
-    /// The total of pauses, in nanoseconds, that the timer has subtracted already.
-    pauses: Nanos,
-    state: IdleState,
+    /// The window, from the first wait on; the count of silence is in it.
     window: Option<Arc<IdleWindow>>,
     resets_on: ResetOn,
     kind: IdleKind,
@@ -36,24 +32,11 @@ enum IdleKind {
     Lifeless,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IdleState {
-    /// The wrapper waits for nothing, and its next wait counts from zero.
-    Fresh,
-    /// The wrapper waits, and silence began at this time on the tree's clock.
-    Since(u64),
-    /// The count stopped at this time, and `silence` holds the count before it.
-    Stopped(u64),
-}
-
 impl IdleTimer {
     #[inline]
     pub(crate) fn new(resets_on: ResetOn, length: Duration) -> Self {
         Self {
             length: nanos(length),
-            silence: 0,
-            pauses: 0,
-            state: IdleState::Fresh,
             window: None,
             resets_on,
             kind: IdleKind::Step,
@@ -81,47 +64,46 @@ impl IdleTimer {
     }
 
     #[inline]
-    pub(crate) const fn is_counting(&self) -> bool {
-        matches!(self.state, IdleState::Since(_))
+    pub(crate) fn is_counting(&self) -> bool {
+        matches!(self.state(), IdleState::Since(_))
+    }
+
+    #[inline]
+    fn state(&self) -> IdleState {
+        let window = self.window.as_ref();
+        window.map_or(IdleState::Fresh, |window| window.count.state())
     }
 
     /// Sets the length of the window, from the next [`wait`](Self::wait) on.
     pub(crate) fn set_length(&mut self, length: Duration) {
         self.length = nanos(length);
-        if !self.is_counting() && self.silence < self.length {
-            self.stop_window();
+        if let Some(window) = &self.window {
+            if !self.is_counting() && window.count.silence() < self.length {
+                window.stop();
+            }
         }
     }
 
     /// Resets the count of silence after an event that resets the window. Needs no clock.
     #[inline]
     pub(crate) fn reset(&mut self) {
-        if self.state != IdleState::Fresh {
-            self.silence = 0;
-            self.state = IdleState::Fresh;
-            self.stop_window();
+        if let Some(window) = &self.window {
+            if window.count.state() != IdleState::Fresh {
+                window.count.set_silence(0);
+                window.count.set_state(IdleState::Fresh);
+                window.stop();
+            }
         }
     }
 
     /// Stops the count of silence at an event that does not reset the window. Only the first call
     /// after a wait has an effect.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
-        let paused = self.subtract_pauses(target, nanos(now));
-        self.stop(
-            target,
-            paused.since.map_or(nanos(now), |at| at.min(nanos(now))),
-        );
-    }
-
-    fn stop(&mut self, target: &Node<NodeState>, at: Nanos) {
-        if let IdleState::Since(since) = self.state {
-            let since = since.max(self.last(target));
-            self.silence = at.saturating_sub(since);
-            self.state = IdleState::Stopped(at);
-            // A window that has passed keeps running, so that the next check finds it.
-            if self.silence < self.length {
-                self.stop_window();
-            }
+        if let Some(window) = &self.window {
+            let (paused, now) = (target.paused(), nanos(now));
+            window.count.subtract_pauses(paused.total, now);
+            let at = paused.since.map_or(now, |at| at.min(now));
+            stop(window, self.length, target.last(self.resets_on), at);
         }
     }
 
@@ -134,69 +116,33 @@ impl IdleTimer {
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
-        let paused = self.subtract_pauses(target, nanos(now));
-        if let Some(at) = paused.since {
-            self.stop(target, at.min(nanos(now)));
-            return None;
-        }
-        let last = self.last(target);
-        let since = match self.state {
-            IdleState::Since(since) => {
-                if let Some(window) = &self.window {
-                    window.run(since, self.length, task);
-                }
-                since
-            }
-            IdleState::Fresh => self.begin(target, now, task),
-            IdleState::Stopped(at) => {
-                // Another wrapper made progress while this one did not count.
-                if last >= at {
-                    self.silence = 0;
-                }
-                self.begin(target, now, task)
-            }
-        };
-        Some(since.max(last).saturating_add(self.length))
-    }
-
-    /// Subtracts the pauses that began and ended since the last poll from the counted silence.
-    fn subtract_pauses(&mut self, node: &Node<NodeState>, now: Nanos) -> Paused {
-        let paused = node.paused();
-        let unseen = paused.total.saturating_sub(self.pauses);
-        if let (IdleState::Since(since), 1..) = (self.state, unseen) {
-            self.state = IdleState::Since(since.saturating_add(unseen).min(now));
-        }
-        self.pauses = paused.total;
-        paused
-    }
-
-    fn begin(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) -> u64 {
-        let since = nanos(now).saturating_sub(self.silence);
-        self.state = IdleState::Since(since);
-        if self.observes {
-            return since;
-        }
         let window = self.window.get_or_insert_with(|| {
-            let window = Arc::new(match self.kind {
+            Arc::new(match self.kind {
                 IdleKind::Step => IdleWindow::new(self.resets_on),
                 IdleKind::Lifeless => IdleWindow::lifeless(),
-            });
-            target.add_window(&window);
-            window
+            })
         });
-        window.run(since, self.length, task);
-        since
-    }
-
-    fn last(&self, target: &Node<NodeState>) -> u64 {
-        target.last(self.resets_on)
-    }
-
-    #[inline]
-    fn stop_window(&self) {
-        if let Some(window) = &self.window {
-            window.stop();
+        let (paused, now) = (target.paused(), nanos(now));
+        window.count.subtract_pauses(paused.total, now);
+        let last = target.last(self.resets_on);
+        if let Some(at) = paused.since {
+            stop(window, self.length, last, at.min(now));
+            return None;
         }
+        let since = match window.count.state() {
+            IdleState::Since(since) => since,
+            // Another wrapper made progress while this one did not count.
+            IdleState::Stopped(at) if last >= at => now,
+            _ => now.saturating_sub(window.count.silence()),
+        };
+        window.count.set_state(IdleState::Since(since));
+        if !self.observes {
+            if !window.is_kept() {
+                target.add_window(window);
+            }
+            window.run(since, self.length, task);
+        }
+        Some(since.max(last).saturating_add(self.length))
     }
 
     /// Updates the node's window after a failure, so that a check without a wait sees the silence.
@@ -210,9 +156,22 @@ impl IdleTimer {
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if let Some(window) = self.window.take() {
-            target.remove_window(&window);
+            if window.is_kept() {
+                target.remove_window(&window);
+            }
         }
-        self.silence = 0;
-        self.state = IdleState::Fresh;
+    }
+}
+
+/// Stops the count of a window that runs; `last` is the last sign on its node that resets it.
+fn stop(window: &IdleWindow, length: Nanos, last: Nanos, at: Nanos) {
+    if let IdleState::Since(since) = window.count.state() {
+        let silence = at.saturating_sub(since.max(last));
+        window.count.set_silence(silence);
+        window.count.set_state(IdleState::Stopped(at));
+        // A window that has passed keeps running, so that the next check finds it.
+        if silence < length {
+            window.stop();
+        }
     }
 }

@@ -1,8 +1,11 @@
 //! The wrappers of a supervised call: a response future, then a response body.
 //!
-//! All layers that act on a node share these wrappers; a policy says what a layer
-//! measures. A wrapper ends early in the poll in which its node ends, drops the inner
-//! future or body in that same poll, and settles the node if it opened it.
+//! All layers that act on a node share these wrappers; its settings say what a layer
+//! measures. In each poll the outermost wrapper of a node is its *enforcer*: it looks for
+//! an end before it polls, compares the clocks when the inner future or body is pending,
+//! and drops all that is nested in it in the poll in which the node ends. The wrappers
+//! inside pass on, and say when their windows will pass. A wrapper has a role for one poll,
+//! so a call may move between tasks. A wrapper that opened its node settles it.
 //!
 //! [`ResponseMarks`] is the part that outer layers see. The innermost layer judges each
 //! event of a stream once, and its marks travel in the response's extensions.

@@ -37,7 +37,7 @@ pub(crate) struct Supervisor {
     pub(super) settings: Settings,
     reader: ResponseReader,
     owns: bool,
-    /// Whether the body has ended under a policy that defers the settlement to the drop.
+    /// Whether the body has ended under settings that defer the settlement to the drop.
     ended: bool,
     ready: u8,
     timer: TaskTimer,
@@ -89,7 +89,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts to observe the response, and lets the policy edit its head.
+    /// Starts to observe the response, and lets the layer edit its head.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
         if let ResponseReader::Head(facts) = &mut self.reader {

@@ -6,31 +6,21 @@ use super::observer::{FrameKind, Observer};
 use crate::run::{IdleTimer, Nanos, ResetOn, Run, Scope, TaskId, TerminalReason, nanos};
 
 /// A window of silence on one node, for one layer of one call.
-///
-/// The timer is made at the first wait: a response that is ready needs none.
 #[derive(Debug)]
 pub(crate) struct StepWindow {
-    /// The length until the first content.
-    first: Nanos,
+    timer: IdleTimer,
     /// The length from the first content on.
     step: Nanos,
-    timer: Option<Box<IdleTimer>>,
-    kind: WindowKind,
     scope: Scope,
+    /// The events that reset the window: `None` for every byte, from the stream's first
+    /// heartbeat on.
+    resets_on: Option<ResetOn>,
     /// Whether the window only measures: then observers get a notice, and the node goes on.
     observes: bool,
-    /// Whether the response has had content.
+    /// Whether the response has had content, or content changes nothing.
     has_content: bool,
     /// Whether observers got their notice that the node would have ended.
     has_notified: bool,
-}
-
-/// The events that reset a window.
-#[derive(Clone, Copy, Debug)]
-enum WindowKind {
-    Step(ResetOn),
-    /// Every byte, from the stream's first heartbeat on.
-    Life,
 }
 
 impl StepWindow {
@@ -38,13 +28,12 @@ impl StepWindow {
     #[inline]
     pub(crate) fn new(first: Duration, step: Duration, resets_on: ResetOn, scope: Scope) -> Self {
         Self {
-            first: nanos(first),
+            timer: IdleTimer::new(resets_on, first),
             step: nanos(step),
-            timer: None,
-            kind: WindowKind::Step(resets_on),
             scope,
+            resets_on: Some(resets_on),
             observes: false,
-            has_content: false,
+            has_content: first == step,
             has_notified: false,
         }
     }
@@ -52,14 +41,16 @@ impl StepWindow {
     /// Makes a window on signs of life, for a stream that has sent a heartbeat.
     pub(crate) fn of_life(length: Duration, scope: Scope) -> Self {
         Self {
-            kind: WindowKind::Life,
+            timer: IdleTimer::lifeless(length),
+            resets_on: None,
             ..Self::new(length, length, ResetOn::AnyByte, scope)
         }
     }
 
     /// Makes this a window that only measures, and ends nothing.
-    pub(crate) const fn observing(mut self, observes: bool) -> Self {
-        self.observes = observes;
+    pub(crate) fn observing(mut self) -> Self {
+        self.timer = self.timer.observing();
+        self.observes = true;
         self
     }
 
@@ -72,16 +63,14 @@ impl StepWindow {
         task: TaskId,
     ) -> Option<Nanos> {
         self.look_for_content(observer);
-        let is_of_life = matches!(self.kind, WindowKind::Life);
-        if is_of_life && !observer.is_some_and(Observer::has_heartbeats) {
+        if self.resets_on.is_none() && !observer.is_some_and(Observer::has_heartbeats) {
             // Without a heartbeat so far, the open connection counts as life.
             return None;
         }
         if self.has_notified {
             return None;
         }
-        let scope = self.scope;
-        let due = self.timer().wait(run.in_scope(scope), now, task)?;
+        let due = self.timer.wait(run.in_scope(self.scope), now, task)?;
         if self.observes && due <= nanos(now) {
             self.notify(run);
             return None;
@@ -89,28 +78,11 @@ impl StepWindow {
         Some(due)
     }
 
-    fn timer(&mut self) -> &mut IdleTimer {
-        let length = if self.has_content {
-            self.step
-        } else {
-            self.first
-        };
-        let (kind, observes) = (self.kind, self.observes);
-        self.timer.get_or_insert_with(|| {
-            let length = Duration::from_nanos(length);
-            let timer = match kind {
-                WindowKind::Step(resets_on) => IdleTimer::new(resets_on, length),
-                WindowKind::Life => IdleTimer::lifeless(length),
-            };
-            Box::new(if observes { timer.observing() } else { timer })
-        })
-    }
-
     /// Tells observers, in shadow mode, that the node would have ended.
     #[cold]
     fn notify(&mut self, run: &Run) {
         self.has_notified = true;
-        let limit = self.timer.as_ref().map(|timer| timer.limit());
+        let limit = Some(self.timer.limit());
         run.would_end(self.scope, &TerminalReason::StepTimeout, limit);
     }
 
@@ -122,20 +94,16 @@ impl StepWindow {
         seen: Option<FrameKind>,
         observer: Option<&Observer>,
     ) {
-        if let Some(timer) = &mut self.timer {
-            let resets = match self.kind {
-                // A comment that a layer here inserted says nothing about the upstream.
-                WindowKind::Life | WindowKind::Step(ResetOn::AnyByte) => {
-                    seen != Some(FrameKind::Inserted)
-                }
-                WindowKind::Step(ResetOn::Content) => seen == Some(FrameKind::Progress),
-                WindowKind::Step(ResetOn::Step) => false,
-            };
-            if resets {
-                timer.reset();
-            } else if timer.is_counting() {
-                timer.interrupt(run.in_scope(self.scope), run.now());
-            }
+        let resets = match self.resets_on {
+            // A comment that a layer here inserted says nothing about the upstream.
+            None | Some(ResetOn::AnyByte) => seen != Some(FrameKind::Inserted),
+            Some(ResetOn::Content) => seen == Some(FrameKind::Progress),
+            Some(ResetOn::Step) => false,
+        };
+        if resets {
+            self.timer.reset();
+        } else if self.timer.is_counting() {
+            self.timer.interrupt(run.in_scope(self.scope), run.now());
         }
         // The wait that this frame ended had the length that held until now.
         self.look_for_content(observer);
@@ -146,24 +114,18 @@ impl StepWindow {
     fn look_for_content(&mut self, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
-            if let (Some(timer), true) = (&mut self.timer, self.first != self.step) {
-                timer.set_length(Duration::from_nanos(self.step));
-            }
+            self.timer.set_length(Duration::from_nanos(self.step));
         }
     }
 
     /// Handles an error of the inner future or body, before the deadlines are checked.
     pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
-        if let Some(timer) = &mut self.timer {
-            timer.look(run.in_scope(self.scope), now, task);
-        }
+        self.timer.look(run.in_scope(self.scope), now, task);
     }
 
     /// Removes the window from its node.
     #[inline]
     pub(super) fn release(&mut self, run: &Run) {
-        if let Some(timer) = &mut self.timer {
-            timer.close(run.in_scope(self.scope));
-        }
+        self.timer.close(run.in_scope(self.scope));
     }
 }

@@ -1,6 +1,12 @@
 //! Upstream layers in one stack, and which of them has the last word.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use http::{Request, Response};
@@ -663,4 +669,45 @@ async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inn
     // Two seconds of silence were counted, and the window is three by now.
     assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
     assert!(upstream.is_dropped());
+}
+
+/// The layer outside reads the answer, and the ceiling inside does not.
+#[tokio::test(start_paused = true)]
+async fn a_complete_answer_wins_over_a_ceiling_further_in() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).never());
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .layer(HardCeilingLayer::new(WINDOW))
+        .service(upstream.clone());
+
+    let start = Instant::now();
+    let outcome = Outcome::of(service.oneshot(request)).await;
+
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(start.elapsed(), WINDOW);
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+/// The outermost layer enforces the window: it drops all that is nested in it.
+#[tokio::test(start_paused = true)]
+async fn a_layer_between_is_dropped_at_a_limit_and_sees_no_error() {
+    let results = Arc::new(AtomicUsize::new(0));
+    let counts = Arc::clone(&results);
+    let upstream = Upstream::script(Script::before_head().never());
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .map_result(move |result: Result<_, BoxError>| {
+            counts.fetch_add(1, Ordering::Relaxed);
+            result
+        })
+        .layer(StepTimeoutLayer::new(WINDOW))
+        .service(upstream);
+
+    let outcome = Outcome::of(service.oneshot(Run::open().attach(request()))).await;
+
+    let (_, reason) = origin(&outcome.error.unwrap());
+    assert_eq!(reason, TerminalReason::StepTimeout);
+    assert_eq!(results.load(Ordering::Relaxed), 0);
 }

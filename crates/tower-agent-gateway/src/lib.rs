@@ -20,7 +20,12 @@
 //! let runs = Runs::new();
 //! let app = app(&embedded::config(upstream)?, &runs)?;
 //!
-//! Each attempt at this model fails, so another one serves.
+//! // Each attempt at this model fails, so another one serves.
+//! let body = r#"{"model":"sim-failing","messages":[{"role":"user","content":"hi"}]}"#;
+//! let request = Request::post("/v1/chat/completions")
+//!     .header("content-type", "application/json")
+//!     .body(Body::from(body))?;
+//! let answer = app.oneshot(request).await?;
 //!
 //! assert_eq!(answer.status(), 200);
 //! assert_eq!(answer.headers()["x-served-model"], "sim-healthy");

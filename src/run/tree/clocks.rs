@@ -1,7 +1,7 @@
 //! The clocks of one node: deadlines, signs of life, windows of silence, and pauses.
 
 use std::{
-    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     task::Waker,
     time::Duration,
 };
@@ -219,6 +219,82 @@ pub(crate) struct IdleWindow {
     task: [AtomicUsize; 2],
     /// The key under which the node stores this window.
     key: AtomicUsize,
+    /// The count of the layer's timer, which stands here to need no memory of its own.
+    pub(crate) count: SilenceCount,
+}
+
+/// The count of silence of one timer. Only the wrapper that owns the timer reads and writes it.
+#[derive(Debug)]
+pub(crate) struct SilenceCount {
+    /// The silence, in nanoseconds, counted before the current wait.
+    silence: AtomicU64,
+    /// The total of pauses, in nanoseconds, that the timer has subtracted already.
+    pauses: AtomicU64,
+    state: AtomicU8,
+    /// The time that belongs to the state.
+    at: AtomicU64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum IdleState {
+    /// The wrapper waits for nothing, and its next wait counts from zero.
+    Fresh,
+    /// The wrapper waits, and silence began at this time on the tree's clock.
+    Since(Nanos),
+    /// The count stopped at this time, and `silence` holds the count before it.
+    Stopped(Nanos),
+}
+
+impl SilenceCount {
+    const fn new() -> Self {
+        Self {
+            silence: AtomicU64::new(0),
+            pauses: AtomicU64::new(0),
+            state: AtomicU8::new(0),
+            at: AtomicU64::new(0),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn state(&self) -> IdleState {
+        let at = self.at.load(Ordering::Relaxed);
+        match self.state.load(Ordering::Relaxed) {
+            0 => IdleState::Fresh,
+            1 => IdleState::Since(at),
+            _ => IdleState::Stopped(at),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn set_state(&self, state: IdleState) {
+        let (state, at) = match state {
+            IdleState::Fresh => (0, 0),
+            IdleState::Since(at) => (1, at),
+            IdleState::Stopped(at) => (2, at),
+        };
+        self.state.store(state, Ordering::Relaxed);
+        self.at.store(at, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn silence(&self) -> Nanos {
+        self.silence.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_silence(&self, silence: Nanos) {
+        self.silence.store(silence, Ordering::Relaxed);
+    }
+
+    /// Subtracts the pauses of which `total` is new.
+    #[inline]
+    pub(crate) fn subtract_pauses(&self, total: Nanos, now: Nanos) {
+        let unseen = total.saturating_sub(self.pauses.load(Ordering::Relaxed));
+        if let (IdleState::Since(since), 1..) = (self.state(), unseen) {
+            self.set_state(IdleState::Since(since.saturating_add(unseen).min(now)));
+        }
+        self.pauses.store(total, Ordering::Relaxed);
+    }
 }
 
 impl IdleWindow {
@@ -245,6 +321,7 @@ impl IdleWindow {
             since: AtomicU64::new(u64::MAX),
             task: [AtomicUsize::new(0), AtomicUsize::new(0)],
             key: AtomicUsize::new(usize::MAX),
+            count: SilenceCount::new(),
         }
     }
 
@@ -257,6 +334,11 @@ impl IdleWindow {
 
     pub(super) fn keep(&self, key: usize) {
         self.key.store(key, Ordering::Relaxed);
+    }
+
+    /// Whether a node has stored this window.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.key() != usize::MAX
     }
 
     pub(super) fn key(&self) -> usize {

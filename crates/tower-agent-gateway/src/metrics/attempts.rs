@@ -9,7 +9,7 @@ use std::{
 use http::{Request, Response};
 use pin_project_lite::pin_project;
 use tower::{BoxError, Layer, Service};
-use tower_agent::{Candidate, TerminalReason};
+use tower_agent::{Candidate, Run, TerminalReason, run::ReasonClass};
 
 use super::{Metrics, reason};
 
@@ -34,10 +34,13 @@ pin_project! {
     }
 }
 
-/// One attempt. Its drop counts it, as `given_up` unless an outcome is known.
+/// One attempt. Its drop counts it: by its outcome, by the limit that ended it, or as `given_up`.
+///
+/// A limit drops the future of the attempt, and the future returns no error.
 #[derive(Debug)]
 struct Counted {
     metrics: Metrics,
+    attempt: Option<Run>,
     candidate: String,
     outcome: Option<String>,
 }
@@ -68,6 +71,7 @@ where
         let counted = Counted {
             candidate: self.metrics.candidate(candidate),
             metrics: self.metrics.clone(),
+            attempt: request.extensions().get::<Run>().cloned(),
             outcome: None,
         };
         Attempt {
@@ -100,7 +104,10 @@ where
 
 impl Drop for Counted {
     fn drop(&mut self) {
+        let ended = || self.attempt.as_ref()?.terminal_reason();
+        let limit = || ended().filter(|why| why.class() == ReasonClass::Timeout);
         let outcome = self.outcome.take();
+        let outcome = outcome.or_else(|| limit().as_ref().map(reason));
         let outcome = outcome.unwrap_or_else(|| "given_up".to_owned());
         self.metrics
             .attempt(std::mem::take(&mut self.candidate), outcome);
