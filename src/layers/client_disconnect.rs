@@ -20,7 +20,7 @@
 //!
 //! A drop proves nothing about the client: an aborted server task looks the same. Code
 //! that drops the future for another reason must store that reason first, with
-//! [`Run::end`].
+//! [`Run::end`](crate::Run::end).
 //!
 //! # What cannot be seen
 //!
