@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, ToolCall};
 use super::request::CREATED;
-use super::sse::{Events, data};
+use super::sse::{EventSequence, data};
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
@@ -27,7 +27,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> Events {
+pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
     let step = |delta: Value, finish_reason: Option<&str>| {
         let choice = json!({
             "index": 0,
@@ -45,7 +45,7 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
     closing.push(Bytes::from_static(b"data: [DONE]\n\n"));
 
     let role = json!({"role": "assistant", "content": "", "refusal": null});
-    Events {
+    EventSequence {
         prelude: vec![step(role, None)],
         opening: Vec::new(),
         deltas: match &answer.call {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::answer::{Answer, ToolCall};
-use super::sse::{Events, typed};
+use super::sse::{EventSequence, typed};
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
@@ -21,9 +21,9 @@ pub(super) fn count() -> Value {
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> Events {
+pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
     let start = message(answer, json!([]), None, 1);
-    Events {
+    EventSequence {
         prelude: vec![
             typed(&json!({"type": "message_start", "message": start})),
             typed(&json!({

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::answer::{Answer, ToolCall};
 use super::request::CREATED;
-use super::sse::{Events, typed};
+use super::sse::{EventSequence, typed};
 
 /// The answer of a call that does not stream.
 pub(super) fn whole(answer: &Answer<'_>) -> Value {
@@ -13,7 +13,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> Events {
+pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
     let mut sequence_number = 0;
     let mut event = |mut value: Value| {
         value["sequence_number"] = json!(sequence_number);
@@ -29,7 +29,7 @@ pub(super) fn events(answer: &Answer<'_>) -> Events {
 
     // In the order of the stream, because `event` numbers as it goes.
     let mut all = |values: Vec<Value>| values.into_iter().map(&mut event).collect();
-    Events {
+    EventSequence {
         prelude: all(vec![
             json!({"type": "response.created", "response": started}),
             json!({"type": "response.in_progress", "response": started}),

@@ -18,7 +18,7 @@ use super::behaviour::{Behaviour, Failing, MODELS};
 use super::error::Refused;
 use super::request::{CREATED, Operation, Request};
 use super::script::Script;
-use super::stats::{Counts, Stats};
+use super::stats::{Stats, StatsPage};
 use super::{Delays, chat, embeddings, messages, responses};
 
 /// The name in `GET /stats` of requests that name no simulated model.
@@ -53,7 +53,7 @@ pub(crate) fn router(delays: Delays) -> Router {
         })
 }
 
-async fn stats(State(upstream): State<Upstream>) -> Json<Counts> {
+async fn stats(State(upstream): State<Upstream>) -> Json<StatsPage> {
     Json(upstream.stats.snapshot())
 }
 

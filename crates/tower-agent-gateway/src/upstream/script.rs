@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use tokio::time::{Sleep, sleep};
 
 use super::behaviour::Behaviour;
-use super::sse::Events;
+use super::sse::EventSequence;
 use super::{Delays, stats::Open};
 
 /// The number of deltas that a stream sends before it stalls or is cut.
@@ -48,7 +48,7 @@ pub(super) struct ScriptBody {
 
 impl Script {
     /// The stream of a model that behaves as `behaviour`.
-    pub(super) fn stream(behaviour: Behaviour, events: Events, delays: &Delays) -> Self {
+    pub(super) fn stream(behaviour: Behaviour, events: EventSequence, delays: &Delays) -> Self {
         let gap = if behaviour == Behaviour::Slow {
             delays.slow_gap
         } else {

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// The events of one whole stream, by their role.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct EventSequence {
     /// The events before any output. A pinging upstream sends these and then only `life`.
     pub(super) prelude: Vec<Bytes>,
     /// The announcement of the output, which in OpenAI Responses already is progress.

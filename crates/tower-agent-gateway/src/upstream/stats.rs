@@ -1,4 +1,4 @@
-//! Counts requests, and those that were dropped before their answer was complete.
+//! StatsPage requests, and those that were dropped before their answer was complete.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,18 +7,18 @@ use serde::Serialize;
 
 /// The counts of all requests; clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Stats(Arc<Mutex<Counts>>);
+pub(super) struct Stats(Arc<Mutex<StatsPage>>);
 
 /// The counters as `GET /stats` shows them.
 #[derive(Debug, Clone, Default, Serialize)]
-pub(super) struct Counts {
+pub(super) struct StatsPage {
     #[serde(flatten)]
-    total: Count,
-    by_model: BTreeMap<&'static str, Count>,
+    total: RequestCounts,
+    by_model: BTreeMap<&'static str, RequestCounts>,
 }
 
 #[derive(Debug, Clone, Default, Serialize)]
-struct Count {
+struct RequestCounts {
     /// Requests that arrived.
     started: u64,
     /// Requests with an answer that is neither complete nor dropped.
@@ -38,7 +38,7 @@ pub(super) struct Open {
 }
 
 impl Stats {
-    /// Counts a request for `model` in.
+    /// StatsPage a request for `model` in.
     pub(super) fn open(&self, model: &'static str) -> Open {
         let mut counts = self.lock();
         counts.count(model, |count| {
@@ -53,17 +53,17 @@ impl Stats {
         }
     }
 
-    pub(super) fn snapshot(&self) -> Counts {
+    pub(super) fn snapshot(&self) -> StatsPage {
         self.lock().clone()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counts> {
+    fn lock(&self) -> MutexGuard<'_, StatsPage> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Counts {
-    fn count(&mut self, model: &'static str, apply: impl Fn(&mut Count)) {
+impl StatsPage {
+    fn count(&mut self, model: &'static str, apply: impl Fn(&mut RequestCounts)) {
         apply(&mut self.total);
         apply(self.by_model.entry(model).or_default());
     }
