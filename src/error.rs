@@ -21,7 +21,9 @@ pub(crate) fn chain<'a>(
     })
 }
 
-/// The error for a request that cannot be processed as it is: the layer answers 400.
+/// The error for a request that cannot be processed as it is.
+///
+/// A [`TerminalResponseLayer`](crate::TerminalResponseLayer) answers it with 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRequest {
     message: String,

@@ -2,7 +2,8 @@
 
 use http::{HeaderName, header};
 
-/// The header with the id of the run: set on answers, and sent to trusted candidates.
+/// The header with the id of the run: read from callers' requests and from upstreams' answers,
+/// set on answers, and sent to trusted candidates.
 pub(crate) const X_RUN_ID: HeaderName = HeaderName::from_static("x-run-id");
 
 /// The header that names the session to which a caller assigns its run.
@@ -12,10 +13,13 @@ pub(crate) const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-i
 pub(crate) const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 
 /// The header of an answer with the wire name of the reason that ended the run.
+///
+/// This crate sets it on its answers, and reads it from upstreams' answers.
 pub(crate) const X_TERMINAL_REASON: HeaderName = HeaderName::from_static("x-terminal-reason");
 
-/// The header of an answer that tells SDKs, as `true` or `false`, whether to retry; they
-/// read it before the status.
+/// The header of an answer that tells SDKs, as `true` or `false`, whether to retry.
+///
+/// SDKs read this header before the status. This crate also reads it from upstreams' answers.
 pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// The header in which a caller sends an API key to Anthropic's API.

@@ -15,12 +15,13 @@ use pin_project_lite::pin_project;
 use super::replay::ReplayBody;
 use crate::error::{BoxError, RequestCut, chain};
 
-/// The most bytes of memory that are reserved for a body's announced length before its
-/// data arrives.
+/// The most bytes that are reserved, at a body's second frame, for the rest that it announces.
 const MAX_RESERVE: usize = 1024 * 1024;
 
 pin_project! {
-    /// A body that is being buffered, up to a limit; a [`ReplayBody`] is taken as it is.
+    /// A body that is being buffered, up to a limit.
+    ///
+    /// A body that is already a [`ReplayBody`] is returned unread, whatever its length.
     #[project = BufferingProj]
     #[derive(Debug)]
     pub(crate) enum Buffering<B> {
@@ -36,10 +37,10 @@ pin_project! {
 /// The data of a body, as far as it has been read.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The first frame, uncopied: it is the whole body if no other frame follows.
+    /// The first frame that is not empty, uncopied: the whole body if no other follows.
     first: Bytes,
-    /// The joined data of all frames; empty until the second frame. A list of frames of
-    /// one byte each would take thirty times the limit.
+    /// The joined data of all frames; empty until the second frame. Unjoined, frames of one
+    /// byte each would take thirty times the limit.
     whole: Vec<u8>,
 }
 
@@ -49,7 +50,8 @@ impl<B: Body + 'static> Buffering<B> {
         match ReplayBody::try_from_body(body) {
             Ok(body) => Self::Replay { body },
             Err(body) => {
-                // A body that is announced as too long fails with its first byte.
+                // If a body announces more than the limit, it fails at its first byte instead
+                // of after `limit` bytes.
                 let fits = body.size_hint().lower() <= limit as u64;
                 Self::Reading {
                     body: Limited::new(body, if fits { limit } else { 0 }),
@@ -124,8 +126,8 @@ impl fmt::Debug for Collected {
     }
 }
 
-/// Returns a length error as it is; wraps any other read error, a disconnect of the
-/// caller, in [`RequestCut`].
+/// Returns an error as it is if it contains a [`LengthLimitError`]; else wraps it in
+/// [`RequestCut`], because the caller has broken off the upload.
 fn read_error(error: BoxError) -> BoxError {
     if chain(&*error).any(|cause| cause.is::<LengthLimitError>()) {
         return error;
@@ -186,7 +188,9 @@ pub(crate) fn unframe(headers: &mut HeaderMap) {
     }
 }
 
-/// Whether a response may have a body at all, whatever length it announces.
+/// Whether a response may have a body, by its status and by its request's method (`head`).
+///
+/// Whatever length it announces, a response to `HEAD`, a 204 and a 304 have none.
 #[inline]
 pub(crate) fn has_body(head: bool, status: StatusCode) -> bool {
     let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);

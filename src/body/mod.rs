@@ -1,4 +1,5 @@
-//! Body types: a replayable request body, buffering, a held prefix, announced lengths.
+//! Body types: a replayable request body, its buffering, a held response prefix, announced
+//! lengths.
 
 mod buffer;
 mod prefix;

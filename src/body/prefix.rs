@@ -5,24 +5,26 @@ use http_body::Frame;
 
 use crate::error::BoxError;
 
-/// The number of frames that a held prefix keeps uncopied; most responses need fewer.
+/// The number of frames after the first that a held prefix keeps uncopied, whatever their size.
+///
+/// Most responses need fewer.
 const FEW: usize = 8;
 
-/// The size in bytes below which a frame is joined with its neighbours, beyond [`FEW`]
-/// frames.
+/// The size in bytes below which a further frame, beyond the [`FEW`], is copied and joined.
 ///
-/// A held frame of one byte costs fifty, and keeps its read buffer alive.
+/// An uncopied frame of one byte costs fifty bytes, and keeps its whole read buffer alive.
 const SMALL: usize = 1024;
 
-/// The size in bytes at which the joined small frames are closed as one frame.
+/// The size in bytes at which the buffer of joined small frames becomes one frame.
 ///
-/// The size limit keeps bytes from being copied often.
+/// Without a limit the buffer would grow, and be copied, again and again.
 const JOINED: usize = 16 * 1024;
 
-/// The beginning of a response, held until its attempt commits or is the last.
+/// The beginning of a response, held back until its attempt commits or no other can follow.
 #[derive(Debug, Default)]
 pub(crate) struct HeldPrefix {
-    // Most responses are held for one frame, which needs no allocation.
+    // The first held frame. Most responses are held for no more than it, which allocates
+    // nothing.
     first: Option<Bytes>,
     rest: VecDeque<Bytes>,
     // The small frames that came after `rest`, joined into one buffer.
@@ -65,7 +67,7 @@ impl HeldPrefix {
         }
     }
 
-    /// Stores the error of the body, which comes after the held frames.
+    /// Stores the error of the body, which [`next`](Self::next) returns after all held frames.
     pub(crate) fn broke(&mut self, error: BoxError) {
         self.error = Some(error);
     }
@@ -91,7 +93,7 @@ impl HeldPrefix {
             && self.error.is_none()
     }
 
-    /// Joins all held data to one piece, which stays held, and returns it.
+    /// Joins all held data into one piece, which stays held, and returns a clone of it.
     pub(crate) fn whole(&mut self) -> Bytes {
         self.join();
         if !self.rest.is_empty() {
@@ -120,7 +122,8 @@ impl HeldPrefix {
         alone && !mem::replace(&mut self.flushed, true)
     }
 
-    /// Takes the next held frame, or the error of the body after all frames.
+    /// Takes the next held frame; after all frames, takes the error of the body, if there is
+    /// one.
     pub(crate) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         if self.first.is_none() && self.rest.is_empty() {
             self.join();

@@ -15,9 +15,9 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// A whole request body in memory, which can be sent again.
 ///
-/// A clone shares the bytes and the read position, so take the clone for a later
-/// attempt before the body is read. A layer that needs the body again buffers any other
-/// body once, and takes a `ReplayBody` as it is.
+/// A clone shares the bytes, and starts at the read position that the original has then. So
+/// take the clone for a later attempt before the body is read. A layer that must send a body
+/// again buffers it into a `ReplayBody` once; it uses a body that already is one unchanged.
 ///
 /// Reading a `ReplayBody` never waits and never fails, and its length is exact.
 ///
@@ -63,7 +63,7 @@ impl ReplayBody {
         Err(body)
     }
 
-    /// Makes one body of three parts, without a copy.
+    /// Makes one body of three parts, some of which may be empty, without a copy.
     pub(crate) fn spliced(parts: [Bytes; 3]) -> Self {
         let mut body = Self::default();
         for data in parts.into_iter().rev().filter(|data| !data.is_empty()) {
@@ -76,7 +76,7 @@ impl ReplayBody {
         body
     }
 
-    /// Returns the bytes of the whole body, if they are one piece.
+    /// Returns the unread bytes of the body, if they are one piece.
     pub(crate) const fn contiguous(&self) -> Option<&Bytes> {
         match self.rest {
             None => Some(&self.first),
@@ -84,7 +84,7 @@ impl ReplayBody {
         }
     }
 
-    /// Returns the bytes of the whole body, joined to a copy unless they are one piece.
+    /// Returns the unread bytes of the body; only several pieces are joined in a copy.
     pub(crate) fn gathered(&self) -> Bytes {
         if let Some(whole) = self.contiguous() {
             return whole.clone();

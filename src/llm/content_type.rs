@@ -1,26 +1,26 @@
-//! What the headers of a message say of its body: the content type, and the coding.
+//! Reads the content type and the content coding of a body from a message's headers.
 
 use http::{HeaderMap, HeaderValue, header};
 
-/// Whether the headers show a body that is readable without decompression.
+/// Whether the body needs no decompression: it has no `content-encoding`, or `identity`.
 pub(crate) fn is_plain(headers: &HeaderMap) -> bool {
     let coding = headers.get(header::CONTENT_ENCODING);
     coding.is_none_or(|coding| coding.as_bytes().eq_ignore_ascii_case(b"identity"))
 }
 
-/// Whether the headers' content type names JSON.
+/// Whether the headers' content type is `application/json`, or ends in `+json`.
 pub(crate) fn names_json(headers: &HeaderMap) -> bool {
     let essence = essence(headers);
     essence.eq_ignore_ascii_case(b"application/json")
         || essence.len() > 5 && essence[essence.len() - 5..].eq_ignore_ascii_case(b"+json")
 }
 
-/// Whether the headers' content type names an event stream.
+/// Whether the headers' content type is `text/event-stream`.
 pub(crate) fn names_events(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case(b"text/event-stream")
 }
 
-/// Returns the headers' content type without its parameters; a space also ends it.
+/// Returns the headers' content type up to its first semicolon, space or tab.
 fn essence(headers: &HeaderMap) -> &[u8] {
     let value = headers.get(header::CONTENT_TYPE);
     let value = value.map_or(&b""[..], HeaderValue::as_bytes).trim_ascii();

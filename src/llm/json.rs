@@ -1,11 +1,11 @@
 //! A forward scanner of JSON objects that skips the keys it does not need.
 //!
-//! Every valid document gives the same values as with `serde_json`. Skipped values are
-//! checked for structure only, so a broken number or a bad escape in them goes unnoticed.
-//! Skipped values may be nested to any depth: otherwise a few brackets in one would hide
-//! the rest of the document.
+//! Every valid document gives the same values as with `serde_json`. Skipped values are checked
+//! for structure only, so a broken number or a bad escape in them goes unnoticed. Skipped
+//! values may be nested to any depth: with a limit, one deeply nested value would make the rest
+//! of the document unreadable.
 //!
-//! The part of the scanner that reads the tokens of a JSON document.
+//! The scanner finds each token as it needs it, and builds no tree.
 
 use std::borrow::Cow;
 
@@ -21,8 +21,9 @@ pub(crate) type Scan<T> = Result<T, Malformed>;
 /// refuses one more.
 const MAX_DEPTH: usize = 127;
 
-/// The number of levels down to which the brackets of a skipped value are matched by
-/// kind.
+/// The number of levels of a skipped value in which a closing bracket must fit its opening one.
+///
+/// In deeper levels any closing bracket ends any open one.
 const KINDS: usize = u128::BITS as usize;
 
 /// A forward scanner over the bytes of a JSON document.
@@ -44,7 +45,7 @@ impl<'a> Scanner<'a> {
         Self { bytes, at, depth }
     }
 
-    /// The number of the document's bytes that were read.
+    /// The offset of the scanner in the document: the number of bytes that it has passed.
     pub(crate) const fn position(&self) -> usize {
         self.at
     }
@@ -54,8 +55,10 @@ impl<'a> Scanner<'a> {
         self.peek()
     }
 
-    /// Resumes a walk of an array at the offset `at`, directly behind one of its
-    /// elements.
+    /// Resumes the walk of an array at the offset `at`, directly behind one of its elements.
+    ///
+    /// The scanner must stand at the array's opening bracket; `element` must read each later
+    /// value.
     pub(crate) fn resume(
         &mut self,
         at: usize,
@@ -204,8 +207,7 @@ impl<'a> Scanner<'a> {
         }))
     }
 
-    /// Reads the next value, and returns whether it is a non-empty string, array or
-    /// object.
+    /// Reads the next value; `true` if it is a string, array or object that is not empty.
     #[inline]
     pub(crate) fn filled(&mut self) -> Scan<bool> {
         match self.peek()? {
@@ -225,8 +227,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads the value of an `error` key, and returns whether it reports an error: an
-    /// object, or a text.
+    /// Reads the value of an `error` key; `true` if it is an object or a string that is not
+    /// empty.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'{' => self.skip().map(|()| true),
@@ -275,7 +277,8 @@ impl<'a> Scanner<'a> {
 
     /// Reads a string from behind its opening quote.
     ///
-    /// The result is the string as written, and whether it contains escapes.
+    /// The result is the string as written, without its quotes, and whether it contains
+    /// escapes.
     #[inline(always)]
     fn string(&mut self) -> Scan<(&'a [u8], bool)> {
         let start = self.at;
@@ -356,8 +359,8 @@ impl<'a> Scanner<'a> {
 
 /// Finds the position of the first `"` or `\` in `bytes`.
 ///
-/// Most strings of a frame are short: a search of eight bytes at a time beats the set-up
-/// of a vector search, which takes over for long strings.
+/// Most strings of a frame are short: a search of eight bytes at a time is faster than the
+/// set-up of a vector search, which takes over after 64 bytes.
 #[inline(always)]
 fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
@@ -369,7 +372,8 @@ fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
         let word = u64::from_le_bytes(*word);
         let quote = word ^ (ONES * b'"' as u64);
         let backslash = word ^ (ONES * b'\\' as u64);
-        // The lowest set high bit marks the first zero byte; higher bits may be wrong.
+        // Only the lowest set bit is reliable: it marks the first byte that is a quote or a
+        // backslash.
         let hits =
             (quote.wrapping_sub(ONES) & !quote | backslash.wrapping_sub(ONES) & !backslash) & HIGH;
         if hits != 0 {
@@ -386,7 +390,7 @@ fn quote_or_backslash(bytes: &[u8]) -> Option<usize> {
         .map(|found| at + found)
 }
 
-/// A string of a JSON document, as the document has it, with its escapes.
+/// A string as a JSON document has it: without its quotes, with its escapes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {
     raw: &'a [u8],
@@ -421,7 +425,7 @@ impl<'a> Text<'a> {
 
 /// Decodes the escapes of a JSON string.
 ///
-/// Undecodable text is returned unchanged, and so equals no known word.
+/// A string with an invalid escape is returned as written, and so equals no known word.
 #[cold]
 fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted = Vec::with_capacity(raw.len() + 2);

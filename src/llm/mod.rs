@@ -1,7 +1,6 @@
 //! The wire formats of LLM APIs: events, dialects, failures, conversations.
 //!
-//! The module knows no service, no runtime and no run: bytes go in, and their meaning
-//! comes out.
+//! The module depends on no service, no runtime and no run: it only reads and writes bytes.
 
 mod content_type;
 mod conversation;
@@ -22,7 +21,7 @@ pub(crate) use self::{
     prompt::Prompt,
 };
 
-/// Cuts `text` to its first whole characters, at most `most` bytes.
+/// Returns the longest prefix of `text` of at most `most` bytes, in whole characters.
 pub(crate) fn cut(text: &str, most: usize) -> &str {
     let mut end = text.len().min(most);
     while !text.is_char_boundary(end) {

@@ -42,8 +42,8 @@ impl Prompt {
                 return Err(not_json(&"it begins with a byte order mark"));
             }
             _ => {
-                // The visitor's error would repeat the value, so test for an object
-                // here.
+                // A type error of the visitor would repeat the caller's value, so test for an
+                // object here.
                 serde_json::from_str::<IgnoredAny>(text).map_err(|error| not_json(&error))?;
                 return Err(unusable(&"it is not a JSON object"));
             }
@@ -69,11 +69,11 @@ impl Prompt {
         self.stream
     }
 
-    /// Returns `body` with another value of `model`, as three parts.
+    /// Returns `body` with `model` as the value of its `model` key, as three consecutive parts.
     ///
-    /// `body` is the one that was read. No byte outside of the value changes, and none is
-    /// copied. A body without a model, or with the model `model` already, is the first
-    /// part unchanged.
+    /// `body` must be the one that this prompt was read from. No other byte changes, and none
+    /// is copied. If the body names no model, or names `model` already, the first part is the
+    /// body unchanged, and the others are empty.
     pub(crate) fn splice(&self, body: &Bytes, model: &str) -> [Bytes; 3] {
         match &self.model {
             Some(Model { at, text }) if text.as_str() != model => [
@@ -159,8 +159,8 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         while let Some(key) = map.next_key()? {
             match key {
                 PromptKey::Model if object.model.is_some() => {
-                    // Readers differ in which duplicate counts, so the upstream could
-                    // use another model than this crate.
+                    // JSON readers differ in which duplicate counts, so the upstream could use
+                    // another model than this crate.
                     return Err(A::Error::custom("a second `model`"));
                 }
                 PromptKey::Model => {

@@ -27,7 +27,7 @@ pin_project! {
     where
         B: Body,
     {
-        // The inner body is `None` after it has ended, failed or been cut.
+        // `None` after the inner body has ended or failed, or was cut.
         #[pin]
         inner: Option<B>,
         // An inert layer has no supervisor, and passes all frames unchanged.
@@ -69,7 +69,7 @@ impl<B: Body> SupervisedBody<B> {
         }
     }
 
-    /// Records on the node the token usage that a fully buffered response states.
+    /// Records on the node the token usage that a fully buffered response states, if it counts.
     pub(crate) fn report(&self, usage: Option<Usage>) {
         if let Some(supervisor) = &self.supervisor {
             let counts = supervisor.observer().is_none_or(Observer::counts);
@@ -77,7 +77,8 @@ impl<B: Body> SupervisedBody<B> {
         }
     }
 
-    /// Drops the inner body, and settles the node as failed with `class`.
+    /// Drops the inner body, then settles the node, if this layer settles it, as failed with
+    /// `class`.
     pub(crate) fn fail(self: Pin<&mut Self>, class: FailureClass) {
         let mut this = self.project();
         this.inner.set(None);

@@ -10,15 +10,15 @@ pub(crate) struct Claim {
     pub(crate) run: Run,
     /// Whether this layer settles the node.
     ///
-    /// A layer settles a node that it has opened, or that the caller attached and no
-    /// other layer saw first.
+    /// A layer settles a node that it has opened. It also settles a node that the caller
+    /// attached for this call, if no other layer has claimed it before.
     pub(crate) owns: bool,
 }
 
 impl Claim {
-    /// Claims the node that the request carries; without one, opens a run for this call.
+    /// Claims the node that the request carries; if it carries none, opens a run for this call.
     ///
-    /// If another layer settles the node, `owns` is false.
+    /// `owns` is true for a run opened here, and for a carried node that is still unclaimed.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {
@@ -35,7 +35,8 @@ impl Claim {
 
     /// Claims the call of a request, for layers that count per call.
     ///
-    /// A request that carries a run of many calls gets a call of its own in that run.
+    /// If the request carries a run of many calls, this method opens a call in that run. Any
+    /// other request is claimed as by [`of`](Self::of).
     pub(crate) fn of_call<B>(request: &mut Request<B>) -> Self {
         let found = request.extensions().get::<Run>();
         if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
@@ -46,7 +47,8 @@ impl Claim {
         Self::of(request)
     }
 
-    /// Creates a claim on `run`; with `owns` it records that a call begins.
+    /// Creates a claim on `run`; records the start of an LLM call if `owns` and the node is
+    /// live.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
         if owns && !run.node().is_over() {

@@ -20,14 +20,14 @@ pin_project! {
     ///
     /// # Errors
     ///
-    /// The future returns a [`Terminated`](crate::Terminated) if the node has ended, with
-    /// the inner error, if any, as its source. Of a live node it returns the inner error.
+    /// The future returns a [`Terminated`](crate::Terminated) if the node has ended; its source
+    /// is the inner error, if there is one. While the node is live, the future returns the
+    /// inner error. For a refused call it returns the layer's own error.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct SupervisedFuture<F>
     {
-        // The inner future is `None` after it was ready, and for a call that was not
-        // made.
+        // `None` after the inner future was ready or was cut, and for a call that was not made.
         #[pin]
         inner: Option<F>,
         state: FutureState,
@@ -55,7 +55,8 @@ enum FutureState {
     Node(Supervisor),
     /// The state of an inert layer, which passes the response unchanged.
     Nothing,
-    /// The state of a refused call: the future returns this error, and makes no call.
+    /// The state of a call that the layer refuses: the future returns this error, and makes no
+    /// call.
     Refused(BoxError),
     /// The state after the future has returned `Ready`.
     Done,
@@ -64,8 +65,8 @@ enum FutureState {
 impl<F> SupervisedFuture<F> {
     /// Supervises the call that `call` makes.
     ///
-    /// If the node has already ended, the future makes no call, and its first poll
-    /// returns the reason of that end.
+    /// If the node has already ended, the future makes no call, and its first poll returns a
+    /// `Terminated` with the reason of that end.
     #[inline]
     pub(crate) fn new<B>(
         claim: Claim,

@@ -1,5 +1,5 @@
-//! The marks of an answer: as published, as a layer shifts them that inserts bytes, and the
-//! stream that sets them.
+//! The marks of a streamed response: as published, as shifted by a layer that inserts bytes,
+//! and the stream reader that sets them.
 
 use std::sync::{
     Arc, OnceLock,
@@ -16,13 +16,13 @@ use crate::llm::{
 
 const NONE: u64 = u64::MAX;
 
-/// The innermost layer's findings in an event stream, as an extension of the response.
+/// The marks that the innermost layer sets in an event stream, as an extension of the response.
 ///
-/// Marks are byte offsets in the stream, in the bytes that the innermost layer has passed
-/// on.
+/// Each offset counts bytes from the start of the stream, as the innermost layer has passed
+/// them on.
 ///
-/// An outer layer relies on a mark only after it has passed on that many bytes itself:
-/// a layer in between may hold some back.
+/// An outer layer relies on an offset only after it has passed on that many bytes itself: a
+/// layer in between may hold some back.
 #[derive(Clone, Debug)]
 pub struct ResponseMarks {
     marks: Arc<MarkCells>,
@@ -76,15 +76,16 @@ impl ResponseMarks {
         self.marks.dialect.get().copied().unwrap_or_default()
     }
 
-    /// The offset behind the stream's latest event that was progress, or 0.
+    /// The offset behind the stream's latest event that was content or other progress, or 0.
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
     }
 
-    /// The number of the stream's bytes that the innermost layer has judged so far.
+    /// The number of the stream's bytes that the innermost layer has read so far.
     ///
-    /// Bytes that pass while this number does not grow were inserted behind the judge.
+    /// If a frame passes and this number has not grown, a layer in between has inserted the
+    /// frame.
     pub(crate) fn position(&self) -> u64 {
         self.marks.position.load(Ordering::Acquire)
     }
@@ -120,9 +121,9 @@ impl ResponseMarks {
         mark(&self.marks.error)
     }
 
-    /// Whether every choice of a chat answer has a finish reason.
+    /// Whether the stream has no terminator yet, but would be complete if it ended here.
     ///
-    /// A chat stream with all finish reasons may end without a terminator.
+    /// That is so for a chat stream in which every choice has a finish reason.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.marks.finished.load(Ordering::Acquire)
@@ -140,13 +141,14 @@ impl ResponseMarks {
         self.marks.stop_reason.get().cloned()
     }
 
-    /// The sequence number that the next event of a Responses stream has.
+    /// The sequence number that an event appended to the stream would have: see
+    /// [`StreamReader::next_sequence`](crate::llm::stream::StreamReader::next_sequence).
     #[must_use]
     pub fn next_sequence(&self) -> u64 {
         self.marks.sequence.load(Ordering::Acquire)
     }
 
-    /// The id of a Responses answer, and the offset behind the event that carried the id.
+    /// The id of a Responses answer, and the offset behind the first event that carried the id.
     #[must_use]
     pub fn response_id(&self) -> Option<(&str, u64)> {
         let (id, end) = self.marks.response_id.get()?;
@@ -167,10 +169,10 @@ impl ResponseMarks {
         })
     }
 
-    /// Publishes the findings of `judge` to the outer layers.
+    /// Publishes to the outer layers what the stream reader `judge` has read so far.
     ///
-    /// The layer publishes after every frame, so this method only makes plain stores
-    /// unless there is something new.
+    /// The layer calls this method after every frame. A call in which no mark is new makes only
+    /// atomic stores, and allocates nothing.
     pub(super) fn publish(&self, judge: &StreamReader) {
         let marks = &*self.marks;
         marks
@@ -223,13 +225,12 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
 
 /// The marks of a stream into which a layer inserts bytes.
 ///
-/// Outer layers see the shifted marks, which are offsets in the bytes that include the
-/// insertions.
+/// Outer layers see the shifted marks: their offsets count the inserted bytes too.
 #[derive(Debug)]
 pub(crate) struct ShiftedMarks {
     judged: ResponseMarks,
     inserted: u64,
-    /// The inner stream's progress mark that was copied last, as it was before the shift.
+    /// The inner stream's `progressed` at the last copy, without the inserted bytes.
     progressed: u64,
 }
 
@@ -246,15 +247,16 @@ impl ShiftedMarks {
         &self.judged
     }
 
-    /// Counts `bytes` that the layer inserts after the bytes it has passed on.
+    /// Counts `bytes` more that the layer inserts, behind the bytes that it has passed on.
     pub(crate) const fn insert(&mut self, bytes: u64) {
         self.inserted += bytes;
     }
 
-    /// Copies the marks of `inner` within the first `passed` bytes of its stream.
+    /// Copies the marks of `inner`, and shifts their offsets by the bytes inserted so far.
     ///
-    /// The caller has the first `passed` bytes. Each mark is copied once, so a later
-    /// insertion does not move it.
+    /// The offsets of commit, error, terminator and response id are copied once, and only when
+    /// they lie within the first `passed` bytes of the inner stream, which the caller has. So a
+    /// later insertion does not move them. All other marks are copied at every call.
     pub(crate) fn follow(&mut self, inner: &ResponseMarks, passed: u64) {
         let inserted = self.inserted;
         let (ours, theirs) = (&*self.judged.marks, &*inner.marks);
@@ -269,8 +271,8 @@ impl ShiftedMarks {
                 store(ours, mark(theirs).and_then(shifted));
             }
         }
-        // The progress mark is stored only if it is new, because a follower compares it
-        // with the last value it saw.
+        // The progress mark is stored only if it has changed: an outer observer takes a
+        // different value for progress, and a later insertion alone must not change it.
         let progressed = inner.progressed();
         if std::mem::replace(&mut self.progressed, progressed) != progressed {
             let progressed = progressed.saturating_add(inserted);
@@ -304,7 +306,7 @@ fn copy(to: &AtomicU64, from: &AtomicU64) {
     to.store(from.load(Ordering::Acquire), Ordering::Release);
 }
 
-/// An event stream that this layer judges, and the published marks.
+/// The reader of an event stream in its innermost layer, with the marks that it publishes.
 #[derive(Debug)]
 pub(crate) struct Stream {
     judge: StreamReader,
@@ -319,7 +321,7 @@ impl Stream {
         }
     }
 
-    /// Whether a response with this head is a readable event stream.
+    /// Whether a response with this head is a successful, uncompressed event stream.
     pub(crate) fn is_events(status: StatusCode, headers: &HeaderMap) -> bool {
         status.is_success() && names_events(headers) && is_plain(headers)
     }
@@ -334,13 +336,14 @@ impl Stream {
         seen
     }
 
-    /// Collects the text of the response in `partial` from now on.
+    /// Collects the text of the response in `partial`, from the next event on.
     pub(super) fn keep_text(&mut self, partial: Partial) {
         self.judge.keep_text(partial);
     }
 
-    /// Returns the partial text of the response, if it is collected, emptied if the
-    /// response is complete.
+    /// Returns the partial text of the response, if the run collects it.
+    ///
+    /// If the response is complete, the text is emptied first: it is not partial.
     pub(super) fn kept_text(&self) -> Option<&Partial> {
         let kept = self.judge.kept_text()?;
         if matches!(self.judge.finish(), Finish::Complete | Finish::Finished) {
@@ -353,7 +356,7 @@ impl Stream {
         self.judge.boundary()
     }
 
-    /// Checks whether the stream is complete if its body ends cleanly at this point.
+    /// Checks whether the stream would be complete if its body ended cleanly at this point.
     ///
     /// # Errors
     ///

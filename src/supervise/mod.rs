@@ -1,14 +1,17 @@
 //! The wrappers of a supervised call: a response future, then a response body.
 //!
-//! All layers that act on a node share these wrappers; its settings say what a layer
-//! measures. In each poll the outermost wrapper of a node is its *enforcer*: it looks for
-//! an end before it polls, compares the clocks when the inner future or body is pending,
-//! and drops all that is nested in it in the poll in which the node ends. The wrappers
-//! inside pass on, and say when their windows will pass. A wrapper has a role for one poll,
-//! so a call may move between tasks. A wrapper that opened its node settles it.
+//! Every layer that acts on a node wraps the response future and the body in these types; the
+//! layer's settings say what it measures. In each poll the outermost wrapper of a node is its
+//! *enforcer*. Before the poll of the inner future or body, the enforcer checks whether the
+//! node has ended; when the inner one is pending, it compares the node's deadlines with the
+//! clock. Once the node has ended, the enforcer drops the inner future or body in the same
+//! poll. The wrappers of the node inside the enforcer leave both checks to it, and report their
+//! next deadlines. A wrapper's role holds for one poll, so a call may move between tasks. The
+//! wrapper that opened the node settles it, or the first one that saw a node attached by the
+//! caller.
 //!
-//! [`ResponseMarks`] is the part that outer layers see. The innermost layer judges each
-//! event of a stream once, and its marks travel in the response's extensions.
+//! [`ResponseMarks`] is the part that outer layers see. The innermost layer classifies each
+//! event of a stream once, and publishes the stream's marks in the response's extensions.
 //!
 //! [`ReplayBody`](crate::ReplayBody) is the counterpart for requests: a body that can
 //! be sent again.

@@ -12,15 +12,14 @@ use crate::{
     run::{NotCounted, ResetOn, Run, TerminalReason},
 };
 
-/// The facts of a request that a layer needs to read its response.
+/// The facts of a request that a layer needs to read the response: dialect and method.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
     dialect: KnownDialect,
     head: bool,
 }
 
-/// Returns the dialect that the request's path shows, else the one in the request's
-/// extensions.
+/// Returns the dialect of a request's path; for another path that in the request's extensions.
 #[inline]
 pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     match Dialect::from_path(request.uri().path()) {
@@ -29,7 +28,7 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     }
 }
 
-/// A [`Dialect`] in two words: only a custom one is boxed.
+/// A [`Dialect`] in the size of two machine words: only a custom one is boxed.
 #[derive(Debug, Default)]
 enum KnownDialect {
     #[default]
@@ -65,19 +64,20 @@ impl From<KnownDialect> for Dialect {
     }
 }
 
-/// The meaning of a body's frame for the layer: progress, a sign of life, or neither.
+/// The meaning of a body's frame: progress, a sign of life, or inserted by this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// The frame is progress: a delta, or bytes of a response that is no event stream.
+    /// The frame is progress: it completes an event that is content or other progress, or the
+    /// response is no event stream.
     Progress,
-    /// The frame is a sign of life without progress, such as a ping or a prelude.
+    /// The frame is a sign of life without progress, such as a ping, a prelude or trailers.
     Life,
-    /// The frame is not the upstream's: another layer of this crate inserted it into the
-    /// stream.
+    /// The frame does not come from the upstream: another layer of this crate inserted it into
+    /// the stream.
     Inserted,
 }
 
-/// The observer of a response body: of its progress, its completeness, and its failure.
+/// Observes a response body: its progress, its completeness, and the failure that it reports.
 #[derive(Debug)]
 pub(crate) struct Observer {
     mode: ObserverMode,
@@ -86,7 +86,7 @@ pub(crate) struct Observer {
     failed: Option<FailureClass>,
     /// The upstream's strongest sign of life that is not yet recorded on the node.
     unnoted: Option<ResetOn>,
-    /// The number of the stream's heartbeats with which the run has been credited.
+    /// The number of the stream's heartbeats that were already added to the run's count.
     heartbeats: u64,
     /// Whether the response's usage and stop reason have been stored on the node.
     is_reported: bool,
@@ -98,10 +98,9 @@ pub(crate) struct Observer {
 enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
     Bytes,
-    /// The mode of the innermost layer that sees an event stream: the layer judges its
-    /// events.
+    /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Judging(Box<Stream>),
-    /// The mode of an outer layer: an inner layer judges the stream, and this one follows
+    /// The mode of an outer layer: an inner layer classifies the events, and this one follows
     /// its marks.
     Following(Box<Follower>),
 }
@@ -114,7 +113,7 @@ struct Follower {
 }
 
 impl ResponseFacts {
-    /// Whether a response with this head is a readable event stream.
+    /// Whether a response with this head is a successful, uncompressed event stream.
     pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         // An announced length of zero does not matter: an event stream without its
         // terminator is truncated.
@@ -131,10 +130,10 @@ impl ResponseFacts {
     }
 }
 
-/// The failure class of a response, if it is a failure.
+/// Returns the failure class of a response, by its head; `None` if it is no failure.
 ///
-/// The judgement of an inner layer counts before the status, because an inner layer also
-/// finds an error under a good status.
+/// A [`Failure`] that an inner layer put into the response's extensions counts before the
+/// status: such a layer also finds an error under a good status.
 fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
     let judged = answer.extensions().get::<Failure>();
     let judged = judged.map(|failure| failure.class);
@@ -144,8 +143,8 @@ fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
 impl Observer {
     /// Reads the head of `answer`, and creates the observer of its body.
     ///
-    /// The first layer that sees an event stream judges it, and adds its marks to the
-    /// response's extensions.
+    /// The first layer that sees an event stream classifies its events, and adds the stream's
+    /// marks to the response's extensions. Layers further out follow these marks.
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>) -> Self {
         let announced = AnnouncedLength::by(facts.head, answer);
@@ -177,7 +176,9 @@ impl Observer {
         }
     }
 
-    /// Binds the response to its node, which may keep the partial text.
+    /// Starts to collect the partial text of the response, if the run collects partial texts.
+    ///
+    /// Only the layer that classifies the stream's events collects the text.
     #[inline]
     pub(crate) fn begin(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &mut self.mode {
@@ -212,18 +213,20 @@ impl Observer {
         }
     }
 
-    /// Notes that the caller gets the body's trailers, which are its last frame.
+    /// Marks the response as complete: the caller gets its trailers, which are its last frame.
     pub(crate) const fn trailers(&mut self) {
         self.announced = AnnouncedLength::NOTHING;
     }
 
-    /// Whether the upstream gave a sign of life since the last note.
+    /// Whether the upstream sent progress or a sign of life since the last
+    /// [`note`](Self::note).
     pub(crate) const fn has_news(&self) -> bool {
         self.unnoted.is_some()
     }
 
-    /// Records the upstream's signs of life since the last note, on the node and its
-    /// ancestors.
+    /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
+    ///
+    /// If the upstream has sent no frame since then, the method does nothing.
     pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
         if let Some(sign) = self.unnoted.take() {
             run.node().record(sign, now);
@@ -231,10 +234,10 @@ impl Observer {
         }
     }
 
-    /// Credits the run with the stream's heartbeats since the last note.
+    /// Adds the stream's heartbeats since the last call to the run's count.
     ///
-    /// Only the layer that judges the stream credits its heartbeats, so that each counts
-    /// once.
+    /// Only the layer that classifies the stream's events adds its heartbeats, so that each
+    /// counts once.
     fn note_heartbeats(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
             let count = stream.judged().heartbeats();
@@ -245,9 +248,10 @@ impl Observer {
         }
     }
 
-    /// Stores usage and stop reason of the finished response on the node.
+    /// Stores usage, stop reason and partial text of the finished response on the node.
     ///
-    /// Only the layer that judges the stream stores usage and stop reason, and only once.
+    /// Only the layer that classifies the stream's events stores them, and only at the first
+    /// call.
     pub(crate) fn report(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
             if !std::mem::replace(&mut self.is_reported, true) {
@@ -267,7 +271,8 @@ impl Observer {
         self.counts
     }
 
-    /// The published marks of the response, if it is an event stream.
+    /// The response's marks, own ones or those of an inner layer; `None` if it is no event
+    /// stream.
     pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
             ObserverMode::Bytes => None,
@@ -281,20 +286,20 @@ impl Observer {
         self.judged().and_then(ResponseMarks::stop_reason)
     }
 
-    /// Whether the response has had any content yet.
+    /// Whether a content event was read; of a response that is no event stream, any byte.
     pub(crate) fn has_content(&self) -> bool {
         self.judged()
             .map_or(self.passed > 0, |judged| judged.commit().is_some())
     }
 
-    /// Whether the stream has sent comments or pings.
+    /// Whether the stream has sent a comment or a ping that counts as a heartbeat.
     pub(crate) fn has_heartbeats(&self) -> bool {
         self.judged().is_some_and(|judged| judged.heartbeats() > 0)
     }
 
     /// Checks whether the stream would be complete if it ended at this point.
     ///
-    /// Only the layer that judges the stream returns an error for a truncated one.
+    /// Only the layer that classifies the stream's events returns an error for a truncated one.
     ///
     /// # Errors
     ///
@@ -306,8 +311,8 @@ impl Observer {
         }
     }
 
-    /// Whether the caller has received the body's announced length, or the stream's last
-    /// event.
+    /// Whether the caller has received the body's announced length, the trailers, or the event
+    /// that ends the stream.
     pub(crate) fn is_complete(&self) -> bool {
         // Nothing follows an upstream's own error event, so it ends the stream as a
         // terminator does.
@@ -317,6 +322,9 @@ impl Observer {
     }
 
     /// The terminal reason for the node of a body that ended without a transport error.
+    ///
+    /// The reason is `Failed` for an error event, a failed head or a missing terminator, else
+    /// `Completed`.
     pub(crate) fn verdict(&self) -> TerminalReason {
         let failure = self.judged().and_then(ResponseMarks::failure);
         let class = failure.map(|failure| Failure::of_stream(failure).class);

@@ -1,5 +1,5 @@
-//! Buffers a request body before the inner service is called; step windows pause
-//! meanwhile.
+//! Buffers a request body before the inner service is called; step windows pause while it
+//! uploads.
 
 use std::{
     future::Future,
@@ -29,7 +29,8 @@ pub trait RequestReader<A> {
     /// The node to which the request belongs.
     fn run(&self) -> &Run;
 
-    /// Inspects the request; `Some` answers it without the inner service.
+    /// Inspects the request; a `Some` is the layer's answer, and the inner service is not
+    /// called.
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer>;
 
     /// Converts the response of the inner service into the layer's.
@@ -39,8 +40,8 @@ pub trait RequestReader<A> {
 pin_project! {
     /// The future that buffers a request, then calls the inner service.
     ///
-    /// The future makes no call if the node has ended during the upload, or if the layer
-    /// answers itself.
+    /// The future makes no call if the node ended during the upload, or if the layer ends it or
+    /// answers the request itself.
     #[derive(Debug)]
     pub struct ReadRequest<S, Q, R>
     where
@@ -73,8 +74,8 @@ where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
 {
-    /// Starts to buffer the request, with at most `max_body` bytes; a [`ReplayBody`] is
-    /// taken as it is.
+    /// Starts to buffer the request, with at most `max_body` bytes; a body that is a
+    /// [`ReplayBody`] is passed on unread, whatever its length.
     pub(crate) fn new(service: S, reader: R, request: Request<Q>, max_body: usize) -> Self {
         let upload = Upload::new(request, max_body);
         Self {
@@ -138,8 +139,8 @@ pin_project! {
 }
 
 impl<Q: Body + 'static> Upload<Q> {
-    /// Starts to buffer the request's body, with at most `limit` bytes; a [`ReplayBody`]
-    /// is taken as it is.
+    /// Starts to buffer the request's body, with at most `limit` bytes; a body that is a
+    /// [`ReplayBody`] is passed on unread, whatever its length.
     pub(crate) fn new(request: Request<Q>, limit: usize) -> Self {
         let (head, body) = request.into_parts();
         Self {
@@ -156,6 +157,9 @@ where
     Q::Error: Into<BoxError>,
 {
     /// Polls for the buffered request; the errors are those of [`Buffering`].
+    ///
+    /// While the body is `Pending`, the step windows of `run` pause. Until the body is
+    /// complete, and if it fails, the node counts as one whose request reached no upstream.
     ///
     /// # Panics
     ///

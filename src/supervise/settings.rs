@@ -1,4 +1,4 @@
-//! What a layer brings into a supervised call.
+//! The settings of a layer for a supervised call, and the hooks for its own behaviour.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -14,44 +14,44 @@ use crate::{
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
 };
 
-/// What a layer brings into a supervised call.
+/// The settings by which one layer's supervision of a call differs from another's.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(super) part: LayerPart,
-    /// Whether the layer reads the response: its part needs frame kinds or completeness.
+    /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
+    /// the response although it does not settle the node.
     pub(super) reads: bool,
     /// Whether the layer has deadlines that a stream of ready frames must not starve.
     pub(super) is_timed: bool,
-    /// Whether the layer puts the run into the response's extensions, if it settles the
-    /// run's node.
+    /// Whether the layer puts the run into the response's extensions, provided it settles the
+    /// node.
     pub(super) tells: bool,
     /// Whether the layer settles the node not at the body's end, but when the body drops.
     ///
-    /// The settlement waits for the attempt, which may still classify the complete answer
-    /// as a failure.
+    /// The delay is for the attempt, which may still classify the complete answer as a failure.
     pub(super) defers: bool,
 }
 
-/// The part of a supervised call in which the layers differ.
+/// The behaviour of one layer in a supervised call.
 #[derive(Debug)]
 pub(crate) enum LayerPart {
-    /// The layer measures nothing, and changes nothing.
+    /// The layer measures no time, and changes nothing.
     Nothing,
-    /// The layer enforces the deadlines of the node in this scope.
+    /// The layer enforces the node's own deadlines; the scope chooses between node and run.
     Deadlines(Scope),
-    /// The layer ends the node after a window of silence.
+    /// The layer ends the node, or notifies observers, after a window of silence.
     Window(StepWindow),
-    /// A drop of the unfinished call ends the node in this scope.
+    /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
-    /// The layer does something rare, or something of its own.
+    /// The layer has behaviour of its own, or a rare one, behind a pointer.
     Hooks(Box<dyn Hooks>),
 }
 
-/// The part of a layer that no other layer has.
+/// The callbacks for behaviour that only one layer has.
 ///
 /// In each method `run` is the node that the layer acts on.
 pub(crate) trait Hooks: Debug + Send + Sync {
-    /// Handles a `Pending` of the inner future or body, without an end of the node.
+    /// Handles a `Pending` of the inner future or body; the method does not end the node.
     ///
     /// Returns the next deadline of the layer, if any: the layer is polled again then at
     /// the latest.
@@ -65,18 +65,20 @@ pub(crate) trait Hooks: Debug + Send + Sync {
         let _ = (run, headers);
     }
 
-    /// Shows the layer the bytes of the body that the caller gets next.
+    /// Observes data of the body before the caller gets it.
     fn data(&mut self, run: &Run, data: &Bytes) {
         let _ = (run, data);
     }
 
-    /// Shows the layer a frame that the caller gets; the observer is there if the layer
-    /// [reads](Settings::reading).
+    /// Observes a frame before the caller gets it.
+    ///
+    /// `observer` is `Some` if the layer [reads](Settings::reading) the response or settles the
+    /// node.
     fn frame(&mut self, run: &Run, observer: Option<&Observer>) {
         let _ = (run, observer);
     }
 
-    /// Handles an error of the inner future or body, while `run` was live.
+    /// Handles an error of the inner future or body, if the node was live until then.
     ///
     /// The supervisor checks the deadlines after the layer has handled the error.
     fn failed(&mut self, task: TaskId) {
@@ -111,7 +113,7 @@ impl Settings {
         }
     }
 
-    /// The settings of a layer with hooks of its own; hooks without fields take no memory.
+    /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
     pub(crate) fn hooks(hooks: impl Hooks + 'static) -> Self {
         Self::new(LayerPart::Hooks(Box::new(hooks)))
     }
@@ -122,7 +124,7 @@ impl Settings {
         self
     }
 
-    /// Has the layer look at the deadlines between ready frames.
+    /// Has the layer, as enforcer, check the deadlines also during a series of ready frames.
     pub(crate) const fn timed(mut self) -> Self {
         self.is_timed = true;
         self
@@ -134,7 +136,7 @@ impl Settings {
         self
     }
 
-    /// Has the layer settle the node when the body drops.
+    /// Has the layer settle the node when the body drops, not already at the body's end.
     pub(crate) const fn deferring(mut self) -> Self {
         self.defers = true;
         self
@@ -142,7 +144,7 @@ impl Settings {
 }
 
 impl LayerPart {
-    /// Whether the layer has work at a `Pending`.
+    /// Whether the layer may have a deadline to report at a `Pending`.
     #[inline]
     pub(super) const fn measures(&self) -> bool {
         !matches!(self, Self::Nothing | Self::Disconnect(_))
@@ -167,8 +169,8 @@ impl LayerPart {
     #[inline]
     pub(super) fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
         match self {
-            // The time until the body is polled is the reader's. A head is bytes, not
-            // content.
+            // The head is a sign of life, but no content. It stops the count of silence,
+            // because the time until the first poll of the body belongs to the reader.
             Self::Window(window) => window.frame(run, Some(FrameKind::Life), None),
             Self::Hooks(hooks) => hooks.head(run, headers),
             _ => {}
@@ -182,8 +184,8 @@ impl LayerPart {
         }
     }
 
-    /// Handles a frame that the caller gets; `seen`, its meaning, is `None` if the layer
-    /// does not read.
+    /// Handles a frame that the caller gets; `seen` and `observer` are `None` if the layer
+    /// observes no response.
     #[inline]
     pub(super) fn frame(
         &mut self,
@@ -208,7 +210,7 @@ impl LayerPart {
 
     pub(super) fn dropped(&mut self, run: &Run) {
         match self {
-            // A node that has ended is dropped because of that.
+            // If the node has ended already, the drop only follows from that end.
             Self::Disconnect(scope) if run.terminal_reason().is_none() => {
                 let target = run.in_scope(*scope);
                 drop(target.end(TerminalReason::ClientDisconnect, None, run.now()));

@@ -27,26 +27,27 @@ use crate::{
     },
 };
 
-/// The number of ready frames that may pass between two checks of the deadlines.
+/// The number of ready frames in a row at which a timed enforcer checks the deadlines.
 const READY_FRAMES: u8 = 16;
 
-/// The state of one layer for one call, until the response body ends.
+/// The state of one layer for one call: first in the response future, then in the body.
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pub(super) run: Run,
     pub(super) settings: Settings,
     reader: ResponseReader,
     owns: bool,
-    /// Whether the body has ended under settings that defer the settlement to the drop.
+    /// Whether the body has ended, so that its drop settles the node; only with settings that
+    /// defer.
     ended: bool,
     ready: u8,
     timer: TaskTimer,
 }
 
-/// The progress of the layer's reading of the response.
+/// The stage of the layer's reading of the response: off, before its head, or in its body.
 #[derive(Debug)]
 enum ResponseReader {
-    /// The state of a layer that does not read responses.
+    /// The state of a layer that neither reads responses nor settles the node.
     Off,
     /// The state before the head of the response has arrived.
     Head(ResponseFacts),
@@ -58,11 +59,11 @@ enum ResponseReader {
 pub(super) enum StopCause {
     /// The cause is the clean end of the inner body.
     Ended,
-    /// The cause is an end of the inner body without the terminator of its dialect.
+    /// The cause is a clean end of the inner body without the terminator of its dialect.
     Cut(Truncated),
     /// The cause is an error of the inner body.
     Failed,
-    /// The cause is the end of the node.
+    /// The cause is that the node has ended.
     Over,
 }
 
@@ -89,7 +90,10 @@ impl Supervisor {
         }
     }
 
-    /// Starts to observe the response, and lets the layer edit its head.
+    /// Handles the head of the response, which the caller gets next.
+    ///
+    /// A layer that reads responses or settles the node starts to observe the body. Then the
+    /// layer may edit the headers.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
         if let ResponseReader::Head(facts) = &mut self.reader {
@@ -99,7 +103,7 @@ impl Supervisor {
             self.reader = ResponseReader::Body(observer);
         }
         if self.settings.tells && self.owns {
-            // Outer layers that never open a node read the run from here.
+            // Outer layers that never open a node find the run in these extensions.
             answer.extensions_mut().insert(self.run.clone());
         }
         self.settings.part.head(&self.run, answer.headers_mut());
@@ -128,10 +132,11 @@ impl Supervisor {
         self.run.node().is_over()
     }
 
-    /// Whether the node ended for a reason that cuts the response.
+    /// Whether the node has ended in a way that cuts the response.
     ///
-    /// An inner layer may have settled the node with the outcome of the call, and that
-    /// cuts nothing.
+    /// A timeout and a cancellation cut it, as does the success or failure of an ancestor. A
+    /// limit does not, nor does the outcome of the call with which an inner layer settled this
+    /// node itself.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.is_over() && self.was_cut()
@@ -152,8 +157,9 @@ impl Supervisor {
 
     /// Handles a `Pending` of the inner future or body.
     ///
-    /// An enforcer checks the deadlines. `Ready` says why the body stops; `Pending` means
-    /// that the task will be woken at the next deadline.
+    /// An enforcer checks the deadlines of its task; an inner wrapper only reports its own to
+    /// the driver. `Ready` holds the cause for which the layer stops the future or body;
+    /// `Pending` means that the task will be woken at the next deadline.
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
         if role.is_inner() && !self.settings.part.measures() && !self.has_news() {
@@ -182,7 +188,9 @@ impl Supervisor {
         }
     }
 
-    /// Ends the node if a deadline has passed, or waits for the next.
+    /// Ends the node if a deadline has passed; else has the task woken at the next one.
+    ///
+    /// If the caller has the complete response by then, the result is a clean end.
     fn enforce(
         &mut self,
         scope: &PollScope,
@@ -192,7 +200,7 @@ impl Supervisor {
     ) -> Poll<StopCause> {
         let node = self.run.node();
         if node.is_closing() {
-            // A node that drains has a deadline of its own.
+            // No layer reports the deadline of a node that drains, so the enforcer adds it.
             deadline = deadline.into_iter().chain(node.next_deadline()).min();
         }
         let next = PollScope::lower(deadline, node.payload.epoch);
@@ -201,8 +209,8 @@ impl Supervisor {
             return Poll::Ready(StopCause::Ended);
         }
         if passed {
-            // The deadline may belong to an ancestor. `check` walks down from the run, so
-            // the outermost deadline that has passed sets the reason.
+            // The deadline may belong to an ancestor. `check` walks down from the root, so the
+            // outermost deadline that has passed sets the reason.
             drop(self.run.node().check(now, scope.task()));
         }
         if self.is_over() {
@@ -212,12 +220,13 @@ impl Supervisor {
         Poll::Pending
     }
 
-    /// Whether the caller has the complete response, and only the transport is still open.
+    /// Whether the caller has the complete response, although the inner body has not ended.
     fn is_complete(&self) -> bool {
         self.observer().is_some_and(Observer::is_complete)
     }
 
-    /// Whether the observer has signs of life to record on the node.
+    /// Whether the observer has seen progress or signs of life that the node does not record
+    /// yet.
     fn has_news(&self) -> bool {
         self.observer().is_some_and(Observer::has_news)
     }
@@ -228,8 +237,10 @@ impl Supervisor {
         }
     }
 
-    /// Observes a ready frame of the body; an error means that the caller does not get
-    /// it.
+    /// Observes a ready frame of the body, before the caller gets it.
+    ///
+    /// An error means that the caller does not get the frame: the node has ended, or the frame
+    /// is trailers and the stream before it is truncated.
     #[inline]
     pub(super) fn frame(&mut self, role: &Role, frame: &Frame<Bytes>) -> Result<(), StopCause> {
         if self.owns && self.is_cut() {
@@ -267,7 +278,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Checks the deadlines after a series of ready frames.
+    /// Checks the node's deadlines after [`READY_FRAMES`] ready frames in a row.
     ///
     /// The result says whether the node has ended.
     #[cold]
@@ -287,7 +298,9 @@ impl Supervisor {
 }
 
 impl Supervisor {
-    /// Settles the node for the cause `why`, and returns the error of the body, if any.
+    /// Settles the node for the cause `why`, if this layer settles it.
+    ///
+    /// The result is the error that the body returns, or `None` for a clean end.
     ///
     /// The body calls this method after it has dropped the inner body.
     #[cold]
@@ -309,7 +322,9 @@ impl Supervisor {
         }
     }
 
-    /// Settles the node for an inner error, and returns the error for the caller.
+    /// Settles the node for an inner error, unless a deadline has passed by now and ends it.
+    ///
+    /// The result is the error that the caller gets.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         self.report();
         if self.observer().is_none() && is_refusal(&error) {
@@ -330,7 +345,8 @@ impl Supervisor {
             (true, Some((true, _))) => error,
             (true, _) => self.run.to_terminated().because(error).into(),
             (false, Some((_, cut))) if cut.is_kin_of(&self.run) => {
-                // The call ends with the reason for which its last attempt was cut.
+                // The error comes from the end of another node of this tree, such as the call's
+                // last attempt: this node ends with the same reason.
                 let reason = cut.reason.clone();
                 self.settle(reason);
                 error
@@ -344,14 +360,16 @@ impl Supervisor {
         self.settings.part.error(&self.run, error)
     }
 
-    /// Creates the error that the caller gets after the node has ended.
+    /// Finishes the work of this layer after its node has ended.
+    ///
+    /// The result is the error that the caller gets.
     pub(in crate::supervise) fn over(&mut self) -> BoxError {
         let error = self.run.to_terminated().into();
         self.finish();
         self.settings.part.error(&self.run, error)
     }
 
-    /// Settles the node as failed after a body without a transport error.
+    /// Settles the node as failed with `class`; the body itself had no transport error.
     pub(in crate::supervise) fn fail(&mut self, class: FailureClass) {
         self.report();
         self.settle(TerminalReason::Failed(class));
@@ -359,6 +377,9 @@ impl Supervisor {
     }
 
     /// Settles the node after the inner body ended, or was dropped when complete.
+    ///
+    /// Settings that defer leave the settlement to [`finish`](Self::finish), when the body
+    /// drops.
     #[inline]
     pub(in crate::supervise) fn completed(&mut self) {
         self.report();
@@ -390,8 +411,10 @@ impl Supervisor {
         }
     }
 
-    /// Releases all registrations and settles the node, as aborted unless the body has
-    /// ended.
+    /// Releases all registrations, and settles the node if this layer still has to.
+    ///
+    /// The reason is the outcome of the response if its settlement was deferred, else
+    /// `Aborted`.
     ///
     /// The future or body drops the inner one before it calls this method.
     #[inline]
@@ -408,7 +431,7 @@ impl Supervisor {
         }
     }
 
-    /// Stores the response's usage and stop reason on the node.
+    /// Stores the response's usage and stop reason on the node, at the first call only.
     ///
     /// The node gets usage and stop reason before its settlement, so that observers of
     /// the end see both.
@@ -432,7 +455,9 @@ impl Supervisor {
     }
 }
 
-/// Whether `error` is a fault of the request itself, which no upstream could get.
+/// Whether `error` says that the request is invalid, too long or incomplete.
+///
+/// No upstream can have received such a request.
 fn is_refusal(error: &BoxError) -> bool {
     chain(&**error).any(|cause| {
         cause.is::<InvalidRequest>() || cause.is::<LengthLimitError>() || cause.is::<RequestCut>()

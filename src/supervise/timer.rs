@@ -19,10 +19,10 @@ use tokio::time::Sleep;
 
 use crate::run::{IdleTimer, Nanos, PollScope, Run, TaskId, Terminated, TreeTime};
 
-/// The timer and the waiter of a driver, the outermost wrapper in a poll.
+/// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.
 ///
-/// The driver makes both at the first `Pending`, and boxes them, so that a ready response
-/// only moves a pointer.
+/// A driver uses both. A wrapper inside a driver's poll uses only the waiter, if its node is
+/// not below the driver's. Both are in a box, so that a ready response only moves a pointer.
 #[derive(Debug, Default)]
 pub(crate) struct TaskTimer(Option<Pin<Box<Engine>>>);
 
@@ -40,7 +40,7 @@ pin_project! {
 }
 
 impl TaskTimer {
-    /// Wakes the task at `deadline`, and when `run` or a node below it ends.
+    /// Has the task woken at `deadline`, and when `run` or a node below it ends.
     ///
     /// A wrapper calls this method last in a poll that returns `Pending`.
     pub(crate) fn wait(
@@ -54,7 +54,8 @@ impl TaskTimer {
         self.wait_for(scope, run, next, cx);
     }
 
-    /// Waits as [`wait`](Self::wait) does; `next` is the earliest deadline of the task.
+    /// Waits as [`wait`](Self::wait) does; `next` is the earliest deadline of all wrappers so
+    /// far.
     pub(crate) fn wait_for(
         &mut self,
         scope: &PollScope,
@@ -85,13 +86,14 @@ impl TaskTimer {
             }
         }
         if nested {
-            // The driver's timer covers this deadline, but not the end of this node.
+            // The driver's timer covers this deadline. Only the end of this node needs the
+            // waiter above.
             return;
         }
         arm(engine.timer, engine.armed, next, moved, cx);
     }
 
-    /// Drops the timer, and removes the waiter from the node of `run`.
+    /// Drops the timer, and removes the waiter from the node of `run`, if there are any.
     #[inline]
     pub(crate) fn release(&mut self, run: &Run) {
         if let Some(mut engine) = self.0.take() {
@@ -142,10 +144,10 @@ fn arm(
     }
 }
 
-/// Polls `future` until it is ready or `run` has ended.
+/// Polls `future`; the result is an error as soon as `run` has ended.
 ///
-/// A ready future wins a tie with a deadline. `silence` is a step window on `run`; the
-/// wait counts towards it.
+/// A ready future beats a deadline that passes at the same instant, but not an end that is
+/// already stored. `silence` is a step window on `run` that counts the time of the wait.
 ///
 /// # Cancel safety
 ///
@@ -166,8 +168,8 @@ pub(crate) fn poll_until_end<F: Future>(
 
 /// Polls `future` as [`poll_until_end`] does, with a further deadline from `waits`.
 ///
-/// At each pending poll of a live `run`, `waits` gets the time, and returns its own
-/// next deadline.
+/// When `future` is pending and `run` is live, `waits` gets the time, and returns a further
+/// deadline at which the task is woken.
 ///
 /// # Cancel safety
 ///

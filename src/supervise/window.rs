@@ -1,30 +1,34 @@
-//! A window of silence that a layer holds a node to.
+//! The step window of a layer: how long an upstream may be silent before the node ends.
 
 use std::time::Duration;
 
 use super::observer::{FrameKind, Observer};
 use crate::run::{IdleTimer, Nanos, ResetOn, Run, Scope, TaskId, TerminalReason, nanos};
 
-/// A window of silence on one node, for one layer of one call.
+/// The step window of one layer for one call, on one node.
 #[derive(Debug)]
 pub(crate) struct StepWindow {
     timer: IdleTimer,
-    /// The length from the first content on.
+    /// The window's length in nanoseconds from the response's first content on.
     step: Nanos,
     scope: Scope,
-    /// The events that reset the window: `None` for every byte, from the stream's first
-    /// heartbeat on.
+    /// The events that reset the window.
+    ///
+    /// `None` stands for every byte of the upstream; such a window counts only after the
+    /// stream's first heartbeat.
     resets_on: Option<ResetOn>,
-    /// Whether the window only measures: then observers get a notice, and the node goes on.
+    /// Whether the window only observes: if it passes, observers get a notice, and the node
+    /// goes on.
     observes: bool,
-    /// Whether the response has had content, or content changes nothing.
+    /// Whether the response has had content, or both lengths of the window are equal.
     has_content: bool,
-    /// Whether observers got their notice that the node would have ended.
+    /// Whether observers got the notice that the window would have ended the node.
     has_notified: bool,
 }
 
 impl StepWindow {
-    /// Makes a window on progress: `first` until the first content, then `step`.
+    /// Creates a window that `resets_on` resets; its length is `first` until the first content,
+    /// then `step`.
     #[inline]
     pub(crate) fn new(first: Duration, step: Duration, resets_on: ResetOn, scope: Scope) -> Self {
         Self {
@@ -38,7 +42,8 @@ impl StepWindow {
         }
     }
 
-    /// Makes a window on signs of life, for a stream that has sent a heartbeat.
+    /// Creates a window that every byte resets, and that counts after the stream's first
+    /// heartbeat.
     pub(crate) fn of_life(length: Duration, scope: Scope) -> Self {
         Self {
             timer: IdleTimer::lifeless(length),
@@ -47,14 +52,17 @@ impl StepWindow {
         }
     }
 
-    /// Makes this a window that only measures, and ends nothing.
+    /// Turns this window into one that only notifies observers, and does not end the node.
     pub(crate) fn observing(mut self) -> Self {
         self.timer = self.timer.observing();
         self.observes = true;
         self
     }
 
-    /// Counts the silence at a `Pending`, and returns the time at which the window passes.
+    /// Starts or continues the count of silence at a `Pending` of the inner future or body.
+    ///
+    /// The result is the time at which the window passes. It is `None` during a pause, after
+    /// the notice to observers, and while a window that needs a heartbeat has had none.
     pub(super) fn pending(
         &mut self,
         run: &Run,
@@ -78,7 +86,7 @@ impl StepWindow {
         Some(due)
     }
 
-    /// Tells observers, in shadow mode, that the node would have ended.
+    /// Notifies observers, once, that a window that only observes would have ended the node.
     #[cold]
     fn notify(&mut self, run: &Run) {
         self.has_notified = true;
@@ -86,7 +94,8 @@ impl StepWindow {
         run.would_end(self.scope, &TerminalReason::StepTimeout, limit);
     }
 
-    /// Handles a frame that the caller gets.
+    /// Resets the count of silence if the frame is an event of `resets_on`; else stops the
+    /// count until the next `Pending`.
     #[inline]
     pub(super) fn frame(
         &mut self,
@@ -95,7 +104,8 @@ impl StepWindow {
         observer: Option<&Observer>,
     ) {
         let resets = match self.resets_on {
-            // A comment that a layer here inserted says nothing about the upstream.
+            // A frame that another layer of this process inserted says nothing about the
+            // upstream.
             None | Some(ResetOn::AnyByte) => seen != Some(FrameKind::Inserted),
             Some(ResetOn::Content) => seen == Some(FrameKind::Progress),
             Some(ResetOn::Step) => false,
@@ -105,11 +115,12 @@ impl StepWindow {
         } else if self.timer.is_counting() {
             self.timer.interrupt(run.in_scope(self.scope), run.now());
         }
-        // The wait that this frame ended had the length that held until now.
+        // The new length counts from the next wait on: the wait that this frame ended had the
+        // old one.
         self.look_for_content(observer);
     }
 
-    /// Switches from the first length to the second at the first content.
+    /// Switches from the first length to `step` once the response has had content.
     #[inline]
     fn look_for_content(&mut self, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
@@ -118,7 +129,9 @@ impl StepWindow {
         }
     }
 
-    /// Handles an error of the inner future or body, before the deadlines are checked.
+    /// Counts the silence up to an error of the inner future or body.
+    ///
+    /// The supervisor checks the deadlines next, and must see a window that has passed.
     pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
         self.timer.look(run.in_scope(self.scope), now, task);
     }

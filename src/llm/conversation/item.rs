@@ -15,12 +15,12 @@ pub(crate) enum ConversationEvent<'a> {
     Call(ToolCall<'a>),
     /// The event that the caller sent the result of a tool call.
     Result {
-        /// The digest of the tool call's id; `None` if the API has no ids.
+        /// The digest of the tool call's id; `None` if the result names none.
         id: Option<u64>,
         /// The digest of the result, equal for equal results.
         result: u64,
     },
-    /// The event that the user sent a message without the result of a tool.
+    /// The event that the user sent a message that contains no result of a tool.
     Said,
     /// The event that the model sent a message without a tool call: its turn is over.
     Answered,
@@ -35,7 +35,7 @@ pub(crate) struct ToolCall<'a> {
     pub(crate) arguments: u64,
 }
 
-/// A tool call of an answer, which borrows nothing from the answer's bytes.
+/// A tool call that owns its name, so that it outlives the bytes of the answer.
 pub(crate) type Called = ToolCall<'static>;
 
 /// The values of some keys of a message, of a block in a message, or of a Responses item.
@@ -53,8 +53,7 @@ pub(super) struct Item<'a> {
     content: Option<&'a [u8]>,
     text: Option<&'a [u8]>,
     tool_calls: Option<&'a [u8]>,
-    /// The function that a chat's tool call names, or a message of the API before
-    /// `tool_calls`.
+    /// The function that a chat's tool call names; in a message of the older API, its one call.
     function: Option<&'a [u8]>,
     arguments: Option<&'a [u8]>,
     output: Option<&'a [u8]>,
@@ -63,12 +62,12 @@ pub(super) struct Item<'a> {
 /// The kind of an item in a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ItemKind<'a> {
-    /// The item is a message of the user, with this content.
+    /// The item is a message of the user without tool results; the value is its `content`.
     Said(Option<&'a [u8]>),
-    /// The item is part of an agent's work, such as a tool call or a message of the
-    /// model.
+    /// The item is part of an agent's work, such as a tool call, its result, or a message of
+    /// the model.
     Work,
-    /// The item is an instruction for the model, or unknown.
+    /// The item is an instruction for the model, or of an unknown kind.
     Other,
 }
 
@@ -144,8 +143,8 @@ impl<'a> Item<'a> {
                 return ItemKind::Said(self.content);
             }
         } else {
-            // Reasoning, and calls that the provider makes itself, are work without a
-            // role.
+            // Items of the Responses API without a role are work: reasoning, or a call that the
+            // provider makes itself.
             let instructs = is(self.role, &[b"system", b"developer"]);
             let work = self.role.is_none() && self.kind.is_some();
             return if work && !instructs {
@@ -157,7 +156,7 @@ impl<'a> Item<'a> {
         ItemKind::Work
     }
 
-    /// Calls `on` for each tool call in a message of the model.
+    /// Calls `on` for each tool call in this item, a message of the model.
     pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) {
         each(self.tool_calls, |call| call.function(call.id, on));
         if self.tool_calls.is_none() {
@@ -174,14 +173,14 @@ impl<'a> Item<'a> {
         self.kind.is_some_and(|kind| kind.is(b"tool_use"))
     }
 
-    /// Returns the text of the item, if it is a block of text.
+    /// Returns the text of the item as written, if the item is a block of text.
     pub(super) fn text_of(&self) -> Option<&'a [u8]> {
         let kind = self.kind?;
         let is_text = kind.is(b"text") || kind.is(b"input_text");
         is_text.then_some(self.text).flatten()
     }
 
-    /// Returns the id, name and arguments of an item that is a tool call.
+    /// Returns the `id`, name and arguments of the item, for a tool call or a declared tool.
     pub(super) fn parts(&self) -> (Option<Text<'a>>, Option<Text<'a>>, Option<&'a [u8]>) {
         (self.id, self.name, self.arguments)
     }
@@ -190,7 +189,7 @@ impl<'a> Item<'a> {
         self.function
     }
 
-    /// Reports a tool call that has its name and arguments in the item's `function`.
+    /// Calls `on` for the tool call in the item's `function`, under the given id.
     fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
         if let Some(Ok(function)) = self
             .function
@@ -222,13 +221,13 @@ impl<'a> Item<'a> {
     }
 }
 
-/// Hashes an id of a tool call, if the id is present and not empty.
+/// Hashes the id of a tool call; `None` if it is missing or empty.
 pub(super) fn identify(id: Option<Text<'_>>) -> Option<u64> {
     let id = id.filter(|id| !id.is_empty())?;
     Some(digest(&*id.decoded()))
 }
 
-/// Hashes the arguments of a tool call, which are either an object or the text of one.
+/// Hashes the arguments of a tool call: JSON, or a string that contains JSON.
 fn arguments(span: &[u8]) -> u64 {
     match Scanner::new(span).text() {
         Ok(Some(text)) => canonical(&text.decoded()),
@@ -254,11 +253,11 @@ pub(crate) fn digest(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Hashes a JSON text, whatever its key order and white space.
+/// Hashes a JSON text; the order of keys and the white space do not matter.
 ///
-/// Numbers and strings count as written. A text that is not JSON, or nested more than
-/// 127 deep, is digested as bytes. An empty text equals `{}`, because models send
-/// either for a call without arguments.
+/// Numbers and string values count as written. A text that is not JSON, or nested more than 127
+/// deep, is hashed byte by byte. An empty text equals `{}`, because models send either for a
+/// call without arguments.
 pub(crate) fn canonical(json: &[u8]) -> u64 {
     let json = json.trim_ascii();
     let mut scanner = Scanner::new(if json.is_empty() { b"{}" } else { json });
@@ -268,7 +267,7 @@ pub(crate) fn canonical(json: &[u8]) -> u64 {
     }
 }
 
-/// Hashes the next value of the scanner, by recursion to the scanner's limited depth.
+/// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
 fn value(json: &mut Scanner<'_>) -> Scan<u64> {
     match json.first()? {
         b'{' => {

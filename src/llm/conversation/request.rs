@@ -6,21 +6,24 @@ use crate::llm::{
     json::{Scan, Scanner, Text},
 };
 
-/// The keys under which a request's body has the conversation.
+/// The keys under which a request's body has the conversation: chat's and Anthropic's, then
+/// that of the Responses API.
 const CHAT: &[u8] = b"messages";
 const RESPONSES: &[u8] = b"input";
 
-/// The number of places in a conversation that are kept for its next request.
+/// The number of places, of the latest messages, that are kept for a conversation's next
+/// request.
 ///
-/// A client that moves a cache marker changes the last messages of a request in the
-/// next one; earlier messages stay the same.
+/// More than one is needed: a client that moves a cache marker changes the last messages of a
+/// request in the next one. Earlier messages stay the same.
 const PLACES: usize = 8;
 
-/// The least number of a conversation's latest events that are kept; the most is twice as
-/// many.
+/// The most of a conversation's latest events that [`History::latest`] returns.
+///
+/// While it reads, a history holds up to twice as many, and then drops the oldest half.
 const EVENTS: usize = 512;
 
-/// The longest text of a user's message that is read, in bytes.
+/// The longest text of a user's last message that is read, in bytes.
 const TEXT: usize = 1024;
 
 /// The place of a message in a request, by which the next request's reader finds it
@@ -37,28 +40,32 @@ pub(crate) struct HistoryPlace {
 /// The conversation so far, as a request contains it.
 #[derive(Debug, Default)]
 pub(crate) struct History<'a> {
-    /// The events of the conversation, from the place at which the walk began.
+    /// The latest events of the conversation, from the place at which the walk began.
     pub(crate) events: Vec<ConversationEvent<'a>>,
-    /// Digests of the names of the tools that the request declares.
+    /// The digests of the names of the tools that the request declares.
     pub(crate) tools: Vec<u64>,
-    /// Whether the request declares further tools in an unknown format.
+    /// Whether the request declares further tools, for which the reader finds no name.
     pub(crate) more_tools: bool,
-    /// The places of the request's last messages, the oldest first.
+    /// The places of the request's last messages, at most [`PLACES`], the oldest first.
     pub(crate) places: VecDeque<HistoryPlace>,
-    /// The place of an earlier request at which the walk began, if one was unchanged.
+    /// The place, of an earlier request, behind which the walk began; `None` if no place was
+    /// unchanged.
     pub(crate) from: Option<HistoryPlace>,
-    /// Whether the request refers by id to a conversation that the provider keeps.
+    /// Whether the request refers by id to an earlier conversation that the provider stores.
     pub(crate) continues: bool,
     /// Whether the request asks for a stream.
     pub(crate) streams: bool,
-    /// Whether the request has keys of Anthropic's API.
+    /// Whether the request has a top-level `system` or `anthropic_version`, as Anthropic's API
+    /// has.
     pub(crate) is_anthropic: bool,
-    /// Whether the request has keys of the Responses API.
+    /// Whether the request has `input`, the conversation's key in the Responses API.
     pub(crate) is_responses: bool,
     model: Option<Text<'a>>,
-    /// The number of the request's messages that the reader walked.
+    /// The number of the request's messages that the reader walked, without those before
+    /// `from`.
     pub(crate) walked: usize,
-    /// The content of the request's last message, if its role is the user's.
+    /// The content, as written, of the request's last message that is no instruction, if the
+    /// user sent it.
     said: Option<&'a [u8]>,
 }
 
@@ -69,11 +76,11 @@ struct RequestMessage {
 }
 
 impl<'a> History<'a> {
-    /// Reads a request's body, from the last of `places` that is unchanged.
+    /// Reads the conversation in a request's body, from behind the last of `places` that is
+    /// unchanged.
     ///
     /// Only the key that `dialect` uses for the conversation is read, because an upstream
-    /// would not read another one either. The history is `None` if the body has no
-    /// conversation.
+    /// ignores the other one. The history is `None` if the body has no conversation.
     pub(crate) fn read(
         dialect: &Dialect,
         body: &'a [u8],
@@ -129,7 +136,8 @@ impl<'a> History<'a> {
                 Some(history)
             }
             Ok(history) => history,
-            // The bytes at the place are the same, but no message ends there.
+            // The bytes at the place are the same as before, but they are no longer a message's
+            // end.
             Err(()) => whole(),
         }
     }
@@ -177,7 +185,7 @@ impl<'a> History<'a> {
         json: &mut Scanner<'a>,
         places: &VecDeque<HistoryPlace>,
     ) -> Scan<()> {
-        // Of two equal keys in a body the last counts.
+        // If a body has the key twice, the second value replaces the first.
         self.events.clear();
         self.places.clear();
         (self.from, self.said) = (None, None);
@@ -250,7 +258,7 @@ impl<'a> History<'a> {
         });
     }
 
-    /// Returns the conversation's latest events, from the place at which the walk began.
+    /// Returns the last 512 of the events, or all if there are fewer.
     pub(crate) fn latest(&self) -> &[ConversationEvent<'a>] {
         let surplus = self.events.len().saturating_sub(EVENTS);
         &self.events[surplus..]
@@ -262,10 +270,10 @@ impl<'a> History<'a> {
         String::from_utf8_lossy(&model).into_owned()
     }
 
-    /// Returns the text of the request's last message, if the message is the user's.
+    /// Returns the text of the request's last message that is no instruction, if the user sent
+    /// it.
     ///
-    /// The text is `None` if the message contains more than text, or is longer than a
-    /// kilobyte.
+    /// The text is `None` if the message contains more than text, or is longer than 1 KiB.
     pub(crate) fn said(&self) -> Option<String> {
         let said = self.said?;
         let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
@@ -288,8 +296,7 @@ impl<'a> History<'a> {
 }
 
 impl HistoryPlace {
-    /// Whether `array`, from its opening bracket on, still has the message at this
-    /// place.
+    /// Whether `array`, from its opening bracket on, still has the same bytes at this place.
     fn is_in(&self, array: &[u8]) -> bool {
         let Some(start) = self.end.checked_sub(self.len) else {
             return false;

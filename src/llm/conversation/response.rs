@@ -10,12 +10,14 @@ use crate::llm::{
 };
 
 /// The longest answer, other than a stream, that is read for tool calls, in bytes.
+///
+/// Of a longer answer no call is read.
 const WHOLE: usize = 1024 * 1024;
 
-/// The observer of an answer, which reads the answer's tool calls.
+/// Reads the tool calls of an answer while its bytes pass.
 ///
-/// Memory is bounded: of a stream the reader keeps at most 128 calls of 64 KiB, and of
-/// any other answer one MiB, which is shared and not copied.
+/// Memory is bounded: of a stream the reader keeps at most 128 open calls of 64 KiB each, and
+/// of any other answer 1 MiB, which is shared and not copied.
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     mode: AnswerMode,
@@ -79,9 +81,9 @@ impl AnswerReader {
         }
     }
 
-    /// Ends the reading, and returns the answer's tool calls in order.
+    /// Ends the reading, and returns at most [`CALLS`] tool calls of the answer.
     ///
-    /// The caller of this method has seen the answer's end, or its terminator.
+    /// Call this method only at the end of the answer, or behind its terminator.
     pub(crate) fn finish(&mut self) -> Vec<Called> {
         let mut calls = std::mem::take(&mut self.calls);
         match std::mem::replace(&mut self.mode, AnswerMode::Nothing) {
@@ -99,7 +101,7 @@ impl AnswerReader {
     }
 }
 
-/// Adds the tool calls of a complete answer, of any API, to `calls`.
+/// Adds the tool calls of a complete JSON answer, of any API, to `calls`.
 fn read_document(body: &[u8], calls: &mut Vec<Called>) {
     let mut on = |event: ConversationEvent<'_>| push_call(event, calls);
     let mut message = Item::default();
@@ -127,22 +129,25 @@ fn read_document(body: &[u8], calls: &mut Vec<Called>) {
     message.said_by_model(&mut on);
 }
 
-/// The most tool calls that are read of one answer.
+/// The most tool calls that are read from one answer; further ones are ignored.
 pub(super) const CALLS: usize = 128;
 
 /// The longest arguments of a tool call that are joined from parts, in bytes.
 ///
-/// A tool call with longer arguments is read from the next request, which repeats the
-/// call.
+/// A tool call with longer arguments is ignored here; it is read from the run's next request,
+/// which repeats the call.
 const ARGUMENTS: usize = 64 * 1024;
 
 /// The longest name of a tool, in bytes; the APIs allow 64 or 128.
+///
+/// A longer name that comes in a part is cut; a whole call with a longer name is ignored.
 const NAME: usize = 1024;
 
 /// A streamed tool call of which more parts may follow.
 #[derive(Debug, Default)]
 pub(super) struct OpenCall {
-    /// The index of the answer's choice, and of the tool call in that choice.
+    /// The index of the answer's choice, and of the tool call in that choice. For Anthropic's
+    /// API, 0 and the index of the content block.
     at: (u64, u64),
     id: Option<u64>,
     name: Vec<u8>,
@@ -150,7 +155,7 @@ pub(super) struct OpenCall {
     too_long: bool,
 }
 
-/// The values of an event's keys that parts of tool calls use, in any API.
+/// The values of an event's top-level keys by which the APIs stream tool calls.
 #[derive(Default)]
 struct Parts<'a> {
     kind: Option<Text<'a>>,
@@ -172,8 +177,7 @@ impl OpenCall {
             self.name.truncate(NAME);
         }
         let Some(part) = part else { return };
-        // A part of the arguments is text, except for Anthropic's first part, which is an
-        // object.
+        // A part of the arguments is a JSON string, but Anthropic's first part is an object.
         let text = Scanner::new(part).text().ok().flatten();
         let part = text.map_or(part.into(), Text::decoded);
         self.too_long |= self.arguments.len() + part.len() > ARGUMENTS;
@@ -192,7 +196,7 @@ impl OpenCall {
     }
 }
 
-/// Adds the tool call of an event to `calls`, up to the limits.
+/// Adds the tool call of an event, if it is one, to `calls`, up to the limits.
 pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     if let ConversationEvent::Call(call) = event {
         if calls.len() < CALLS && call.name.len() <= NAME {
@@ -204,7 +208,7 @@ pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     }
 }
 
-/// Whether an event may contain a part of a tool call.
+/// Whether an event may contain a part of a tool call, by a search for a few words.
 ///
 /// Most events are text, and need not be parsed.
 fn speaks_of_tools(event: &SseEvent<'_>, open: &[OpenCall]) -> bool {
@@ -243,7 +247,8 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: 
             item.report(&mut |event| push_call(event, calls));
         }
     } else if is(b"content_block_start") {
-        // The input at the start of a block is a placeholder; an empty object is dropped.
+        // The start of a block has an empty object as a placeholder for the input, which is
+        // dropped.
         if let Some(block) = read_item(parts.block).filter(Item::is_tool_use) {
             let (id, name, input) = block.parts();
             let input = input.filter(|input| canonical(input) != canonical(b"{}"));
@@ -279,7 +284,7 @@ fn partial_json(delta: &[u8]) -> Scan<Option<&[u8]>> {
     Ok(part)
 }
 
-/// Adds the parts of tool calls in the choices of a chat chunk to the open calls.
+/// Adds the parts of tool calls in a chat chunk's `choices` to the open calls.
 fn read_choices(choices: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
     let on_choice = |json: &mut Scanner<'_>| {
         let (mut choice, mut delta) = (0, None);

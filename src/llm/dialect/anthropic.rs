@@ -14,9 +14,9 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct Anthropic;
 
-/// The values of one Anthropic event's keys that its judgement needs.
+/// The values of one Anthropic event's keys that decide its kind.
 ///
-/// The event may still turn out to be malformed at its end.
+/// If the event turns out to be malformed at its end, the values are discarded.
 #[derive(Default)]
 struct AnthropicMessage<'a> {
     kind: Option<Text<'a>>,
@@ -35,7 +35,7 @@ struct Delta<'a> {
     empty: bool,
 }
 
-// The content of a delta, one bit per key, so that the last of two equal keys wins.
+// One bit per key of a delta whose value is not empty; of two equal keys the last decides.
 const TEXT: u32 = 1;
 const THINKING: u32 = 1 << 1;
 const SIGNATURE: u32 = 1 << 2;
@@ -160,9 +160,9 @@ impl<'a> Delta<'a> {
     }
 }
 
-/// Judges the `block` of an event that starts a content block.
+/// Classifies a `content_block_start` event by its `block`.
 ///
-/// An empty block of text is no content, but the name of a tool is.
+/// An empty text or thinking block is no content, but a tool call is: its name is known.
 fn judge_block(block: &[u8]) -> EventVerdict {
     let mut kind = None;
     let mut filled = (false, false);

@@ -10,7 +10,7 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct OpenAiChat;
 
-// The content of a delta, one bit per key, so that the last of two equal keys wins.
+// One bit per key of a delta whose value is not empty; of two equal keys the last decides.
 const CONTENT: u32 = 1;
 const REFUSAL: u32 = 1 << 1;
 const TOOL_CALLS: u32 = 1 << 2;
@@ -22,9 +22,9 @@ const REASONING_DETAILS: u32 = 1 << 7;
 const UNKNOWN: u32 = 1 << 8;
 const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
 
-/// The values of one chat event's keys that its judgement needs.
+/// The values of one chat event's keys that decide its kind.
 ///
-/// The event may still turn out to be malformed at its end.
+/// If the event turns out to be malformed at its end, the values are discarded.
 #[derive(Default)]
 struct Chunk<'a> {
     has_choices: bool,
@@ -36,7 +36,7 @@ struct Chunk<'a> {
     usage: Tokens,
 }
 
-/// The content, stop reason and failure of all choices of one chat event.
+/// The content, stop reason and failure of one chat event, merged over its choices.
 #[derive(Default)]
 struct Parsed<'a> {
     choices: ChatChoices,

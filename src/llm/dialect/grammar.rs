@@ -1,4 +1,4 @@
-//! What the reader of an API's events implements, and how it judges the end of a stream.
+//! The trait of an API's event reader and error writer, and the completeness of a stream.
 
 use std::fmt;
 
@@ -7,27 +7,28 @@ use bytes::Bytes;
 use super::state::StreamState;
 use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body};
 
-/// The reader of one API's events and writer of its errors; implement it for other APIs.
+/// Reads one API's events, and writes its errors; implement it for APIs without a dialect here.
 ///
 /// A grammar has no state of its own; it keeps the state of a stream in [`StreamState`].
 pub trait Grammar: fmt::Debug + Send + Sync {
-    /// A short name of the API for messages. Dialects of the same name count as the same.
+    /// A short name of the API for messages. Two dialects with the same name are equal.
     fn name(&self) -> &'static str;
 
-    /// Judges the meaning of one event of a stream.
+    /// Classifies one event of a stream.
     ///
-    /// The stream's reader judges each event once, in order, but not events named
-    /// `error`, which are failures in every dialect. A failure that the grammar itself
-    /// detects should go to [`StreamState::report_failure`]; else the event's data is
-    /// read for the known shapes.
+    /// The stream's reader calls this method once for each event, in order, except for events
+    /// named `error`, which are failures in every dialect. If the grammar returns
+    /// [`EventKind::Error`](crate::llm::sse::EventKind::Error), it should pass the failure to
+    /// [`StreamState::report_failure`]; else the reader looks for known error formats in the
+    /// event's data.
     ///
     /// An [`oversized`](Event::oversized) event has only its name, and no data.
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict;
 
-    /// Judges a clean end of the transport without a terminator and without an error
+    /// Decides whether a stream is complete that ended cleanly without a terminator or error
     /// event.
     ///
-    /// By default such a stream is truncated.
+    /// By default such a stream is [`Finish::Truncated`].
     fn finish(&self, stream: &StreamState) -> Finish {
         let _ = stream;
         Finish::Truncated
@@ -53,7 +54,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
 pub enum Finish {
     /// The stream is complete: it had its terminator.
     Complete,
-    /// The stream had no terminator, but the answer in it is complete.
+    /// The stream had no terminator, but its answer is complete.
     ///
     /// A chat answer is complete if every choice has finished, and none with an error.
     Finished,

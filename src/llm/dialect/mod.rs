@@ -1,7 +1,7 @@
 //! The event formats of each API, and the error events for its clients.
 //!
-//! A [`Dialect`] stands above the grammars of the APIs: it names one of them, and is detected
-//! from a request's path or from a stream's events.
+//! A [`Dialect`] names the API whose [`Grammar`] reads a stream. It is taken from a request's
+//! path, or detected from a stream's events.
 
 mod anthropic;
 mod chat;
@@ -49,7 +49,8 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the dialect of a request, by the last segments of its path.
+    /// Returns the dialect of a request by the last segments of its path, or
+    /// [`Any`](Self::Any).
     #[must_use]
     pub fn from_path(path: &str) -> Self {
         let path = path.strip_suffix('/').unwrap_or(path);
@@ -86,14 +87,16 @@ impl Dialect {
         }
     }
 
-    /// Whether the SDKs of this dialect raise the failure as an error.
+    /// Whether the SDKs of this dialect raise an error for the event that reported this
+    /// failure.
     ///
-    /// An SDK ignores a failure in the format of another dialect, and takes the answer
-    /// so far for complete.
+    /// An SDK ignores an error event in the format of another dialect, and takes the answer so
+    /// far for complete.
     pub(crate) fn raises(self, failure: &StreamFailure) -> bool {
         match self {
             Self::Anthropic => failure.is_named,
-            // An event that is too long to be kept most likely has an `error` key.
+            // The event was too long for its data to be kept; most likely it has an `error`
+            // key.
             Self::OpenAiChat if failure.body.is_empty() => true,
             Self::OpenAiChat => serde_json::from_slice::<Value>(&failure.body)
                 .is_ok_and(|event| !event["error"].is_null()),
@@ -140,9 +143,9 @@ pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
 
 /// The result of detecting a stream's dialect from one event.
 pub(crate) enum Detected {
-    /// The dialect is detected: no other has such an event.
+    /// The dialect is detected: no other dialect has such an event.
     As(Dialect),
-    /// The dialect stays unknown: any may have such an event, which has this kind.
+    /// The dialect stays unknown: every dialect may have such an event, which has this kind.
     Undecided(EventKind),
 }
 

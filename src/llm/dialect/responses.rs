@@ -66,10 +66,11 @@ impl Grammar for OpenAiResponses {
     }
 }
 
-/// Judges an event without readable data by the event's name alone.
+/// Classifies an event with data that is no JSON object, or without data.
 ///
-/// The last event of a stream contains the whole answer, so one with images may be
-/// oversized.
+/// Data that is not blank counts as progress; else the event's name decides. The last event of
+/// a stream contains the whole answer, so one with images may be oversized, with only its name
+/// left.
 fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
     if event.oversized {
         stream.report_sequence(stream.next_sequence());

@@ -5,7 +5,9 @@ use memchr::memmem;
 use super::stream_failure::{MAX_TEXT, StreamFailure};
 use crate::llm::json::{Scan, Scanner};
 
-/// The longest id of an answer that is kept, in bytes. A cut id could equal another one.
+/// The longest id of an answer that is kept, in bytes.
+///
+/// A longer id is ignored, not cut: a cut id could equal another one.
 const MAX_ID: usize = 256;
 
 /// The token counts of an answer, as the upstream reports them, in its own way of
@@ -21,11 +23,11 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Reads the usage that a complete answer, one that is no stream, states.
+    /// Reads the token usage from the body of a complete answer that is no event stream.
     ///
-    /// The usage stands in the answer's top-level `usage`, with the names of any dialect.
+    /// The usage is the top-level `usage`, with the keys of any dialect.
     pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
-        // Spare a body without usage the parser.
+        // Most bodies without usage are recognized by this search, and not parsed.
         memmem::find(body, b"\"usage\"")?;
         let Tokens { input, output } =
             Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
@@ -44,8 +46,7 @@ pub(super) struct Tokens {
     pub(super) output: Option<u64>,
 }
 
-/// The names of the two counts in a `usage` object: of the prompt's tokens and the
-/// answer's.
+/// The keys of the two counts in a `usage` object: of the prompt's tokens, and of the answer's.
 type TokenNames = [&'static [u8]; 2];
 
 impl Tokens {
@@ -96,7 +97,7 @@ pub struct StreamState {
     pub(crate) choices: ChatChoices,
 }
 
-/// The choices of a chat answer that appeared, and those that finished.
+/// The choices of a chat answer that appeared, and those that finished, one bit per index.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ChatChoices {
     seen: u128,
@@ -168,7 +169,7 @@ impl StreamState {
         self.next_sequence
     }
 
-    /// Stores the sequence number of the stream's latest event.
+    /// Stores the sequence number of the stream's latest event; the next one is one more.
     pub const fn report_sequence(&mut self, sequence: u64) {
         self.next_sequence = sequence.saturating_add(1);
     }
@@ -181,8 +182,9 @@ impl StreamState {
 
     /// Stores the id of the answer; the stream's first one stays.
     ///
-    /// A grammar reports the id of an event of the prelude. An empty id, one of more than
-    /// 256 bytes, and one that is not UTF-8 are ignored.
+    /// A grammar should call this method only for an event that it classifies as
+    /// [`EventKind::Prelude`](crate::llm::sse::EventKind::Prelude). An empty id, one of more
+    /// than 256 bytes, and one that is not UTF-8 are ignored.
     pub fn report_response_id(&mut self, id: &[u8]) {
         if self.response_id.is_some() || id.is_empty() || id.len() > MAX_ID {
             return;

@@ -3,7 +3,7 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The most bytes that are kept of a text that an upstream sends.
+/// The most bytes that are kept of each text in an upstream's failure, and of a stop reason.
 pub(super) const MAX_TEXT: usize = 1024;
 
 /// The longest data of a failure event that are kept as [`StreamFailure::body`], in
@@ -16,8 +16,8 @@ const MAX_BODY: usize = 16 * 1024;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StreamFailure {
-    /// The kind of the failure: `error.type`, Google's `error.status`, AWS's `__type`, or
-    /// the name of AWS's exception.
+    /// The kind of the failure: `error.type`, Google's `error.status`, AWS's `__type`, or the
+    /// name of AWS's exception, the first one present.
     pub kind: String,
     /// The code of the failure: `error.code`, a number as its digits.
     pub code: String,
@@ -30,8 +30,7 @@ pub struct StreamFailure {
     pub(super) is_named: bool,
 }
 
-/// The error of a stream that ended without the event that its dialect requires at the
-/// end.
+/// The error of a stream that ended without its dialect's terminator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Truncated {
@@ -97,8 +96,8 @@ impl std::error::Error for Truncated {}
 
 /// Finds the error object in the data of a failure event, in any known shape.
 ///
-/// The result is null if the data has no inner error object: it is itself the error, or a
-/// text.
+/// The result may also be an error text. It is null if the data has neither inside: then the
+/// data itself is the error.
 pub(crate) fn error_in(event: &Value) -> &Value {
     let event = first(event);
     let choices = event["choices"].as_array().into_iter().flatten();
@@ -110,13 +109,13 @@ pub(crate) fn error_in(event: &Value) -> &Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Returns the event itself, or the first of a list, which Google sends in place of a
+/// Returns the event itself; for a list, its first element. Google sends a list in place of a
 /// stream.
 fn first(event: &Value) -> &Value {
     event.get(0).unwrap_or(event)
 }
 
-/// Finds the name and the fields of an AWS exception, the only member of its event.
+/// Finds the name and the fields of an AWS exception: the first key that ends in `Exception`.
 fn exception(event: &Value) -> Option<(&str, &Value)> {
     let mut members = event.as_object()?.iter();
     let (name, error) = members.find(|(name, _)| name.ends_with("Exception"))?;

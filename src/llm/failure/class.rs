@@ -11,12 +11,12 @@ use http::StatusCode;
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
-    /// The step window of this process passed before the first content of a stream.
+    /// The step window of this process passed: the upstream made no progress for too long.
     Silence,
     /// A deadline of this process other than the step window passed: a ceiling, or a
     /// share of the time left.
     Deadline,
-    /// The connection failed or was reset, or the body was cut.
+    /// The connection failed or was reset, or the body of the answer was cut.
     ///
     /// Half a JSON document under a good status is a cut body.
     Transport,
@@ -24,8 +24,8 @@ pub enum FailureClass {
     Certificate,
     /// A candidate with a base URL answered 1xx or 3xx.
     ///
-    /// The redirecting service has moved, and a person has to configure the new address.
-    /// No request is sent there.
+    /// The redirecting service has moved, and a person has to configure its new address. The
+    /// request is not sent there.
     Redirect,
     /// The upstream timed out: 408, `ModelTimeoutException`.
     RequestTimeout,
@@ -46,8 +46,8 @@ pub enum FailureClass {
     NotReady,
     /// The upstream failed in itself: any other 5xx, `api_error`, `server_error`.
     ///
-    /// The class also covers an HTML page in place of an answer, and an unknown error of
-    /// a stream.
+    /// The class also covers an HTML page in place of an answer, and an error event of unknown
+    /// type in a stream.
     Server,
     /// The model failed during its answer: 424, `ModelStreamErrorException`.
     ModelFault,
@@ -75,7 +75,7 @@ pub enum FailureClass {
 }
 
 impl FailureClass {
-    /// Classifies an answer by its status alone; `None` if the status is no failure.
+    /// Classifies an answer by its status alone; `None` if the status is below 400.
     ///
     /// A redirect is no failure by itself: whether it is [`Redirect`](Self::Redirect)
     /// depends on the candidate that sent it.
@@ -107,13 +107,17 @@ impl fmt::Display for FailureClass {
 pub enum RetrySame {
     /// The candidate is not worth another try: it would fail the same way again.
     No,
-    /// The candidate is worth one more attempt, even if the budget allows more.
+    /// The candidate is worth one more attempt, but not a second one, even if the budget allows
+    /// it.
     Once,
-    /// The candidate is worth another try, after the delay that the upstream asked for.
+    /// The candidate is worth another try, after the delay that the upstream asked for, or a
+    /// backoff.
     Yes,
-    /// The candidate is worth another try, but after a longer wait.
+    /// The candidate is worth another try, after the delay that the upstream asked for, or a
+    /// longer backoff.
     ///
-    /// An overloaded candidate is retried only if there is no other.
+    /// A candidate that fails as [`Overloaded`](FailureClass::Overloaded) is retried only if no
+    /// other can serve.
     Slowly,
 }
 
@@ -161,8 +165,9 @@ impl FailureClass {
         self.traits().1
     }
 
-    /// Which other candidate is worth a try after this failure, while the attempt has not
-    /// committed.
+    /// Which other candidate is worth a try after a failure of this class.
+    ///
+    /// Another candidate is possible only until the failed attempt commits.
     #[must_use]
     pub const fn other(self) -> TryOther {
         self.traits().2
@@ -204,14 +209,14 @@ impl FailureClass {
     }
 }
 
-/// Whether an answer with this status is a failure.
+/// Whether an answer with this status is a failure: 400 or higher.
 pub(super) fn is_failure_status(status: StatusCode) -> bool {
     status.as_u16() >= 400
 }
 
-/// The failure class that a status determines by itself.
+/// The failure class that a status determines by itself; `None` if it determines none.
 ///
-/// A plain 400 or 404 determines no class: an exact name may still decide.
+/// A 400 or a 404, for example, determines no class: a name in the body may still decide.
 pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     match status.as_u16() {
         401 | 403 => Some(FailureClass::Auth),
@@ -222,8 +227,8 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
         413 => Some(FailureClass::TooLarge),
         424 => Some(FailureClass::ModelFault),
         429 => Some(FailureClass::RateLimit),
-        // 499 says that the request was closed: this process has not closed it, so
-        // another proxy did.
+        // 499 says that the client closed the request. This process has not, so another proxy
+        // did.
         499 => Some(FailureClass::Server),
         529 => Some(FailureClass::Overloaded),
         500.. => Some(FailureClass::Server),
@@ -231,12 +236,12 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     }
 }
 
-/// The class of a failure about which nothing but the status, if any, is known.
+/// The class of a failure with no more known about it than its status, if it has one.
 pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
     match status {
         Some(status) if status.is_client_error() => FailureClass::Caller,
-        // Without a status the failure came in an answer that had begun, so the request
-        // was acceptable.
+        // Without a status the failure came after the head of an answer, so the upstream had
+        // accepted the request.
         _ => FailureClass::Server,
     }
 }

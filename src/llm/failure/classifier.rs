@@ -22,11 +22,10 @@ use crate::{
     llm::{dialect::StreamFailure, is_plain},
 };
 
-/// The longest body of an answer that is read for an error, in bytes.
+/// The longest body of an answer, in bytes, that is parsed for an error.
 const MAX_BODY: usize = 64 * 1024;
 
-/// The judge of answers, by the program's own rules first, then by those of known
-/// providers.
+/// Classifies answers by the program's own rules first, then by those of known providers.
 ///
 /// # Examples
 ///
@@ -71,7 +70,7 @@ pub struct Answered<'a> {
     /// The bytes are empty for a body that is compressed or longer than 64 KiB, and for
     /// an event longer than 16 KiB.
     pub body: &'a [u8],
-    /// The error that the body reports; its texts are empty if there is none.
+    /// The error that the body or the event reports; its texts are empty if there is none.
     pub error: &'a StreamFailure,
 }
 
@@ -85,9 +84,9 @@ impl Classifier {
     /// Adds a rule, a function that classifies answers, which runs after the rules added
     /// before.
     ///
-    /// A rule that returns `None` leaves the judgement to the next; a class that a rule
-    /// returns is final. A rule runs for every answer that is no redirect, so it should
-    /// be quick if the status is good.
+    /// If a rule returns `None`, the next rule decides; a class that a rule returns is final. A
+    /// rule runs for every answer but those with status 1xx or 3xx, and for every failure event
+    /// of a stream. So it should be quick if the status is good.
     #[must_use]
     pub fn rule<F>(mut self, rule: F) -> Self
     where
@@ -98,7 +97,7 @@ impl Classifier {
         self
     }
 
-    /// Judges an answer by the program's rules, then as [`Failure::of_answer`] does.
+    /// Classifies an answer by the program's rules, then as [`Failure::of_answer`] does.
     #[must_use]
     pub fn of_answer(
         &self,
@@ -127,7 +126,7 @@ impl Classifier {
             body,
             error: &error,
         });
-        // An HTML page is no cut JSON, even if it is announced as JSON.
+        // An HTML page does not count as cut JSON, even if its content type is JSON.
         let is_cut = is_broken && !is_page;
         let ruled = match is_error {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
@@ -139,7 +138,7 @@ impl Classifier {
         Some(head.judge(&error, body, ruled))
     }
 
-    /// Judges the event by which a stream reported that it failed.
+    /// Classifies the event by which a stream reported that it failed.
     #[must_use]
     pub fn of_stream(&self, failure: &StreamFailure) -> Failure {
         let ruled = self.ask(&Answered {
@@ -168,17 +167,17 @@ impl fmt::Debug for Classifier {
     }
 }
 
-/// The judgement of one failure of an upstream.
+/// The classification of one failure of an upstream, with the details that matter for a retry.
 ///
-/// The judgement contains nothing about the run: a layer that retries first checks
-/// whether its own node has ended.
+/// It contains nothing about the run: a layer that retries first checks whether its own node
+/// has ended.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
     /// The class of the failure.
     pub class: FailureClass,
-    /// The status of the failed answer; for an error under 200, the status in the error's
-    /// code.
+    /// The status of the failed answer; for an error under 200 or in a stream, the status in
+    /// the error's code.
     ///
     /// The status is `None` if the failure has neither the status of an answer nor one in
     /// a code.
@@ -187,8 +186,8 @@ pub struct Failure {
     pub message: String,
     /// The delay that the upstream asks for, at most 30 days.
     ///
-    /// A delay in the headers comes before one in the message, which counts only if the
-    /// class allows a retry.
+    /// A delay in the headers comes before one in the body. The delay in the body counts only
+    /// if the class allows a retry of the same candidate.
     pub retry_after: Option<Duration>,
     /// The upstream's advice in `x-should-retry`, whether to retry.
     pub should_retry: Option<bool>,
@@ -207,15 +206,16 @@ impl Failure {
         }
     }
 
-    /// Judges an answer; the result is `None` for a healthy one.
+    /// Classifies an answer; the result is `None` for a healthy one.
     ///
-    /// `body` is the whole body of an error, or of an answer that is no event stream:
-    /// some upstreams report an error, or a refusal of the model, under 200. If the
-    /// body was not read, is compressed or longer than 64 KiB, the head alone decides.
-    /// `now` is the wall clock, for a `retry-after` that is a date.
+    /// `body` is the whole body of an error, or of an answer that is no event stream: some
+    /// upstreams report an error, or a refusal of the model, under 200. A body that was not
+    /// read is empty. Of one that is longer than 64 KiB the classifier only sees whether it is
+    /// an HTML page, or cut JSON; of one that is compressed it sees nothing. `now` is the wall
+    /// clock, for a `retry-after` that is a date.
     ///
-    /// An `x-terminal-reason` counts as the reason of another process's run. A
-    /// [`Classifier`] adds the program's own rules.
+    /// A failed answer with a known `x-terminal-reason` comes from a run of another process,
+    /// and is classified by that reason. A [`Classifier`] adds the program's own rules.
     #[must_use]
     pub fn of_answer(
         status: StatusCode,
@@ -226,13 +226,13 @@ impl Failure {
         Classifier::new().of_answer(status, headers, body, now)
     }
 
-    /// Judges the event by which a stream reported that it failed.
+    /// Classifies the event by which a stream reported that it failed.
     #[must_use]
     pub fn of_stream(failure: &StreamFailure) -> Self {
         Classifier::new().of_stream(failure)
     }
 
-    /// Judges a stop reason; `None` unless the model refused or its context was full.
+    /// Classifies a stop reason; `None` unless the model refused or its context was full.
     ///
     /// `reason` is the stop reason that
     /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason)
@@ -245,13 +245,13 @@ impl Failure {
         stop::class_of(reason).map(Self::new)
     }
 
-    /// Judges an error that came in place of an answer, or of an answer's rest.
+    /// Classifies the error of a call, before or after the head of the answer.
     ///
-    /// If [all candidates are cooling down](CoolingDown), the judgement is that of their
-    /// earlier failure, with the delay until the first may be called again.
+    /// If [all candidates are cooling down](CoolingDown), the class is that of the candidate
+    /// whose cooldown ends first, and the delay is the time until then.
     ///
-    /// The judgement's message stays empty: the error's text is not the upstream's, and
-    /// may name internal hosts.
+    /// The message stays empty: the error's text is not the upstream's, and may name internal
+    /// hosts.
     #[must_use]
     pub fn of_error(error: &(dyn Error + 'static)) -> Self {
         let cooling = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>());
@@ -308,7 +308,7 @@ impl<'a> FailureHead<'a> {
         }
     }
 
-    /// Judges the failure that `error` reports in `body`; `ruled` is the class of a rule,
+    /// Classifies the failure that `error` reports in `body`; `ruled` is the class of a rule,
     /// if one applied.
     pub(super) fn judge(
         self,
@@ -330,7 +330,8 @@ impl<'a> FailureHead<'a> {
                 is_page: self.is_page,
             })
         });
-        // Google asks for half a minute even if the quota of the day is used up.
+        // Without a retry the delay means nothing: Google asks for half a minute even if the
+        // quota of the day is used up.
         let asked = || match class.same() {
             RetrySame::No => None,
             _ => details
@@ -352,8 +353,8 @@ fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
     value.and_then(Result::ok).unwrap_or_default()
 }
 
-/// Reads the status in an error's code, if the code is one; some providers use other
-/// numbers.
+/// Reads an error's code as a status if it is a number from 400 to 599; some providers use
+/// other numbers.
 fn numeric(code: &str) -> Option<StatusCode> {
     let status: StatusCode = code.parse().ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)
@@ -364,14 +365,14 @@ fn numeric(code: &str) -> Option<StatusCode> {
 struct FailureFacts<'a> {
     /// The value of the answer's `x-terminal-reason`; empty if there is none.
     reason: &'a str,
-    /// The status of the answer, or the one that an error under 200 names.
+    /// The status of the failed answer; without one, the status in the error's code.
     status: Option<StatusCode>,
     /// The names of the error: `error.type`, `error.code` and their equivalents of other
     /// providers; empty if missing.
     names: &'a [&'a str],
     message: &'a str,
     details: &'a Details,
-    /// Whether the answer's head asks for a delay.
+    /// Whether the answer's headers ask for a delay.
     has_delay: bool,
     /// Whether the answer's body is an HTML page.
     is_page: bool,
@@ -420,10 +421,11 @@ fn is_too_large(facts: FailureFacts<'_>) -> bool {
         || error_codes::has(facts.message, "request too large for")
 }
 
-/// The failure class of a terminal reason, given by name, of another process's run.
+/// The failure class for the wire name of a terminal reason of another process's run.
 ///
-/// The reason is not trusted as one of this process. A deadline or a disconnect over
-/// there ended only its own run, but a limit would stop the same work again.
+/// Such a reason does not become the reason of a run here. A timeout or a disconnect there
+/// ended only that run, so the class is `Server`, which allows a retry. A limit there would
+/// stop the same work again, so the class is `Caller`.
 fn class_of_reason(name: &str) -> Option<FailureClass> {
     match name {
         "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"

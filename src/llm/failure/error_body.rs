@@ -1,4 +1,5 @@
-//! Reads the error in the body of an answer, and the details that Google and OpenRouter add.
+//! Finds out whether the body of an answer is an error, and reads the details of Google and
+//! OpenRouter.
 
 use std::time::Duration;
 
@@ -49,7 +50,7 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     if memmem::find(body, b"\"error\"").is_none() {
         return false;
     }
-    // Google sends a stream without SSE as a JSON list; its first element decides.
+    // Google sends a stream without SSE as a JSON list; this function reads its first element.
     let body = match serde_json::from_slice::<Vec<&RawValue>>(body) {
         Ok(list) => list.first().map_or("", |first| first.get()).as_bytes(),
         Err(_) => body,
@@ -69,13 +70,13 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         top.candidates,
     ];
     let is_answer = answers.into_iter().flatten().any(is_filled);
-    // A failed response counts even with content: it may contain the model's output so far.
+    // A response with the status `failed` counts even with content: the model's output so far.
     let may_fail = is(top.status, "\"failed\"") || !is_answer;
     may_fail && top.error.is_some_and(says_something)
 }
 
-/// Whether a body announced as JSON is not one whole document, for example cut short. A
-/// compressed body cannot be read and counts as whole.
+/// Whether a body with the content type JSON is not one complete document, for example cut
+/// short. A compressed body cannot be read, and counts as complete.
 pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     if !names_json(headers) || !is_plain(headers) {
         return false;
@@ -83,7 +84,8 @@ pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     !JsonOutline::of([body]).is_whole()
 }
 
-/// The bracket structure of a JSON body, read piece by piece.
+/// Follows the brackets and strings of a JSON body, piece by piece, to tell whether it is
+/// complete.
 ///
 /// The outline counts brackets outside of strings, and parses nothing: that is enough to
 /// detect half a document, and costs little.
@@ -91,8 +93,8 @@ pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
 pub(crate) struct JsonOutline {
     first: Option<u8>,
     last: Option<u8>,
-    /// The number of objects and lists that are open; it stays negative after a surplus
-    /// bracket.
+    /// The number of objects and lists that are open. It is -1, and stays so, after a surplus
+    /// closing bracket.
     open: i64,
     in_string: bool,
     /// Whether the next byte of the string is escaped.
@@ -178,7 +180,7 @@ pub(super) fn is_page(headers: &HeaderMap, body: &[u8]) -> bool {
     let kind = headers.get(header::CONTENT_TYPE);
     let kind = kind.and_then(|kind| kind.as_bytes().get(..9));
     let is_announced = kind.is_some_and(|kind| kind.eq_ignore_ascii_case(b"text/html"));
-    // Some servers announce JSON as `text/html`, so the body decides.
+    // Some servers send JSON with the content type `text/html`, so its first byte counts more.
     let is_json = starts(b"{") || starts(b"[");
     starts(b"<!doctype html") || starts(b"<html") || is_announced && !is_json
 }
@@ -187,7 +189,8 @@ fn is(raw: Option<&RawValue>, wanted: &str) -> bool {
     raw.is_some_and(|raw| raw.get() == wanted)
 }
 
-/// Whether a JSON value is longer than an empty `""`, `[]` or `{}`, without whitespace.
+/// Whether a JSON value has more than two characters without whitespace, unlike `""`, `[]` and
+/// `{}`.
 fn is_filled(raw: &RawValue) -> bool {
     let text = raw.get().bytes();
     text.filter(|byte| !byte.is_ascii_whitespace())
@@ -213,8 +216,10 @@ fn is_object(raw: &RawValue) -> bool {
     raw.get().starts_with('{')
 }
 
-/// Whether the value of an `error` key reports an error; batch jobs send an object of
-/// null fields.
+/// Whether the value of an `error` key reports an error: a string that is not empty, or an
+/// object.
+///
+/// An object in which all fields are null is no error: batch jobs send such objects.
 fn says_something(raw: &RawValue) -> bool {
     match serde_json::from_str(raw.get()) {
         Ok(Value::String(text)) => !text.is_empty(),
@@ -232,7 +237,7 @@ pub(super) struct Details {
     pub(super) reason: String,
     /// The delay that Google asks for in `RetryInfo.retryDelay`.
     pub(super) retry_delay: Option<Duration>,
-    /// Whether the exceeded quota, in Google's details, is a daily one.
+    /// Whether Google's details name a daily quota as the exceeded one.
     is_daily: bool,
     /// Whether OpenRouter's moderation stopped the request.
     is_moderated: bool,

@@ -6,10 +6,10 @@ use super::class::FailureClass;
 
 type CodeRow = (FailureClass, &'static [&'static str]);
 
-/// The exact error names that decide the failure class whatever the status.
+/// The error names that decide the failure class by themselves, whatever the status.
 ///
-/// The names are values of `error.type`, `error.code` and their equivalents, in the order
-/// of judging: the first row that contains one wins. AWS's names are listed without their
+/// The names are values of `error.type`, `error.code` and their equivalents. If an error has
+/// several, the first row that contains one of them wins. AWS's names are listed without their
 /// `Exception`.
 pub(super) const EXACT: &[CodeRow] = &[
     (
@@ -95,16 +95,15 @@ pub(super) const EXACT: &[CodeRow] = &[
     ),
 ];
 
-/// The error names that several causes share: a more exact phrase counts before them, the
-/// status after them.
+/// The error names that several causes share: they count after [`SENTENCES`], before the
+/// status.
 pub(super) const SHARED: &[CodeRow] = &[
     (FailureClass::RateLimit, &["RESOURCE_EXHAUSTED"]),
     (FailureClass::Auth, &["PERMISSION_DENIED"]),
     (FailureClass::ModelGone, &["AccessDenied"]),
 ];
 
-/// The error names that only say which side is at fault: a more exact status counts
-/// before them.
+/// The error names that only say which side is at fault: they count after the status.
 pub(super) const BROAD: &[CodeRow] = &[
     (FailureClass::Conflict, &["conflict_error"]),
     (
@@ -151,14 +150,14 @@ pub(super) fn find_code(rows: &[CodeRow], names: &[&str]) -> Option<FailureClass
     row.map(|&(class, _)| class)
 }
 
-/// Whether one of an error's `names` is the listed name `known`.
+/// Whether one of an error's `names`, without AWS's additions, is the listed name `known`.
 pub(super) fn is_among(known: &str, names: &[&str]) -> bool {
     names
         .iter()
         .any(|name| bare(name) == known || starts_lower(known, bare(name)))
 }
 
-/// The status that an error with one of these names has outside of a stream.
+/// The status that answers with one of these error names have: events of a stream have none.
 pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
     if is_among("invalid_request_error", names) || is_among("Validation", names) {
         Some(StatusCode::BAD_REQUEST)
@@ -179,7 +178,7 @@ fn bare(name: &str) -> &str {
     name.strip_suffix("Exception").unwrap_or(name)
 }
 
-/// Whether `name` is `known` with a lower-case first letter, as in AWS's streams.
+/// Whether `name` equals `known`, except for a lower-case first letter, as in AWS's streams.
 fn starts_lower(known: &str, name: &str) -> bool {
     match (known.split_at_checked(1), name.split_at_checked(1)) {
         (Some((upper, rest)), Some((lower, same))) => {
@@ -192,9 +191,9 @@ fn starts_lower(known: &str, name: &str) -> bool {
 /// A phrase by which a provider reports an error without a code.
 pub(super) struct Sentence {
     class: FailureClass,
-    /// The statuses with one of which the phrase counts.
+    /// The statuses of an answer with which the phrase counts.
     statuses: &'static [u16],
-    /// The error name beside which the phrase counts; any name if empty.
+    /// The error name that the answer must have besides the phrase; empty if any will do.
     name: &'static str,
     words: Words,
 }
@@ -204,10 +203,10 @@ enum Words {
     First(&'static str),
 }
 
-/// The known phrases, in the order of judging: the first match wins.
+/// The known phrases; if several match a message, the first of them wins.
 ///
-/// Each phrase counts only with the status that its provider sends, and a common phrase
-/// only with the provider's error name.
+/// Each phrase counts only with the statuses that its provider sends, and a common phrase only
+/// with the provider's error name.
 pub(super) const SENTENCES: &[Sentence] = &[
     // Anthropic
     sentence(FailureClass::Quota, &[400], "credit balance").beside("invalid_request_error"),
@@ -276,7 +275,7 @@ pub(super) const SENTENCES: &[Sentence] = &[
         &[400],
         "model's context length",
     ),
-    // llama.cpp, while it answers
+    // llama.cpp, if the context fills up during the answer
     sentence(
         FailureClass::ContextOverflow,
         &[500],
@@ -318,7 +317,7 @@ impl Sentence {
     }
 }
 
-/// Finds the failure class of the first known phrase that matches an error's message.
+/// Finds the class of the first of [`SENTENCES`] that fits the status, names and message.
 pub(super) fn find_message(
     status: StatusCode,
     names: &[&str],

@@ -1,5 +1,5 @@
-//! The errors of failed upstreams, and of calls that reached no upstream; the class of an
-//! opaque error.
+//! The errors of failed upstreams and of calls that reached no upstream, and the classification
+//! of errors.
 
 use std::{error::Error, fmt, io::ErrorKind, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
 
 /// The error of a candidate with a base URL that answered 1xx or 3xx.
 ///
-/// The request, with its prompt, would have to go to another server, so a redirect is not
-/// followed and not passed on.
+/// No layer follows the redirect, because the request, with its prompt, would go to another
+/// server. The caller does not get the redirect either.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirected {
@@ -26,7 +26,7 @@ pub struct Redirected {
 /// The error of a complete answer, announced as JSON under a good status, that is no
 /// complete document.
 ///
-/// The document is no JSON, or leaves a bracket or a string open.
+/// The body does not begin and end as JSON, or leaves a bracket or a string open.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteJson {
@@ -68,10 +68,10 @@ impl Error for Redirected {}
 
 impl Error for IncompleteJson {}
 
-/// The error of an answer behind an early head that is no event stream.
+/// The error of an answer that is no event stream, although the caller has the head of one.
 ///
-/// A [`ProgressLayer`](crate::ProgressLayer) sent the early head, of an event stream,
-/// before the answer came.
+/// A [`ProgressLayer`](crate::ProgressLayer) sent that head early, before the upstream
+/// answered.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAStream {
@@ -124,18 +124,18 @@ pub struct Cooling {
     pub candidate: String,
     /// The time left until the candidate's cooldown ends.
     pub left: Duration,
-    /// The class of the candidate's failure.
+    /// The class of the failure for which the candidate cools down.
     pub class: FailureClass,
 }
 
 impl CoolingDown {
-    /// The time left until the first candidate's cooldown ends.
+    /// The time left until the earliest end of a candidate's cooldown.
     #[must_use]
     pub fn soonest(&self) -> Duration {
         self.first().map(|first| first.left).unwrap_or_default()
     }
 
-    /// The failure class of the candidate with the earliest end of its cooldown.
+    /// The failure class of the candidate whose cooldown ends first.
     pub(crate) fn class(&self) -> FailureClass {
         self.first().map_or(FailureClass::Server, |it| it.class)
     }
@@ -190,8 +190,7 @@ impl TransportError {
         chain(error).any(|error| error.is::<Self>() || error.is::<std::io::Error>())
     }
 
-    /// Whether `error` says that the upstream refused the connection, so that nothing was
-    /// sent.
+    /// Whether `error` or one of its sources is a refused connection, so that nothing was sent.
     #[must_use]
     pub fn is_refused(error: &(dyn Error + 'static)) -> bool {
         let refused = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionRefused;
@@ -226,7 +225,7 @@ const UNTRUSTED: [&str; 6] = [
     "certificate chain was issued by an authority that is not trusted",
 ];
 
-/// Classifies an error that came in place of an answer, or of an answer's rest.
+/// Classifies the error of a call, before or after the head of the answer.
 pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
     // The caller's errors come before those of the transport, which may wrap them.
     let callers = |error: &(dyn Error + 'static)| {

@@ -1,22 +1,20 @@
 //! Classifies the failures of upstreams.
 //!
-//! Whether a retry makes sense depends on the failure, not on the layer that notices
-//! it. An upstream reports a failure in many ways: by a status, by a body of one of
-//! several shapes, by an event inside a stream that began with 200, or by a broken
-//! connection. A [`Failure`] is the judgement of any of them: its [`FailureClass`]
-//! decides about retries, and a client library's opaque errors become a
-//! [`TransportError`], so that no layer has to guess.
+//! Whether a retry makes sense depends on the failure, not on the layer that notices it. An
+//! upstream reports a failure in many ways: by a status, by a body of one of several shapes, by
+//! an event inside a stream that began with 200, or by a broken connection. A [`Failure`] is
+//! the classification of any of them: its [`FailureClass`] decides about retries. Adapters wrap
+//! a client library's opaque errors in a [`TransportError`], so that no layer has to guess.
 //!
 //! # What counts
 //!
-//! The rules of a [`Classifier`] come first, if the program adds any. Then exact values
-//! of `error.type` and `error.code`, in this order: quota, rate limit, overload,
-//! region, credential, model, context, size, filter. Then the few fields and sentences
-//! that providers use in place of a code, then the status, and at last names such as
-//! `invalid_request_error` that only say which side is at fault. A body that is
-//! announced as JSON under a good status, and does not begin and end as JSON, counts as
-//! cut. Text elsewhere in a body is never read: an answer that quotes an error is
-//! healthy.
+//! The rules of a [`Classifier`] come first, if the program adds any. Then exact values of
+//! `error.type` and `error.code`, in this order: quota, rate limit, overload, region,
+//! credential, model, context, size, filter. Then the few fields and sentences that providers
+//! use in place of a code, then the status, and at last names such as `invalid_request_error`
+//! that only say which side is at fault. A body that is announced as JSON under a good status
+//! counts as cut if it does not begin and end as JSON, or leaves a bracket or a string open.
+//! Other text in a body is never read: an answer that quotes an error is healthy.
 //!
 //! # Examples
 //!

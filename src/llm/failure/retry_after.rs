@@ -6,14 +6,14 @@ use http::{HeaderMap, HeaderName, header};
 
 use super::error_codes;
 
-/// The longest delay before a retry that counts; a limit keeps sums with instants from
-/// overflowing.
+/// The longest delay that an upstream can ask for, 30 days; a longer one is cut to it.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Reads the delay that an upstream's headers ask for, never rounded down.
 ///
-/// The delay stands in `retry-after-ms`, else in `retry-after` in seconds or as a date.
-/// The first usable header of a name counts; a date that has passed asks for no delay.
+/// The delay is that of `retry-after-ms`, else that of `retry-after`, in seconds or as a date.
+/// Of several headers of one name the first that parses counts. For a date in the past the
+/// delay is zero.
 pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let millis = HeaderName::from_static("retry-after-ms");
     values(headers, &millis)
@@ -25,7 +25,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
         .map(capped)
 }
 
-/// Returns a delay cut to the limit, so that its sum with an instant does not overflow.
+/// Cuts a delay to [`LONGEST`], so that its sum with an instant does not overflow.
 pub(super) fn capped(delay: Duration) -> Duration {
     delay.min(LONGEST)
 }
@@ -35,7 +35,7 @@ fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item =
     values.filter_map(|value| value.to_str().ok().map(str::trim))
 }
 
-/// Parses a decimal number of units of 10^`exponent` nanoseconds each, rounded up.
+/// Parses a decimal number of units of 10^`exponent` nanoseconds; rounds up to a nanosecond.
 ///
 /// The parser reads digits, because a float would round some delays down.
 pub(super) fn decimal(text: &str, exponent: usize) -> Option<Duration> {
@@ -108,7 +108,7 @@ fn part(text: &str) -> Option<(Duration, &str)> {
     let rest = rest.strip_prefix(' ').unwrap_or(rest);
     let end = rest.find(|c: char| !c.is_ascii_alphabetic());
     let (word, rest) = rest.split_at(end.unwrap_or(rest.len()));
-    // The number is rounded up before the multiplication, so that the delay is never too
+    // `decimal` rounds the number up before the multiplication, so the delay is never too
     // short.
     let times = |factor| Some(decimal(number, 9)?.saturating_mul(factor));
     let part = match word {

@@ -1,13 +1,14 @@
-//! The stop reasons of answers that another model might avoid.
+//! The stop reasons that count as failures, because another model might answer the request.
 
 use memchr::memmem;
 use serde::Deserialize;
 
 use super::class::FailureClass;
 
-/// The failure class of each stop reason that is a failure: of Anthropic's `stop_reason`,
-/// chat's `finish_reason`, the `reason` of Responses' `incomplete_details`, and Gemini's
-/// `finishReason` and `blockReason`.
+/// The stop reasons that are failures, with their classes.
+///
+/// The values are those of Anthropic's `stop_reason`, chat's `finish_reason`, the `reason` of
+/// Responses' `incomplete_details`, and Gemini's `finishReason`.
 const STOPS: [(&str, FailureClass); 6] = [
     ("refusal", FailureClass::ContentFilter),
     ("content_filter", FailureClass::ContentFilter),
@@ -50,7 +51,7 @@ struct Feedback<'a> {
     reason: Option<&'a str>,
 }
 
-/// The failure class of a stop reason that the table lists as a failure; `None` for any other.
+/// The failure class of a stop reason in [`STOPS`]; `None` for any other.
 pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
     let mut stops = STOPS.iter();
     stops
@@ -58,13 +59,15 @@ pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
         .map(|&(_, class)| class)
 }
 
-/// The failure class of an answer with a good status in which no choice ended normally.
+/// The failure class of an answer with a good status in which every stop reason is a failure.
+///
+/// The class is that of the first stop reason. A block reason of Gemini is enough by itself.
 pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
     }
     let answer: StopAnswer<'_> = serde_json::from_slice(body).ok()?;
-    // An upstream that gives a block reason, whichever it is, gives no answer.
+    // Gemini sends a block reason, of any value, only in place of an answer.
     if answer
         .feedback
         .is_some_and(|feedback| feedback.reason.is_some())
@@ -81,10 +84,10 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     first.filter(|_| classes.all(|class| class.is_some()))
 }
 
-/// Whether a body has a key like those of the stop reasons, with a value that is a
-/// failure.
+/// Whether a body has a key like those of the stop reasons, with a value from [`STOPS`], or a
+/// `blockReason`.
 ///
-/// The search spares nearly every answer the parser.
+/// This search spares nearly every healthy answer the parser.
 fn is_suspect(body: &[u8]) -> bool {
     let reasons = memmem::find_iter(body, b"eason\"");
     let mut values = reasons.filter_map(|at| {

@@ -47,13 +47,13 @@ impl<'a> Event<'a> {
 pub enum EventKind {
     /// The event is a part of the answer: it commits the attempt, and is progress.
     Content,
-    /// The event is a sign of work that does not commit the attempt. Events of unknown
-    /// types are progress too.
+    /// The event shows that the model works, but does not commit the attempt. An event of an
+    /// unknown type is progress too.
     Progress,
-    /// The event comes before the answer, or has no part of it, such as an empty delta.
-    /// Such an event neither commits the attempt nor is progress.
+    /// The event comes before the answer, or has no part of it, such as an empty delta. It
+    /// neither commits the attempt nor is progress.
     Prelude,
-    /// The event is a sign of life alone, such as a ping.
+    /// The event only shows that the connection is alive, such as a ping. It is no progress.
     Life,
     /// The event reports a failure of the upstream.
     Error,
@@ -61,7 +61,7 @@ pub enum EventKind {
     Terminator,
 }
 
-/// The judgement of a [`Grammar`](crate::llm::dialect::Grammar) on one event.
+/// The classification of one event by a [`Grammar`](crate::llm::dialect::Grammar).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct EventVerdict {
@@ -72,7 +72,7 @@ pub struct EventVerdict {
 }
 
 impl EventVerdict {
-    /// Creates a judgement of this kind, without reasoning.
+    /// Creates a classification of this kind, with `reasoning` set to `false`.
     #[must_use]
     pub const fn new(kind: EventKind) -> Self {
         Self {
@@ -81,8 +81,8 @@ impl EventVerdict {
         }
     }
 
-    /// Creates a judgement of kind [`Content`](EventKind::Content); `reasoning` says that
-    /// it is reasoning only.
+    /// Creates a classification of kind [`Content`](EventKind::Content); `reasoning` says that
+    /// the content is reasoning only.
     #[must_use]
     pub const fn content(reasoning: bool) -> Self {
         Self {
@@ -98,7 +98,8 @@ impl From<EventKind> for EventVerdict {
     }
 }
 
-/// The most data bytes of one event, 1 MiB; a longer event is [`Event::oversized`].
+/// The most data bytes of one event that are kept, 1 MiB; of a longer event the data is
+/// dropped, and it is [`Event::oversized`].
 pub const MAX_EVENT: usize = 1024 * 1024;
 
 /// The terminator: the bytes of the event after which an OpenAI chat stream is complete.

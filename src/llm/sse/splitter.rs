@@ -1,4 +1,4 @@
-//! Splits bytes into events; the event in progress is collected from its lines.
+//! Splits a `text/event-stream` into events, across chunks of any size.
 
 use memchr::memchr2;
 
@@ -30,7 +30,7 @@ pub struct Splitter {
     /// The number of bytes of a byte order mark that were read at the start of the
     /// stream.
     ///
-    /// The number is 3 once the mark is complete, or found to be absent.
+    /// The number is 3 once the mark is complete, or once it is clear that there is none.
     bom: u8,
 }
 
@@ -39,8 +39,8 @@ pub struct Splitter {
 enum SseLine {
     #[default]
     Start,
-    /// The line broke off in its field name, of which at most the length of `event` is
-    /// kept.
+    /// The line broke off in its field name, of which at most five bytes, the length of
+    /// `event`, are kept.
     Name { text: [u8; 5], len: u8 },
     /// The line broke off behind its colon; `first` says that the optional space may
     /// still follow.
@@ -130,22 +130,21 @@ impl Splitter {
 
     /// The greatest offset so far at which the stream may be cut.
     ///
-    /// Bytes that are appended at the boundary parse as a new event. The boundary lies
-    /// behind a blank line, or behind a comment line while no field line is pending. Of a
-    /// blank line that ends in CRLF, the offset behind the CR counts until the LF is
-    /// read.
+    /// Bytes that are appended there parse as a new event. The boundary lies behind a blank
+    /// line, or behind a comment line while no field line is pending. After a blank line that
+    /// ends in CRLF, the boundary lies behind the CR until the LF is read.
     #[must_use]
     pub const fn boundary(&self) -> u64 {
         self.boundary
     }
 
-    /// Returns how many bytes of `chunk` belong to a byte order mark.
+    /// Skips the byte order mark at the start of the stream; returns its length within `chunk`.
     fn skip_bom(&mut self, chunk: &[u8]) -> usize {
         for (at, &byte) in chunk.iter().enumerate() {
             if byte != BOM[usize::from(self.bom)] {
                 if self.bom > 0 {
-                    // The bytes are no byte order mark, but the start of an unknown
-                    // field.
+                    // The bytes so far are the beginning of an unknown field's name, not of a
+                    // byte order mark.
                     self.begin(Field::Other);
                 }
                 self.bom = 3;
@@ -219,10 +218,10 @@ impl Splitter {
     }
 }
 
-/// The longest name of an event that is kept, in bytes; known names are much shorter.
+/// The most bytes of an event's name that are kept; a longer name is cut.
 const MAX_NAME: usize = 256;
 
-/// The size in bytes above which a buffer is freed after its event, so that an idle
+/// The capacity in bytes above which a buffer is freed at the end of its event, so that an idle
 /// stream stays small.
 const KEPT: usize = 1024;
 
@@ -234,7 +233,7 @@ pub(super) enum Field {
     Comment,
 }
 
-/// The part of the event in progress that was copied from earlier chunks.
+/// The part of the event in progress that was copied out of the chunks.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     name: Vec<u8>,
@@ -327,7 +326,8 @@ impl Pending {
         self.name.extend_from_slice(&part[..part.len().min(room)]);
     }
 
-    /// Copies the borrowed fields, because the event continues in the next chunk.
+    /// Copies the borrowed fields: the event continues in another chunk, or with another `data`
+    /// line.
     pub(super) fn keep(&mut self, borrowed: &mut Borrowed<'_>) {
         if let Some(data) = borrowed.data.take() {
             self.append(data);

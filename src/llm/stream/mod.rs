@@ -12,24 +12,23 @@
 //!
 //! # What is judged
 //!
-//! Each event has one [`EventKind`](crate::llm::sse::EventKind). Content commits an
-//! attempt and is progress; unknown event types and data that is not JSON are progress;
-//! the prelude and signs of life are neither. An event named `error` is an error in
-//! every dialect, whatever its data. Only keys at their known place count: a text that
-//! quotes an error is text.
+//! Each event has one [`EventKind`](crate::llm::sse::EventKind). Content commits an attempt and
+//! is progress; unknown event types and data that is not JSON are progress; the prelude and
+//! signs of life are neither. An event named `error` is an error in every dialect, whatever its
+//! data. A key counts only at its place in the dialect's format: an answer that quotes an error
+//! is text.
 //!
 //! # When a stream is complete
 //!
-//! A stream is complete with its dialect's terminator, see
-//! [`Finish`](crate::llm::dialect::Finish). No stream is truncated as long as its
-//! dialect is not known.
+//! A stream is complete once its dialect's terminator was read; see
+//! [`Finish`](crate::llm::dialect::Finish) for streams without one. As long as the dialect of a
+//! stream is not known, the stream never counts as truncated.
 //!
 //! # Cost
 //!
-//! A content frame is judged without an allocation, in time linear in its bytes,
-//! however it is cut into chunks. Between chunks at most
-//! [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes are kept; a longer event is judged
-//! by its name.
+//! A content frame is classified without an allocation, in time linear in its bytes, however it
+//! is cut into chunks. Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes
+//! are kept; a longer event is classified by its name.
 //!
 //! # Examples
 //!

@@ -12,7 +12,7 @@ use crate::{
     lock::Lock,
 };
 
-/// The beginning of an answer's text, up to a limit in bytes; clones share it.
+/// The beginning of an answer's text, up to `max` bytes; clones share the text.
 #[derive(Clone, Debug)]
 pub(crate) struct Partial {
     shared: Arc<Lock<PartialText>>,
@@ -22,7 +22,8 @@ pub(crate) struct Partial {
 #[derive(Debug, Default)]
 struct PartialText {
     text: String,
-    /// Whether text of the answer was left out, so that no later text may follow.
+    /// Whether a part of the text did not fit, so that later parts, even if they fit, are left
+    /// out.
     is_full: bool,
 }
 
@@ -34,7 +35,7 @@ impl Partial {
         }
     }
 
-    /// Returns the answer's text so far; `None` if it is empty.
+    /// Returns the text collected so far; `None` if it is empty.
     pub(crate) fn read(&self) -> Option<Arc<str>> {
         let text = &self.shared.lock().text;
         (!text.is_empty()).then(|| text.as_str().into())
@@ -52,7 +53,8 @@ impl Partial {
     /// Adds the text of an event with content to the collected text.
     pub(super) fn add(&self, dialect: Dialect, event: &Event<'_>) {
         let mut push = |part: Text<'_>| self.push(&String::from_utf8_lossy(&part.decoded()));
-        // Ignore errors: the event was judged as content, so its data is well-formed.
+        // Ignore errors: the grammar classified the event as content, so its data is
+        // well-formed.
         let _ = match dialect {
             Dialect::OpenAiChat => chat(event.data, &mut push),
             Dialect::OpenAiResponses => responses(event, &mut push),
@@ -71,7 +73,7 @@ impl Partial {
     }
 }
 
-/// Reads the text of a chat event's first choice, and passes it to `push`.
+/// Reads the text of a chat event's choice with index 0, and passes it to `push`.
 fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     Scanner::document(data, |json, key| match key {
         b"choices" => json.array(|json| choice(json, push)).map(drop),
@@ -125,7 +127,7 @@ fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()>
 fn anthropic<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
     let mut text = None;
     Scanner::document(data, |json, key| match key {
-        // The start of a content block contains text as its deltas do.
+        // The event that starts a content block may contain text, as the block's deltas do.
         b"delta" | b"content_block" => json
             .object(|json, key| {
                 match key {

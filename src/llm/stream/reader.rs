@@ -11,11 +11,10 @@ use crate::llm::{
     sse::{Event, EventKind, EventVerdict, Splitter},
 };
 
-/// The observer of a stream's bytes, which keeps the offsets of the stream's marks.
+/// The reader of an event stream, which keeps the offsets of the events that matter to layers.
 ///
-/// All offsets count the bytes from the start of the stream, and point directly behind an
-/// event. As with [`Splitter`], the offsets do not depend on how the bytes are cut into
-/// chunks.
+/// Each such mark counts the bytes from the start of the stream to directly behind its event.
+/// As with [`Splitter`], the marks do not depend on how the bytes are cut into chunks.
 #[derive(Debug)]
 pub struct StreamReader {
     splitter: Splitter,
@@ -35,7 +34,7 @@ impl StreamReader {
         }
     }
 
-    /// Collects the text of the answer in `partial` from now on.
+    /// Collects the text of the answer in `partial`, from the next event on.
     pub(crate) fn keep_text(&mut self, partial: Partial) {
         self.marks.partial = Some(partial);
     }
@@ -45,7 +44,7 @@ impl StreamReader {
         self.marks.partial.as_ref()
     }
 
-    /// Reads the next bytes of the stream, and judges each event that they complete.
+    /// Reads the next bytes of the stream, and classifies each event that they complete.
     pub fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
         let Self { splitter, marks } = self;
         let mut seen = ChunkSummary::default();
@@ -53,8 +52,7 @@ impl StreamReader {
         seen
     }
 
-    /// The dialect of the stream; one that was [`Dialect::Any`] changes when it is
-    /// detected.
+    /// The dialect of the stream. [`Dialect::Any`] is replaced once an event shows the dialect.
     #[must_use]
     pub const fn dialect(&self) -> Dialect {
         self.marks.dialect
@@ -145,8 +143,8 @@ impl StreamReader {
 
     /// The sequence number of an event that would be appended to the stream now.
     ///
-    /// In the Responses dialect the number is one more than that of the last event, in
-    /// any other dialect 0.
+    /// In the Responses dialect the number is one more than that of the last event. A custom
+    /// grammar may report numbers too; in any other dialect it is 0.
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {
         self.marks.stream.next_sequence()
@@ -154,8 +152,8 @@ impl StreamReader {
 
     /// The id of the answer, at most 256 bytes.
     ///
-    /// In the Responses dialect the first events carry the id; in any other dialect it is
-    /// `None`.
+    /// In the Responses dialect the first events carry the id. A custom grammar may report one
+    /// too; in any other dialect it is `None`.
     #[must_use]
     pub fn response_id(&self) -> Option<&str> {
         self.marks.stream.response_id()
@@ -169,7 +167,7 @@ impl StreamReader {
             .zip(self.marks.id_end)
     }
 
-    /// Judges the stream's completeness if its transport ends cleanly at this point.
+    /// Returns how complete the stream would be if its transport ended cleanly at this point.
     #[must_use]
     pub fn finish(&self) -> Finish {
         let marks = &self.marks;
@@ -202,10 +200,10 @@ pub(super) struct StreamMarks {
     pub(super) partial: Option<Partial>,
 }
 
-/// The count of the stream's events that only show that the upstream is alive.
+/// The count of the stream's pings that are heartbeats.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pings {
-    /// Whether the ping at the start of every Anthropic stream has come.
+    /// Whether the ping that comes at the start of every Anthropic stream was already read.
     opening: bool,
     pub(super) count: u64,
 }
