@@ -2,14 +2,17 @@
 //!
 //! They give you
 //!
-//! - clocks that know work from silence: a [step window](StepTimeoutLayer) that each token
-//!   restarts, and a [ceiling](HardCeilingLayer) that nothing restarts;
-//! - an end of work, upstream too, as soon as the [caller leaves](ClientDisconnectLayer);
-//! - [retries](RetryBudgetLayer) and [fallbacks](ModelFallbackLayer) within budgets, and none
-//!   for a run that is over;
-//! - caps on [turns](TurnCapLayer), [owners](OwnerCapLayer) and [loops](LoopGuardLayer);
-//! - a [registry](RunRegistry), by which runs are found, observed and ended from outside;
-//! - a [`TerminalReason`] for every end, which the official SDKs [raise](TerminalResponseLayer).
+//! - two limits on time: a [step window](StepTimeoutLayer), which each token restarts, and a
+//!   [ceiling](HardCeilingLayer), which nothing restarts;
+//! - the end of a call and of its upstream request as soon as the [caller
+//!   leaves](ClientDisconnectLayer);
+//! - [retries](RetryBudgetLayer) and [fallbacks](ModelFallbackLayer) within budgets, and none for
+//!   a run that is over;
+//! - caps on the [turns](TurnCapLayer) of a run, on the runs and turns of an
+//!   [owner](OwnerCapLayer), and on [loops](LoopGuardLayer) of tool calls;
+//! - a [registry](RunRegistry), through which a program finds, observes and ends runs;
+//! - a [`TerminalReason`] for every end; the official SDKs [raise](TerminalResponseLayer) an
+//!   error for a cut answer.
 //!
 //! Why all of it together: *this attempt failed, try another* and *the run is over, stop* look
 //! the same to a layer that sees an error. Here the reason is stored on a [`Run`] before
@@ -80,75 +83,76 @@
 //! |---|---|
 //! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
-//! | [`PumpLayer`] | servers: makes deadlines hold although the caller reads slowly |
+//! | [`PumpLayer`] | servers: runs the call in a task, so that deadlines hold while the caller does not read |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller leaves |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
-//! | [`StepTimeoutLayer`] | ends the node when nothing was progress for a while |
-//! | [`StopPhraseLayer`] | ends the runs of a session when its user says so; outside of all caps |
+//! | [`StepTimeoutLayer`] | ends the node after a window without progress |
+//! | [`StopPhraseLayer`] | ends the runs of a session when its user sends a stop phrase; outside of all caps |
 //! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
-//! | [`LoopGuardLayer`] | ends a run with tool calls that go in circles |
-//! | [`ProgressLayer`] | reports calls that take long, keeps a silent stream alive |
+//! | [`LoopGuardLayer`] | ends a run that repeats the same tool calls |
+//! | [`ProgressLayer`] | notifies observers of slow calls, and sends keep-alive comments in a silent stream |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
 //! | [`HealthGateLayer`] | makes calls wait while the upstream restarts |
 //!
-//! A layer acts on the node that it finds in the request's extensions, so the
-//! same layer means another thing further in: below a layer that opens an
-//! attempt it ends the attempt. [`Scope::Run`] makes it act on the whole run. A node's end
-//! ends everything below it, and nothing above it.
+//! A layer acts on the node that it finds in the request's extensions. So its effect depends on
+//! its place: outside of retry and fallback layers it ends the call, inside of them it ends the
+//! attempt. [`Scope::Run`] makes it act on the whole run. The end of a node ends all nodes below
+//! it, and none above it.
 //!
 //! # Around the layers
 //!
 //! [`Run::open`], [`Run::attach`] and [`Run::tool`] put calls and tools of your own under one
-//! run. [`Run::child`] is a sub-agent's run: it ends with its parent, never the other way
-//! round; [`child_asked`](Run::child_asked) is asked to stop, and
-//! [`child_detached`](Run::child_detached) lives on.
+//! run. [`Run::child`] opens the run of a sub-agent, which ends when its parent ends; its own end
+//! does not end the parent. At the end of the parent a [`child_asked`](Run::child_asked) is asked
+//! to stop, and a [`child_detached`](Run::child_detached) goes on.
 //!
-//! A [`RunRegistry`] knows runs by owner and id, across the requests of each:
-//! [`abort`](RunRegistry::abort), [`abort_session`](RunRegistry::abort_session),
+//! A [`RunRegistry`] stores runs by owner and id, so that several requests can belong to one run.
+//! See [`abort`](RunRegistry::abort), [`abort_session`](RunRegistry::abort_session),
 //! [`supersede`](RunRegistry::supersede), [`wait`](RunRegistry::wait),
 //! [`reopen`](RunRegistry::reopen), [`drain`](RunRegistry::drain) for a shutdown that lets the
-//! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers. An
-//! ended id stays ended, whatever its agent sends, until the registry forgets it.
+//! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers. A
+//! request with the id of an ended run gets the stored reason, until the registry forgets the
+//! run.
 //!
-//! A new limit can be [observed](StepTimeoutLayer::observe) first. A [`Watchdog`] has a
-//! checker, then a person, look at runs that look stuck. A [`Trajectory`] writes a line of JSON
-//! for each run that a limit or a clock ended. [`Terminated`] is the error of a node that was
-//! ended, and a `main` may return it.
+//! A new limit can be [observed](StepTimeoutLayer::observe) first: it then reports, and ends no
+//! run. A [`Watchdog`] asks a checker, then a person, about runs that look stuck. A
+//! [`Trajectory`] writes a line of JSON for each run that a limit or a clock ended.
+//! [`Terminated`] is the error of a node that was ended, and a `main` may return it.
 //!
 //! # In the log
 //!
-//! Each call that is over is one event of [`tracing`], `call ended`, once nothing of it is
-//! left; so is each run that is more than its call, `run ended`. The target of these and of
-//! all other events is `tower_agent`.
+//! Each ended call causes one event of [`tracing`], `call ended`, once all its futures and bodies
+//! have been dropped. Each ended run causes one event `run ended`, unless it ended with its only
+//! call. The target of these and of all other events is `tower_agent`.
 //!
-//! | level | of an end that was | for example |
+//! | level | the reason of the end | for example |
 //! |---|---|---|
 //! | `DEBUG` | [`Completed`](TerminalReason::Completed) | |
-//! | `INFO` | a cut: a clock, a caller that left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
-//! | `WARN` | a limit of the run | `turn_cap_reached`, `retry_budget_exceeded`, `loop_detected` |
+//! | `INFO` | a cut: a passed clock, a caller that left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
+//! | `WARN` | an exceeded limit of the run | `turn_cap_reached`, `retry_budget_exceeded`, `loop_detected` |
 //!
 //! | field | |
 //! |---|---|
-//! | `reason` | why, by the wire name |
-//! | `ended` | what was ended: the `call`, or the `run` that it belongs to |
+//! | `reason` | the terminal reason, by its wire name |
+//! | `ended` | the node that ended: the `call`, or the `run` that it belongs to |
 //! | `run`, `session` | their ids; no `session` if there is none |
-//! | `candidate`, `attempts` | of a call: which candidate served it, or was asked last, and how many tries there were |
-//! | `turns` | of a run: how many it has used up |
-//! | `elapsed` | from the opening to the end |
-//! | `input_tokens`, `output_tokens` | the usage, as far as an upstream said |
+//! | `candidate`, `attempts` | of a call: the candidate that served it, or the last one that was tried, and the number of tries |
+//! | `turns` | of a run: the number of turns that it has used up |
+//! | `elapsed` | the time from the opening of the node to its end |
+//! | `input_tokens`, `output_tokens` | the usage, as far as an upstream reported it |
 //!
-//! A run that was opened for one call has the line of that call, and so has a run that ends
-//! with the only call it ever had. A line is written after all that wait for the end have
-//! been woken; a subscriber that panics disturbs nothing, and without one that wants the
-//! line nothing is read for it.
+//! A run that ends with its only call, or that was opened for that call, has no event of its own:
+//! the event of the call stands for both. Each event is sent after the tasks that wait for the end
+//! have been woken. A tracing subscriber that panics does not disturb the call. If no subscriber
+//! is interested in the event, its fields are not read.
 //!
 //! # Features
 //!
-//! All layers are always there. `axum` adds an extractor for [`Run`], `reqwest`
-//! adds `ReqwestService`; both are in [`adapter`].
+//! All layers are in the default build. The feature `axum` adds an extractor for [`Run`], the
+//! feature `reqwest` adds `ReqwestService`; both are in [`adapter`].
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -174,13 +178,13 @@ pub mod supervise;
 pub mod tool;
 pub mod watchdog;
 
-// The tests below name the crate as its users do.
+// So that the tests below can name the crate `tower_agent`, as its users do.
 #[cfg(test)]
 extern crate self as tower_agent;
 #[cfg(test)]
 mod tests;
 
-/// The README's examples compile; they send their requests with reqwest.
+/// Compiles the examples of the README as doc tests; they send their requests with reqwest.
 #[cfg(all(doctest, feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]

@@ -1,48 +1,48 @@
-//! Ends a call when its caller goes away before the answer was delivered.
+//! Ends a call when its caller goes away before it has got the complete answer.
 //!
-//! The user closes the tab, and the gateway goes on paying for tokens. Worse, it takes
-//! the cut for a failure, retries, and falls back to a second model, though no caller
-//! waits. hyper drops the response future or the body within a millisecond of a close or
-//! reset. This layer turns that drop into
-//! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), and stores it before it
-//! drops the inner future or body, so that code which runs then can read the reason.
+//! The user closes the tab, and the gateway goes on paying for tokens. Worse, the gateway takes
+//! the cut for a failure, retries, and falls back to a second model, though no caller waits.
+//! hyper drops the response future or the body within a millisecond of a close or reset. This
+//! layer stores [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect) as the reason of
+//! the call at that drop, before it drops the inner future or body, so that code which runs then
+//! can read the reason.
 //!
 //! # What is counted
 //!
-//! The layer counts the drop of a response future that was not ready, or of a body that
-//! was not complete, while no reason is stored. A server may drop a complete body without
-//! polling for its end. A body is complete if
+//! The layer takes for a disconnect the drop of a response future that was not ready, or of a
+//! body that was not complete, if no reason is stored yet. A server may drop a complete body
+//! without a poll for its end, so that drop is no disconnect. A body is complete if
 //!
-//! - it ended, or its `is_end_stream` says so,
-//! - all announced bytes were handed over,
+//! - it returned `None`, or its `is_end_stream` is true,
+//! - the caller got as many bytes as the answer announced,
 //! - the answer has no body (HEAD, 204, 304), or
-//! - the terminator of its dialect was handed over.
+//! - the caller got the terminator of the stream's dialect, or the upstream's own error event.
 //!
-//! A drop proves nothing about the client: an aborted server task looks the same. Code
+//! The layer takes each such drop for a disconnect, also that of an aborted server task. Code
 //! that drops the future for another reason must store that reason first, with
 //! [`Run::end`](crate::Run::end).
 //!
 //! # What cannot be seen
 //!
-//! With HTTP/1, a byte that the client pipelined, or a request body that was not read to
-//! its end, hides the close until a write fails. Read request bodies up front, and add a
+//! With HTTP/1, hyper does not notice a close before a write fails, if the client pipelined a
+//! byte or the request body was not read to its end. Read request bodies up front, and add a
 //! [`HardCeilingLayer`](crate::HardCeilingLayer).
 //!
 //! # Same instant
 //!
-//! A stored reason stays; the drop is not recorded.
+//! A reason that is stored before the drop stays; the layer then does not store its own.
 //!
 //! # Order
 //!
 //! This layer belongs outside of retry and fallback layers. Inside of a
-//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the pump sees the drop.
-//! Outside of a pump that [drains](crate::PumpLayer::drain) this layer sees the drop
-//! first, and cancels.
+//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the caller's drop reaches the pump,
+//! which stores the reason itself. Outside of a pump that [drains](crate::PumpLayer::drain) the
+//! drop reaches this layer first, which ends the call at once, so the pump drains nothing.
 //!
 //! # Cancel safety
 //!
-//! A drop ends the found node, or with [`scope`](ClientDisconnectLayer::scope) its run, and
-//! drops the inner future or body.
+//! A drop ends the node in the request, or with [`scope`](ClientDisconnectLayer::scope) its run,
+//! and drops the inner future or body.
 //!
 //! # Examples
 //!
@@ -70,7 +70,7 @@
 //! # }
 //! ```
 //!
-//! Ends a run that is of no use without this caller:
+//! Ends the whole run, for a run that is of no use without this caller:
 //!
 //! ```
 //! use tower_agent::{ClientDisconnectLayer, Scope};
@@ -92,14 +92,14 @@ use crate::{
     supervise::{Claim, LayerPart, Settings, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends a call when its caller goes away: see the [module](self).
+/// Ends a call when its caller disconnects: see the [module](self).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ClientDisconnectLayer {
     scope: Scope,
 }
 
 impl ClientDisconnectLayer {
-    /// Makes a layer that ends the node found in the request.
+    /// Makes a layer that ends the node found in the request when the caller disconnects.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -107,7 +107,7 @@ impl ClientDisconnectLayer {
         }
     }
 
-    /// The node that a drop ends; by default the one found in the request.
+    /// The node that a disconnect ends; by default the one found in the request.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;

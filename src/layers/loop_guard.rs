@@ -1,4 +1,4 @@
-//! Ends a run whose tool calls go in circles.
+//! Ends a run that makes the same tool calls again and again.
 //!
 //! An agent that polls a job which never finishes, or tries the same edit again and again,
 //! looks busy: every step is quick, every answer is good, and the bill grows until a person
@@ -7,51 +7,53 @@
 //!
 //! # What is counted
 //!
-//! An action is a call of a tool, with its result. Two calls are the same if they have the
-//! same name and arguments, in any order of the keys. Of the run's last 30 actions:
+//! An action is a tool call together with its result. Two calls are the same if they have the
+//! same name and the same arguments, in any order of the keys. The layer compares the run's last
+//! 30 actions, or more if a limit is larger:
 //!
-//! | pattern | a notice | the end of the run |
+//! | pattern | notice to observers | end of the run |
 //! |---|---|---|
-//! | the same call with the same result; other calls may stand between | every 10 | at 20 |
-//! | two calls in turn, each with its earlier result | every 10 | at 20 |
-//! | calls of tools that the request did not declare, if it declared any | | at 10 |
-//! | the same call in a row, with any results | every 10 | at 30 |
+//! | the same call with the same result; other calls may stand between | at every 10th call | at the 20th call |
+//! | two calls in turn, each with its earlier result | at every 10th call | at the 20th call |
+//! | calls of tools that the request did not declare, if it declared any | none | at the 10th call |
+//! | the same call in a row, with any results | at every 10th call | at the 30th call |
 //!
-//! Another result is a change, and restarts the count; so does a user's message after a
-//! turn that the model had finished, but not one between two calls. A refused call is no
-//! action, and changes nothing. The run ends as
-//! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request
-//! on; the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions count for the
-//! [signs of being stuck](crate::Run::end_when_stuck) too.
+//! In the first two rows a different result restarts the count. In all rows a user's message
+//! restarts it, if the model had finished its turn; a message between two calls does not. A
+//! refused call is no action, and does not change the counts. The run ends as
+//! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request on;
+//! the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions also count for the [signs
+//! of being stuck](crate::Run::end_when_stuck).
 //!
 //! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of
-//! Anthropic's messages API. It reads a request from where the last one of the run ended. A
-//! request with a changed history is read whole, and calls with a known id do not count
-//! again. Answers matter if requests do not repeat what they continue
-//! (`previous_response_id`). A body that is not JSON, or is compressed, passes unread.
+//! Anthropic's messages API. In each request it reads only the messages that follow those of the
+//! run's previous request. If the request has changed that history, the layer reads the whole
+//! request, and does not count calls again whose id it knows. It reads answers too, because
+//! requests with `previous_response_id` do not repeat the calls whose results they bring. A body
+//! that is not JSON, or is compressed, passes unread.
 //!
-//! Of one request at most the last 512 calls and results count, and each pattern causes one
-//! notice.
+//! Of one request at most the last 512 calls and results count, and each pattern causes at most
+//! one notice.
 //!
-//! Tools that run in this process can [name their arguments](crate::tool::Tool::arguments);
-//! then the layer needs no history. Such a run ends by the limits of a layer that one of
-//! its model calls has passed, or by [`Run::end_when_looping`]; without either, observers
+//! Tools that run in this process can [name their arguments](crate::tool::Tool::arguments); then
+//! the run counts their calls without a history. Such a run ends by the limits of a layer that
+//! one of its model calls has passed, or by [`Run::end_when_looping`]. Without either, observers
 //! get the notice, and the run goes on.
 //!
 //! # Which history
 //!
 //! The history that counts is that of the run, over all its requests: see
-//! [`RunLayer`](crate::RunLayer). In the first request of a run, and so in each request
-//! that belongs to none, only the part after the user's last message counts: the part
-//! before belongs to another run.
+//! [`RunLayer`](crate::RunLayer). In the first request of a run only the part after the user's
+//! last message counts, since the part before belongs to another run. A request without a run id
+//! is always the first of its run.
 //!
 //! # Order
 //!
 //! This layer belongs outside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that a request is read once and its
-//! body buffered once; inside of [`RunLayer`](crate::RunLayer). In another place, or twice,
-//! it counts the same, by the smaller limits. The inner service must be `Clone`, and takes a
-//! [`ReplayBody`].
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it reads and buffers each request once,
+//! and not once per attempt; inside of [`RunLayer`](crate::RunLayer). In another place the layer
+//! counts the same. If a request passes two such layers, its actions count once, and the smaller
+//! of each two limits holds. The inner service must be `Clone`, and takes a [`ReplayBody`].
 //!
 //! # Cancel safety
 //!
@@ -92,7 +94,7 @@
 //! # }
 //! ```
 //!
-//! Shows first which runs the layer would end:
+//! With other limits, and in shadow mode, which only reports the runs that it would end:
 //!
 //! ```
 //! let layer = tower_agent::LoopGuardLayer::new().stop(15).any_tool(0).observe();
@@ -120,7 +122,7 @@ use crate::{
     },
 };
 
-/// Ends a run whose tool calls go in circles: see the [module](self).
+/// Ends a run that makes the same tool calls again and again: see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct LoopGuardLayer {
     limits: LoopLimits,
@@ -137,9 +139,9 @@ impl Default for LoopGuardLayer {
 impl LoopGuardLayer {
     /// Makes a layer with the default limits: see the [module](self#what-is-counted).
     ///
-    /// The layer gives a notice at every 10 repetitions; it ends the run at 20 of the same
-    /// call with the same result or of two in turn, at 10 of undeclared tools, and at 30
-    /// of the same call in a row.
+    /// Observers get a notice at every 10th call of a pattern. The run ends at the 20th same call
+    /// with the same result, or the 20th of two calls in turn; at the 10th call of an undeclared
+    /// tool; and at the 30th same call in a row.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -149,21 +151,22 @@ impl LoopGuardLayer {
         }
     }
 
-    /// The number of repetitions after which observers get a notice; 10 by default.
+    /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
-    /// The setting counts the same call, or two in turn, without a change, and the same
-    /// call in a row with any results. Each further multiple of the number causes another
-    /// notice. A number of 0 means never. Like every limit of this layer the number is
-    /// 1000 at most.
+    /// It counts the same call with the same result, two calls in turn with unchanged results, and
+    /// the same call in a row with any results; the first such call is included. Each further
+    /// multiple of the number causes another notice. With 0 there are no notices. Like every
+    /// limit of this layer, the number is 1000 at most.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
         self.limits.warn = LoopLimits::limit(times);
         self
     }
 
-    /// The number of repetitions without a change that ends the run; 20 by default.
+    /// The number of same calls with the same result that ends the run; 20 by default.
     ///
-    /// The setting counts the same call, or two in turn. A number of 0 means never.
+    /// The number also holds for two calls in turn, each with its earlier result; both calls count.
+    /// With 0 these patterns do not end the run.
     #[must_use]
     pub const fn stop(mut self, times: u32) -> Self {
         self.limits.stop = LoopLimits::limit(times);
@@ -172,7 +175,8 @@ impl LoopGuardLayer {
 
     /// The number of calls of undeclared tools that ends the run; 10 by default.
     ///
-    /// The setting counts the run's last 30 calls. A number of 0 means never.
+    /// These are counted among the run's last 30 calls, or more if a limit is larger. With 0 such
+    /// calls do not end the run.
     #[must_use]
     pub const fn unknown_tool(mut self, calls: u32) -> Self {
         self.limits.unknown_tool = LoopLimits::limit(calls);
@@ -181,14 +185,14 @@ impl LoopGuardLayer {
 
     /// The number of same calls in a row, with any results, that ends the run; 30 by default.
     ///
-    /// A number of 0 means never.
+    /// With 0 such a row of calls does not end the run.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);
         self
     }
 
-    /// Shadow mode: observers get a notice in place of the end of the run.
+    /// Shadow mode: where the run would end, observers get a notice, and the run goes on.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.ends = false;
@@ -253,7 +257,7 @@ where
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
         run.limit_loops(limits, ends);
-        // The caller keeps a clone, which is not ready; the call takes the ready service.
+        // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let answer = AnswerReader::nothing();
@@ -264,7 +268,7 @@ where
     }
 }
 
-/// Reads the tool calls of an answer, and records them on the call.
+/// Reads the tool calls in an answer, so that the run can match the results of the next request.
 #[derive(Debug)]
 struct CallsReader {
     answer: AnswerReader,
@@ -295,8 +299,8 @@ impl Hooks for CallsReader {
 
     #[inline]
     fn frame(&mut self, found: &Run, tap: Option<&Observer>) {
-        // The calls are recorded before the drop: a caller with the last bytes may send its next
-        // request first.
+        // Record the calls here and not at the drop: a caller that has the last bytes may send
+        // its next request before it drops the body.
         if tap.is_some_and(Observer::is_complete) {
             self.finish(found);
         }
@@ -307,7 +311,7 @@ impl Hooks for CallsReader {
     }
 }
 
-/// The reader that records the tool calls and results of a request on its run.
+/// Records the tool calls and results in a request on its run.
 #[derive(Debug)]
 #[doc(hidden)]
 pub struct HistoryReader(Run);
@@ -319,7 +323,8 @@ impl<A> RequestReader<A> for HistoryReader {
         &self.0
     }
 
-    /// May end the run; `ReadRequest` looks for an end next.
+    /// Records the calls and results, which may end the run; `ReadRequest` then checks for that
+    /// end.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         let body = request.body().gathered();
         let dialect = dialect_of(request);

@@ -1,30 +1,31 @@
 //! Caps the open runs and the hourly turns of one caller.
 //!
-//! A cap on the turns of a run does not hold an agent that sends a new id with each
-//! request, or none. The agent cannot choose the owner of its runs, so this layer
-//! counts per [`Owner`](crate::Owner).
+//! An agent that sends a new run id with each request, or none, escapes a cap on the turns of a
+//! run. The agent cannot choose the owner of its runs, so this layer counts per
+//! [`Owner`](crate::Owner).
 //!
 //! # What is counted
 //!
-//! [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have
-//! not ended. A request without an id is one such run while it is in progress. [Turns
-//! in an hour](OwnerCaps::turns_per_hour): the requests that
-//! [`TurnCapLayer`](crate::TurnCapLayer) takes for turns by their path, of any run. All
-//! layers of one registry share one count. Requests of a run that has ended, and calls
-//! that the program attached to a run, pass and are not counted.
+//! - [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have not
+//!   ended. A request without an id is one such run while it is in progress.
+//! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, whose path
+//!   [`TurnCapLayer`](crate::TurnCapLayer) counts as a turn by default.
 //!
-//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), with a
-//! message that names the cap; this layer does not read its body. A new run leaves no
-//! entry in the registry, and a known run goes on. Count and admission are one step: of
-//! many simultaneous requests no more are admitted than the cap allows, and requests
-//! with the same new id count as one run.
+//! All layers of one registry share one count. Requests of a run that has ended, and calls that
+//! the program attached to a run, pass and are not counted.
 //!
-//! Each refusal is counted. Once a minute, for each owner and cap, the layer reports
-//! the number of refused requests: as a warning, and as a line of the registry's
+//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), with a message that
+//! names the cap; this layer does not read its body. If the refused request would have opened a
+//! run, the registry keeps no entry of that run; a run that exists already goes on. Count and
+//! admission are one step: of many simultaneous requests no more are admitted than the cap
+//! allows, and requests with the same new id count as one run.
+//!
+//! The layer counts its refusals. Once a minute, for each owner and cap, it reports the number of
+//! refused requests: as a warning, and as a line of the registry's
 //! [`Trajectory`](crate::run::Trajectory).
 //!
-//! A caller with several keys is several owners. Unless a layer further out refuses
-//! unknown keys, set the owner of each request with
+//! By default the owner is the caller's key, so a caller with several keys is several owners.
+//! Unless a layer further out refuses unknown keys, set the owner of each request with
 //! [`RunLayer::owner_by`](crate::RunLayer::owner_by).
 //!
 //! # Order
@@ -32,16 +33,16 @@
 //! This layer belongs inside of [`RunLayer`](crate::RunLayer), which opens the run, and
 //! of [`StopPhraseLayer`](crate::StopPhraseLayer), so that a caller at a cap can still
 //! stop its running agents; outside of all layers that count or call. Without a
-//! `RunLayer` of the same registry further out every request passes.
+//! `RunLayer` of the same registry further out, this layer counts and refuses no request.
 //!
-//! A new run is in the registry before this layer admits it, but observers get no
-//! notice of it yet. In a stack of the same registry without this layer, observers get
-//! the notice of a run before its first other notice, or its end.
+//! A new run is in the registry before this layer admits it, but observers get its `Opened`
+//! notice only once it is admitted. If a stack of the same registry lacks this layer, they get
+//! that notice before the run's first other notice, or before its end.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future drops the inner future. Counts stay: a turn for an hour, a run
-//! until it ends.
+//! Dropping the future drops the inner future. The counts stay: a turn counts for an hour, a run
+//! counts until it ends.
 //!
 //! # Examples
 //!
@@ -95,14 +96,14 @@ pub struct OwnerCapLayer {
 impl OwnerCapLayer {
     /// Makes a layer that caps owners in `registry`.
     ///
-    /// Use the registry of the [`RunLayer`](crate::RunLayer) further out, and create
-    /// this layer before the other serves its first request.
+    /// Use the registry of the [`RunLayer`](crate::RunLayer) further out, and create this layer
+    /// before the `RunLayer` serves its first request.
     #[must_use]
     pub fn new(registry: RunRegistry, caps: OwnerCaps) -> Self {
         Self::optional(registry, Some(caps))
     }
 
-    /// Makes a layer that caps owners in `registry`; for `None` it does nothing.
+    /// Makes a layer that caps owners in `registry`; with `None` all requests pass uncounted.
     #[must_use]
     pub fn optional(registry: RunRegistry, caps: Option<OwnerCaps>) -> Self {
         if caps.is_some() {

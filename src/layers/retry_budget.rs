@@ -1,54 +1,53 @@
 //! Repeats a failed attempt if a budget pays for it, and never in a run that is over.
 //!
-//! An agent that meets an error tries again, and so do its harness, its client and the
-//! gateway below; a hundred agents that meet the same outage become the outage. And a
-//! retry that cannot tell "this attempt failed" from "the run is over" goes on paying for
-//! a user who has left. A [`RetryBudget`] bounds the repeats in three places: attempts at
-//! one candidate within a call, failures that reach the harness within a run, and repeats
-//! to one candidate by all runs together. Before each repeat the layer asks first whether
-//! the run is over: see [`attempt`](crate::attempt).
+//! An agent that meets an error tries again, and so do its harness, its client and the gateway
+//! below; a hundred agents that meet the same outage become the outage. And a retry that cannot
+//! distinguish "this attempt failed" from "the run is over" goes on paying for a user who has
+//! left. A [`RetryBudget`] sets three bounds: on the attempts at one candidate within a call, on
+//! the failures that reach the harness within a run, and on the repeats to one candidate by all
+//! runs together. Before each repeat the layer checks first whether the run is over: see
+//! [`attempt`](crate::attempt).
 //!
 //! # What is repeated
 //!
 //! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless
 //! the upstream forbids it by `x-should-retry`: broken connections, overload, rate limits,
-//! errors of the server, also as the first event of a stream or in place of its end. An
-//! attempt that was silent for a step window is repeated once if it streams, else never.
-//! After the first content was handed on, nothing is repeated. A compressed answer is
-//! classified by its status alone: without a
-//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks for plain answers,
-//! set `accept-encoding: identity`. A redirect is never repeated. Without a candidate that
-//! has a base URL the layer hands it on like any answer: the program decides where its own
-//! service sends requests.
+//! errors of the server, also as the first event of a stream or in place of its end. An attempt
+//! that was silent for a step window is repeated once if it streams, else never. Once the caller
+//! has got the first content, nothing is repeated. A compressed answer is classified by its
+//! status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks
+//! for plain answers, set `accept-encoding: identity`. A redirect is never repeated. Without a
+//! candidate that has a base URL the caller gets the redirect like any answer: the program
+//! decides where its own service sends requests.
 //!
-//! The layer waits exactly for `retry-after`; if that is longer than
-//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Other
-//! waits are [jittered](crate::RetryBudget::delays). Each attempt carries its number
-//! upstream, as `x-attempt`.
+//! If the upstream sends `retry-after`, the layer waits exactly that long; if that is longer than
+//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Other waits are
+//! [jittered](crate::RetryBudget::delays). Each attempt's request has the number of the attempt
+//! as `x-attempt`.
 //!
 //! # What is counted
 //!
-//! - Within a call: [attempts per candidate](crate::RetryBudget::max_attempts_per_candidate).
-//!   The count of a caller's own client (`x-stainless-retry-count`) lowers it.
-//! - Within a run: failures [of the same kind](crate::RetryBudget::per_error_key)
-//!   and [of any kind](crate::RetryBudget::per_run) that reach the harness: calls that
-//!   failed after all their attempts, also if the caller does not read the failed answer
-//!   to its end, and tools that failed. The kind is an [`ErrorKey`](crate::run::ErrorKey):
-//!   the candidate, model or tool that failed, and the message without its ids, numbers,
-//!   times and addresses. One failure too many ends the run, once the answer was handed on.
-//! - For all runs: the [shared](crate::RetryBudget::shared) repeats, in a bucket for each of
-//!   the first 256 candidates and one for all others. A first attempt deposits a part of a
-//!   repeat, and a floor grants some per second in any case. In an outage the calls to a
-//!   candidate are at most the sum of its first attempts, the ratio of those, the earlier
-//!   deposits, and the floor for each second and one more. Nested layers that share the
-//!   budget deposit once per call.
-//! - Within a run, if the [idle breaker](crate::RetryBudget::idle_breaker) is set:
-//!   attempts in a row that were silent for their step window.
+//! - Within a call: [attempts per candidate](crate::RetryBudget::max_attempts_per_candidate),
+//!   less the retries that the caller's client reports in `x-stainless-retry-count`.
+//! - Within a run: failures [of the same kind](crate::RetryBudget::per_error_key) and [of any
+//!   kind](crate::RetryBudget::per_run) that reach the harness. These are calls that failed after
+//!   all their attempts, even if the caller does not read the failed answer to its end, and tools
+//!   that failed. The kind is an [`ErrorKey`](crate::run::ErrorKey): the candidate, model or tool
+//!   that failed, and the message without its ids, numbers, times and addresses. The first
+//!   failure over a limit ends the run, once the caller has got its answer.
+//! - For all runs: the [shared](crate::RetryBudget::shared) repeats, in a bucket for each of the
+//!   first 256 candidates and one for all others. Each first attempt deposits a fraction of a
+//!   repeat, the ratio, and a floor grants some repeats per second in any case. In an outage the
+//!   attempts at a candidate are at most its first attempts, plus the ratio times these, plus the
+//!   earlier deposits, plus the floor for each second and one second more. Nested layers that
+//!   share the budget deposit once per call.
+//! - Within a run, if the [idle breaker](crate::RetryBudget::idle_breaker) is set: the number of
+//!   consecutive attempts that were silent for their step window.
 //!
 //! # When the clock runs
 //!
-//! Ceilings run during the wait before a repeat, step windows do not. The layer begins no
-//! repeat for which too little time is left.
+//! Ceilings run during the wait before a repeat, step windows do not. The layer begins no repeat
+//! if less time is left than the budget requires for an attempt.
 //!
 //! # Same instant
 //!
@@ -63,8 +62,8 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the attempt that is under way, and none follows.
-//! A [`Permit`] that is dropped before it is spent gives its repeat back.
+//! Dropping the future or the body drops the attempt in progress, and no attempt follows. A
+//! [`Permit`] that is dropped before it is spent returns its repeat to the budget.
 //!
 //! # Panics
 //!
@@ -104,7 +103,7 @@
 //! # }
 //! ```
 //!
-//! Makes more attempts, and repeats of no more than a tenth of the traffic:
+//! Makes more attempts, and limits the repeats to a tenth of the traffic:
 //!
 //! ```
 //! use tower_agent::{RetryBudget, RetryBudgetLayer};
@@ -146,8 +145,7 @@ pub struct RetryBudgetLayer {
 }
 
 impl RetryBudgetLayer {
-    /// Makes a layer that repeats as `budget` allows; layers with clones of one budget share its
-    /// repeats.
+    /// Makes a layer that repeats as `budget` allows; clones of one budget share its repeats.
     #[must_use]
     pub const fn new(budget: RetryBudget) -> Self {
         Self {
@@ -155,7 +153,7 @@ impl RetryBudgetLayer {
         }
     }
 
-    /// Classifies answers by the program's own rules, then by the known errors of providers.
+    /// Classifies failed answers by the program's own rules, then by the known errors of providers.
     ///
     /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
@@ -164,10 +162,11 @@ impl RetryBudgetLayer {
         self
     }
 
-    /// How long an answer may be held, from the start of its attempt, before it commits.
+    /// How long the layer may hold back an answer, from the start of its attempt, before it
+    /// commits.
     ///
-    /// By default an answer is held as long as its attempt lives. A stall after the
-    /// commit is an error that the caller gets.
+    /// By default the layer holds an answer until its first content, for as long as its attempt
+    /// lives. After the commit a stall is an error that the caller gets.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.hold = Some(hold);
@@ -237,14 +236,14 @@ where
 pub struct RetryPolicy {
     settings: AttemptSettings,
     own: Option<Run>,
-    /// The caller's request; `None` before it is there, and once no attempt follows.
-    // Boxed: each layer further out moves the future that holds it.
+    /// The caller's request; `None` before `begin`, and once no further attempt can follow.
+    // Boxed to keep the policy small: each layer further out moves the future that holds it.
     request: Option<Box<RetryRequest>>,
-    /// Whether the call's first attempt was deposited in the budget.
+    /// Whether `deposit` has run for this call, at its first attempt.
     has_deposited: bool,
-    /// How many attempts all layers of a call may make at one candidate.
+    /// How many attempts all layers of a call together may make at one candidate.
     max_attempts: u32,
-    /// How many more attempts this layer may make after the current one.
+    /// How many more attempts this layer may make, without the current one.
     left: u32,
 }
 
@@ -269,7 +268,7 @@ impl RetryPolicy {
         }
     }
 
-    /// Deposits what the first attempt earns, unless a layer further out has.
+    /// Adds the share of a first attempt to the bucket, unless a layer further out has done so.
     fn deposit(&self) {
         let bucket = self.settings.budget.bucket(self.subject());
         let (Some(own), Some(bucket)) = (&self.own, bucket) else {
@@ -284,8 +283,8 @@ impl RetryPolicy {
         let (Some(own), Some(request)) = (&self.own, &mut self.request) else {
             return Duration::ZERO;
         };
-        // The seed is from the call and not the run alone: calls of one run that fail
-        // together must not repeat together.
+        // The seed includes the number of the call: calls of one run that fail together must not
+        // repeat together.
         let seed = || own.seed().wrapping_add(own.node().number());
         let budget = &self.settings.budget;
         let backoff = request
@@ -328,7 +327,8 @@ impl AttemptPolicy for RetryPolicy {
 
     fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
         if !std::mem::replace(&mut self.has_deposited, true) {
-            // The deposit is here and not in `begin`: a node that has ended makes no attempt.
+            // The deposit is here and not in `begin`: a node that has ended makes no attempt to
+            // pay for it.
             self.deposit();
         }
         let request = self.request.as_mut().and_then(|request| {
@@ -357,13 +357,13 @@ impl AttemptPolicy for RetryPolicy {
         let same = failure.class.same();
         let own_is = |is: fn(&Run) -> bool| self.own.as_ref().is_some_and(is);
         let is_used_up = same == RetrySame::Once && own_is(Run::has_repeated_silence);
-        // An overloaded upstream is not asked again if another candidate can serve.
+        // An overloaded candidate gets no repeat if another candidate can serve.
         let yields = failure.class == FailureClass::Overloaded && own_is(Run::has_others);
         if !failure.is_worth_repeating() || is_used_up || yields {
             return Err(Denial::Class);
         }
         match failure.retry_after {
-            // The layer waits exactly as long as the upstream asked, or does not repeat.
+            // The layer waits exactly as long as the upstream asked for, or does not repeat.
             Some(asked) if asked > self.settings.budget.settings().max_retry_after => {
                 Err(Denial::RetryAfter)
             }
@@ -387,7 +387,7 @@ impl AttemptPolicy for RetryPolicy {
         allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
         match allowance {
-            // Errors in a row count only once they reach the harness.
+            // The limit on failures in a row counts failures that reach the harness, not attempts.
             ErrorAllowance::Within | ErrorAllowance::RowSpent => {}
             ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => return Err(Denial::Key),
             ErrorAllowance::RunSpent => return Err(Denial::Run),
@@ -397,7 +397,7 @@ impl AttemptPolicy for RetryPolicy {
         if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
             own.repeat_silence();
         }
-        // An attempt counts even if it fails because the service does not get ready.
+        // The attempt is used up even if its service does not become ready.
         self.left = self.left.saturating_sub(1);
         Ok(Some(permit))
     }
@@ -407,7 +407,7 @@ impl AttemptPolicy for RetryPolicy {
     }
 }
 
-/// How often the caller's client says that it has retried this request.
+/// The number of retries that the caller's client reports for this request; 0 without the header.
 ///
 /// The number lowers the attempts of this layer, and never raises them.
 fn client_retries(headers: &HeaderMap) -> u32 {

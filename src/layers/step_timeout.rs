@@ -1,19 +1,18 @@
 //! Ends a call, an attempt or a run that makes no progress for a while.
 //!
-//! A wall clock kills a turn that chains six slow steps, although it was working all the
-//! time. And it lets a stream that hangs after its first token hang until the clock is up.
-//! A step window does neither: it restarts with every step and every delta, and ends the
-//! node with [`StepTimeout`](crate::TerminalReason::StepTimeout) once a whole window passes
-//! in silence.
+//! A limit on the total time kills a turn that chains six slow steps, although it makes progress
+//! all the time. And it lets a stream that hangs after its first token hang until the limit. A
+//! step window does neither: it restarts with every step and every delta, and ends the node with
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout) once a whole window passes without one.
 //!
 //! # When the clock runs
 //!
-//! The clock runs only while the layer waits for the upstream: from the first `Pending` of
-//! the response future, so before the head, and from the first `Pending` after a frame. The
-//! time between a frame and the next `Pending` is the reader's, and does not count; nor
-//! does a [`pause`](crate::Run::pause). A frame without progress (a ping, a comment, the
-//! prelude) interrupts the count and does not reset it. The window is exact to the
-//! millisecond of the runtime's timer.
+//! The clock runs only while the layer waits for the upstream: from the first `Pending` of the
+//! response future, so before the head, and from the first `Pending` after a frame. The time
+//! between a frame and the next `Pending` is the reader's, and does not count; nor does a
+//! [`pause`](crate::Run::pause). A frame without progress (a ping, a comment, the prelude) stops
+//! the clock until the next `Pending`, and keeps the time counted so far. The window is exact to
+//! the millisecond of the runtime's timer.
 //!
 //! In an event stream (`text/event-stream`, not compressed) a delta of the dialect is
 //! progress; in any other answer every byte is.
@@ -21,34 +20,34 @@
 //!
 //! # Local models
 //!
-//! A model on a slow machine may take a minute for a token, or for a whole answer: no
-//! window for progress tells a slow model from a dead one. [`StepTimeoutLayer::local`] has
-//! no such window. An open connection counts as life until the stream has shown a
-//! heartbeat, which is a comment or a ping. From then on, when no byte comes for twice the
-//! [interval](StepTimeoutLayer::heartbeat), 20 s unless set, the node ends with
-//! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the
-//! heartbeats stopped.
+//! A model on a slow machine may take a minute for a token, or for a whole answer: no window for
+//! progress separates a slow model from a dead one. [`StepTimeoutLayer::local`] has no such
+//! window. Until the stream sends its first heartbeat, which is a comment or a ping, this layer
+//! sets no limit while the connection is open. From then on, when no byte comes for twice the
+//! [interval](StepTimeoutLayer::heartbeat), 20 s by default, the node ends with
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the heartbeats
+//! stopped.
 //!
-//! Deltas, and the bytes of an answer that is no event stream, do not start that clock: the
-//! upstream promises no more of them. They restart a clock that runs. The first ping of an
-//! Anthropic stream before its first content does not start it either, as that API begins
-//! every stream with one. A server that sends heartbeats more rarely needs a longer
+//! Deltas, and the bytes of an answer that is no event stream, do not start that clock, because
+//! the upstream need not send more of them in time. They restart the clock if it runs. The first
+//! ping of an Anthropic stream before its first content does not start it either, as that API
+//! begins every stream with one. A server that sends heartbeats less often needs a longer
 //! interval.
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short ends work that was fine, which shows only afterwards. With
-//! `observe` a layer measures and ends nothing. Each time that the limit passes, observers
-//! get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded); if the node completes all
-//! the same, they get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also
-//! logged as a warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A
-//! layer with an older limit may stand beside it and still end nodes.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe`
+//! a layer measures and ends nothing. Each time that the window passes, observers get a
+//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that, they
+//! get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a warning.
+//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a limit
+//! known to be safe, may enforce that limit in the same stack.
 //!
 //! # Same instant
 //!
-//! A stored reason wins. Then a ready frame or answer wins over every clock. Then the
-//! outermost node with a passed clock wins, and on one node the ceiling, the step window,
-//! the caller's deadline, in this order. An error of the inner service comes last.
+//! A stored reason wins. Then a ready frame or answer wins over every clock. Of several nodes
+//! with a passed clock the outermost ends; on one node the ceiling wins over the step window, and
+//! that over the caller's deadline. An error of the inner service comes last.
 //!
 //! # Order
 //!
@@ -58,9 +57,9 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one, and if this layer opened the run,
-//! ends it as aborted. When the window passes, the layer drops the inner future or body in
-//! the same poll.
+//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
+//! also ends the run as aborted. When the window passes, the layer drops the inner future or body
+//! in the same poll.
 //!
 //! # Panics
 //!
@@ -88,7 +87,7 @@
 //! # }
 //! ```
 //!
-//! A local model, which may take any time while it shows signs of life:
+//! A local model, which may take any time while it sends heartbeats:
 //!
 //! ```
 //! use std::time::Duration;
@@ -147,7 +146,8 @@ impl StepTimeoutLayer {
         Self::optional(Some(window))
     }
 
-    /// Makes a layer that allows at most `window` of silence; for `None` it has no effect.
+    /// Makes a layer that allows at most `window` of silence; with `None` all requests pass
+    /// unlimited.
     ///
     /// # Panics
     ///
@@ -168,7 +168,7 @@ impl StepTimeoutLayer {
         }
     }
 
-    /// Makes a layer for slow local models: it watches a stream's heartbeats, not its progress.
+    /// Makes a layer for slow local models: it limits the time between heartbeats, not progress.
     ///
     /// See the [module](super#local-models).
     #[must_use]
@@ -181,8 +181,8 @@ impl StepTimeoutLayer {
 
     /// The interval in which a stream with heartbeats sends one; 10 s by default.
     ///
-    /// After twice the interval without a byte the node ends. Only the
-    /// [local](Self::local) profile uses the interval.
+    /// After twice the interval without a byte the node ends. Only a layer made by
+    /// [local](Self::local) uses the interval; on any other layer this setting has no effect.
     ///
     /// # Panics
     ///
@@ -201,11 +201,10 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// Another window for the silence until the first content.
+    /// Sets another window for the time until the first content.
     ///
-    /// For an answer that does not stream this window covers the whole wait. A layer
-    /// without effect stays without one, and the [local](Self::local) profile has no
-    /// window.
+    /// For an answer that is no event stream this window covers the whole wait. The setting has
+    /// no effect on a layer without a window, such as one made by [local](Self::local).
     ///
     /// # Panics
     ///
@@ -233,9 +232,9 @@ impl StepTimeoutLayer {
     /// Shadow mode: the layer measures, and ends nothing.
     ///
     /// When the window passes, observers get a
-    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if the node completes all
-    /// the same, a [`FalsePositive`](crate::RunNotice::FalsePositive). A layer with a limit
-    /// that is known to be safe may stand beside it.
+    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
+    /// they get a [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a
+    /// limit known to be safe, may enforce that limit in the same stack.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         if let Some(windows) = &mut self.windows {
@@ -302,7 +301,7 @@ where
     }
 }
 
-/// The windows of a layer, or of one of its calls.
+/// The limit on silence of a layer, or of one of its calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Windows {
     limit: Limit,
@@ -310,12 +309,12 @@ pub(crate) struct Windows {
     observes: bool,
 }
 
-/// The limit on silence after which a node ends.
+/// The longest silence, after which a node ends.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
-    /// The node makes no progress for `first` until the first content, and then for `step`.
+    /// At most `first` without progress until the first content, and then at most `step`.
     Step { first: Duration, step: Duration },
-    /// The node shows no sign of life for twice this interval.
+    /// At most twice this interval without a byte, once the stream has sent a heartbeat.
     Heartbeat(Duration),
 }
 
@@ -328,7 +327,7 @@ impl Windows {
         }
     }
 
-    /// The windows of this request: those that the program has set replace the layer's.
+    /// The windows for this request: those in its `Limits` extension replace those of the layer.
     #[inline]
     fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {
@@ -343,7 +342,7 @@ impl Windows {
         self
     }
 
-    /// The window that holds the node `found` to these limits.
+    /// Makes the step window that enforces these limits on `found`, or on its run by `scope`.
     #[inline]
     fn window(self, found: &Run, scope: Scope) -> StepWindow {
         let window = match self.limit {

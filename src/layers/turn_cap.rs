@@ -1,55 +1,54 @@
 //! Ends a run that has used up its turns.
 //!
-//! An agent that polls for an event which never happens goes on for as long as it gets
-//! answers: no call fails, each makes progress, and no clock of a call ever passes. Its cost
-//! grows with its history. A prompt that asks the model to stop may fail; no byte on the
-//! wire can change this count.
+//! An agent that polls for an event which never happens goes on for as long as it gets answers:
+//! no call fails, each makes progress, and no clock of a call ever passes. Its cost grows with
+//! its history. A prompt that asks the model to stop may fail, but the model cannot change this
+//! count of requests.
 //!
 //! # What is counted
 //!
-//! A turn is one round of the agent's loop: a request for which a model generates, admitted
-//! by this layer. Its attempts and fallbacks are no turns, and neither are the tools that
-//! its answer calls. A caller's own retry is a new request, and a turn. By their paths,
-//! embeddings, counts of tokens and lists of models are no turns; an unknown path is one.
-//! [`counts`](TurnCapLayer::counts) changes that.
+//! A turn is one round of the agent's loop: a request for which a model generates, admitted by
+//! this layer. The attempts and fallbacks of a turn are no further turns, and neither are the
+//! tools that its answer calls. A retry by the caller is a new request, and a turn. By their
+//! paths, embeddings, counts of tokens and lists of models are no turns; a request with an
+//! unknown path is one. [`counts`](TurnCapLayer::counts) replaces this rule.
 //!
 //! The count belongs to the nearest run, so it holds across all requests with its id
-//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a count of its own. A call counts
-//! once, even if it passes several layers of this kind; each compares the count with its
-//! own cap. A cap of n admits the first n turns, also if they come at the same time. The
-//! next one gets the end of its run, [`TurnCap`](crate::TerminalReason::TurnCap), before
-//! the inner service sees it, and [`at_turn`](crate::Terminated::at_turn) is n. Calls that
-//! are under way end too.
+//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a count of its own. A call counts once,
+//! even if it passes several layers of this kind; each compares the count with its own cap. A cap
+//! of n admits the first n turns, also if they come at the same time. Turn n + 1 ends the run as
+//! [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request,
+//! [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
 //!
-//! A run that is one call has one turn; so has every request without an id that a
-//! [`RunLayer`](crate::RunLayer) knows.
-//! [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a caller may have.
+//! A request without an id that a [`RunLayer`](crate::RunLayer) knows is a run of its own, and so
+//! always has one turn. [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a
+//! caller may have.
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not
-//! end at once: it closes. The layer refuses the call beyond the cap, every other call and
-//! every tool. The program may put one more call into a request, with [`Run::finaliser`],
-//! to have the model sum up, for example; that call and its attempts are admitted. The run
-//! ends, for its cap, when that call was answered and no other work is under way, or when
-//! the limit has passed, which calls through this layer check. Ceilings go on.
+//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not end at
+//! once: it closes. The layer refuses the call beyond the cap, and every other new call and tool.
+//! The program may then make one more call with [`Run::finaliser`], for example to have the model
+//! sum up; that call and its attempts are admitted. The run ends as `TurnCap` when that call was
+//! answered and no other work is in progress, or when the limit of `finaliser` has passed, which
+//! calls through this layer check. Ceilings go on.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then a clock that has passed, of any layer, then the cap. A clock
-//! that passes in the same instant as the limit of the last call wins over the cap, too.
+//! A stored reason wins, then a passed clock of any layer, then the cap. If a clock passes in the
+//! same instant as the limit of `finaliser`, the clock wins too.
 //!
 //! # Order
 //!
 //! This layer belongs inside of [`RunLayer`](crate::RunLayer) and of
-//! [`StopPhraseLayer`](crate::StopPhraseLayer), so that a run at its cap can still send a
-//! stop phrase; outside of retry and fallback layers, so that no attempt begins for a call
-//! that this layer refuses. Further in it counts the same.
+//! [`StopPhraseLayer`](crate::StopPhraseLayer), so that the user of a run at its cap can still
+//! send a stop phrase; outside of retry and fallback layers, so that no attempt begins for a call
+//! that this layer refuses. Inside of those layers it still counts a call once.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one, and if this layer opened the run,
-//! ends it as aborted. A dropped turn still counts.
+//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
+//! also ends the run as aborted. A dropped turn still counts.
 //!
 //! # Examples
 //!
@@ -78,7 +77,7 @@
 //! # }
 //! ```
 //!
-//! Allows one agent more turns than others, and gives time to sum up:
+//! Allows one agent more turns than others, and gives a run time to sum up:
 //!
 //! ```
 //! use std::time::Duration;
@@ -131,10 +130,10 @@ impl TurnCapLayer {
         Self::optional(Some(turns))
     }
 
-    /// Makes a layer that allows at most `turns` per run; `None` sets no cap for all runs.
+    /// Makes a layer that allows at most `turns` per run; `None` sets no general cap.
     ///
-    /// With `None` the layer caps only the runs for which [`per_agent`](Self::per_agent)
-    /// has a number.
+    /// With `None` the layer caps only requests for which [`per_agent`](Self::per_agent) returns
+    /// a number.
     ///
     /// # Panics
     ///
@@ -152,20 +151,20 @@ impl TurnCapLayer {
         }
     }
 
-    /// Decides which requests are turns, in place of their paths.
+    /// Sets the function that decides which requests are turns; by default their paths decide.
     #[must_use]
     pub fn counts(mut self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.counts = Some(Arc::new(counts));
         self
     }
 
-    /// Another cap on turns for some requests: 50 for one agent, 5 for another.
+    /// Sets another cap on turns for some requests, such as 50 for one agent and 5 for another.
     ///
-    /// The program tells the requests apart, by the caller's key for example. For `None`
-    /// and zero the layer's own cap holds.
+    /// The function tells the requests apart, by the caller's key for example. If it returns
+    /// `None` or zero, the layer's own cap holds.
     ///
-    /// Do not decide by a header that callers choose freely: an agent could raise its own
-    /// cap with it.
+    /// Do not decide by a header that callers choose freely: an agent could raise its own cap
+    /// with it.
     #[must_use]
     pub fn per_agent(
         mut self,
@@ -177,8 +176,8 @@ impl TurnCapLayer {
 
     /// Lets a run that has used up its turns make one more call, within `limit`.
     ///
-    /// See [`Run::finaliser`]. Until its end the run is closing: no other call or tool
-    /// starts, and those that are under way go on.
+    /// The program makes that call with [`Run::finaliser`]. The run is closing until it ends: no
+    /// other call or tool starts, and those in progress go on.
     ///
     /// # Panics
     ///
@@ -225,7 +224,7 @@ pub type TurnCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TurnCap`].
 pub type TurnCapBody<B> = SupervisedBody<B>;
 
-/// The turn that a layer further out has counted for this request, as its extension.
+/// The number of the turn that a layer further out gave this request; a request extension.
 #[derive(Clone, Copy)]
 struct RequestTurn {
     run: u64,
@@ -233,7 +232,7 @@ struct RequestTurn {
 }
 
 impl TurnCapLayer {
-    /// The cap for a request; `None` if the request is no turn, or has no cap.
+    /// The cap that holds for a request; `None` if the request is no turn, or no cap holds.
     fn of<B>(&self, request: Request<B>) -> (Option<TurnLimit>, Request<B>) {
         if self.counts.is_none() && self.per_agent.is_none() {
             let counts = self.turns.is_some() && generates(&request);
@@ -260,7 +259,7 @@ impl TurnCapLayer {
     }
 }
 
-/// Counts the request as a turn, unless a layer further out has counted it.
+/// Counts the request as a turn, unless it has a number already; fails if the run refuses it.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"
@@ -302,7 +301,7 @@ where
         let found = entry.run.clone();
         if let Err(end) = admit(&found, cap, &mut request) {
             if !found.node().is_over() {
-                // The run is closing: the call is refused, and the run goes on.
+                // The run is closing and not over: refuse this call alone.
                 return SupervisedFuture::refused(end.into());
             }
         }
@@ -316,13 +315,13 @@ where
     }
 }
 
-/// Watches the time limit of a closing run; `call` counts the turns.
+/// Enforces the time limit of a closing run while a call waits; `call` counts the turns.
 #[derive(Debug)]
 struct ClosingDeadline;
 
 impl Hooks for ClosingDeadline {
     fn pending(&mut self, found: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
-        // No other wake is needed: every waiting task is polled when the run starts to close.
+        // No timer for the start of the closing: it wakes every waiting task of the run.
         found.nearest().clocks.get(Clock::Drain).map(nanos)
     }
 }

@@ -1,4 +1,4 @@
-//! The limits that a caller's headers announce, and the deadlines that they set on its call.
+//! The time limits that a caller announces in headers, and the enforcement on its call.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,27 +9,29 @@ use crate::{
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
 };
 
-/// Holds one call to the limits that its caller announced.
+/// Enforces the limits that a caller announced, on its one call.
 #[derive(Debug)]
 pub(super) struct CallerDeadline {
     call: Run,
     announced: CallerLimits,
-    /// The absolute deadline that is set on the call's clocks.
+    /// The announced deadline on the call's clocks: first that of the head, then that of the body.
     deadline: Option<Announcement>,
-    /// The limit on the silence of the body, from the head on.
+    /// The limit on the silence of the body; `None` before the head, and if none was announced.
     silence: Option<SilenceLimit>,
 }
 
-/// Limits the time in which the caller gets no byte.
+/// Limits the time between two bytes of the body.
 #[derive(Debug)]
 struct SilenceLimit {
     longest: Nanos,
-    /// The time of the first `Pending` after a frame; until then the time is the caller's own.
+    /// The time of the first `Pending` since the last frame; `None` between a frame and that
+    /// `Pending`, as the delay is then the caller's own.
     since: Option<Nanos>,
     window: Option<Arc<IdleWindow>>,
 }
 
-/// The call of a node: the node itself, or the call that it is an attempt of.
+/// The node that the announced limits end: `found`, or the call or one-call run that the attempt
+/// `found` belongs to.
 fn call_of(found: &Run) -> Run {
     let mut node = found.clone();
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
@@ -53,7 +55,8 @@ impl CallerDeadline {
         caller
     }
 
-    /// Replaces the deadline on the call's clocks by `limit`, counted from the call's opening.
+    /// Replaces the announced deadline on the call's clocks by `limit` after the call's opening;
+    /// `None` removes it.
     fn set_deadline(&mut self, limit: Option<Duration>) {
         let clocks = &self.call.node().clocks;
         if let Some(deadline) = self.deadline.take() {
@@ -66,7 +69,7 @@ impl CallerDeadline {
         }
     }
 
-    /// Replaces the limits of the head by those of the body, as the head is handed on.
+    /// Replaces the limits on the head by those on the body, when the head arrives.
     pub(super) fn answered(&mut self, headers: &HeaderMap) {
         if self.call.is_of_many() {
             self.release();
@@ -80,7 +83,7 @@ impl CallerDeadline {
         });
     }
 
-    /// The time of the call's next deadline, at a pending poll.
+    /// Handles a `Pending`: runs the silence limit, and returns the call's next deadline.
     pub(super) fn pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
         if self.call.is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
@@ -102,7 +105,7 @@ impl CallerDeadline {
         }
     }
 
-    /// Notes that the inner service or body failed, and that `task` compares the clocks next.
+    /// Lets `task` end the call for a passed silence limit, after an error of the inner service.
     pub(super) fn failed(&self, task: TaskId) {
         let window = self
             .silence
@@ -144,41 +147,44 @@ impl SilenceLimit {
     }
 }
 
-/// The header that limits the head, or a whole answer that is no event stream.
+/// The header that limits the time until the head, or until the end of an answer that is no stream.
 const ANSWER: HeaderName = HeaderName::from_static("x-stainless-timeout");
 
-/// The header that limits the head, then the time between two bytes of the body.
+/// The header that limits the time until the head, and then the time between two bytes.
 const SILENCE: HeaderName = HeaderName::from_static("x-stainless-read-timeout");
 
-/// The header that limits the whole answer, as a gRPC timeout.
+/// The header that limits the time until the end of the answer, in gRPC's format.
 const TOTAL: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The shortest limit, a timer's resolution: less would end a call in its first poll.
+/// The shortest limit, 1 ms, the resolution of tokio's timer; a shorter one counts as 1 ms. With
+/// less, the limit would end a call in its first poll.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest limit that is kept; a longer one counts as this one.
+/// The longest limit, 30 days; a longer one counts as 30 days.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// The limits that a caller announces, from the opening of the call.
+/// The limits that a caller announces in its headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallerLimits {
-    /// The longest time until the last byte of the answer.
+    /// The longest time from the opening of the call until the last byte of the answer.
     pub(super) total: Option<Duration>,
-    /// The longest time until the head, or the last byte of an answer that is no event stream.
+    /// The longest time from the opening of the call until the head of an event stream, or until
+    /// the last byte of any other answer.
     pub(super) answer: Option<Duration>,
-    /// The longest time until the head, and then until each further byte.
+    /// The longest time from the opening of the call until the head, and then between two bytes.
     pub(super) silence: Option<Duration>,
 }
 
 impl CallerLimits {
-    /// The limits in a caller's headers; `None` if there are none.
+    /// Reads the limits from a caller's headers; `None` if they announce none.
     ///
-    /// An unreadable value counts as absent: a value that no SDK sends must neither end a
-    /// call nor refuse it. Of several values of one header the shortest counts, since
-    /// a caller may only tighten.
+    /// An unreadable value counts as absent: a value that no SDK sends must neither end a call
+    /// nor refuse it. If one header has several values, the shortest counts, since a caller may
+    /// only tighten.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let silence = shortest(headers, &SILENCE, seconds);
-        // Anthropic's SDK for Python sends its read timeout under both names.
+        // Anthropic's SDK for Python sends its read timeout under both names: it limits the
+        // silence only.
         let answer = shortest(headers, &ANSWER, seconds).filter(|answer| Some(*answer) != silence);
         let total = shortest(headers, &TOTAL, grpc);
         let announced = Self {
@@ -189,13 +195,14 @@ impl CallerLimits {
         announced.until_the_head().map(|_| announced)
     }
 
-    /// The time limit for the head: the earliest of all limits, as each holds until then.
+    /// The time limit on the head, from the opening of the call: the smallest of all announced
+    /// limits.
     pub(super) fn until_the_head(&self) -> Option<Duration> {
         let all = [self.total, self.answer, self.silence];
         all.into_iter().flatten().min()
     }
 
-    /// The time limit for the body, from the opening of the call, without the silence.
+    /// The time limit on the end of the body, from the opening of the call; `silence` is apart.
     pub(super) fn after_the_head(&self, streams: bool) -> Option<Duration> {
         let answer = self.answer.filter(|_| !streams);
         [self.total, answer].into_iter().flatten().min()
@@ -227,11 +234,11 @@ fn seconds(text: &str) -> Option<Duration> {
         return None;
     }
     let seconds: f64 = text.parse().ok().filter(|seconds| *seconds > 0.0)?;
-    // A number out of range means a very long time.
+    // A number that is out of range for a `Duration` counts as the longest limit.
     Some(Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST))
 }
 
-/// Parses a timeout of gRPC: at most eight digits and a unit.
+/// Parses a timeout in gRPC's format: at most eight digits and a unit, such as `10S`.
 fn grpc(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.len() > 8 || !digits.bytes().all(|byte| byte.is_ascii_digit()) {

@@ -1,6 +1,6 @@
-//! The builder and the service of the hard ceiling, and the part that watches its deadlines.
+//! The builder and the service of the hard ceiling, and the hooks that enforce its deadlines.
 //!
-//! In shadow mode that part reports which deadlines would have ended the node.
+//! In shadow mode a hook reports which deadlines would have ended the node.
 
 use std::{
     task::{Context, Poll},
@@ -40,7 +40,7 @@ impl HardCeilingLayer {
         Self::optional(Some(limit))
     }
 
-    /// Makes a layer that allows a node at most `limit` from its opening; for `None` no ceiling.
+    /// Makes a layer that allows a node at most `limit` from its opening; `None` sets no ceiling.
     ///
     /// # Panics
     ///
@@ -61,11 +61,10 @@ impl HardCeilingLayer {
         }
     }
 
-    /// A second absolute limit on the node, from its opening; none by default.
+    /// Sets a second absolute limit on the node, from its opening; none by default.
     ///
-    /// This limit ends the node as
-    /// [`CallerDeadline`](crate::TerminalReason::CallerDeadline), and also works in a
-    /// layer without a ceiling.
+    /// This limit ends the node as [`CallerDeadline`](crate::TerminalReason::CallerDeadline). It
+    /// also works in a layer without a ceiling.
     ///
     /// # Panics
     ///
@@ -79,11 +78,11 @@ impl HardCeilingLayer {
         self
     }
 
-    /// Whether the limits in the caller's headers end the call too; false by default.
+    /// Sets whether limits in the caller's headers end the call too; false by default.
     ///
-    /// See the [module](super#what-a-caller-announces). The announced limits only
-    /// tighten, and end the call, never its run, in any [`scope`](Self::scope). The
-    /// setting also works in a layer without a ceiling.
+    /// See the [module](super#what-a-caller-announces). An announced limit can only end a call
+    /// earlier than the other limits. It ends the call, never its run, in any
+    /// [`scope`](Self::scope). The setting also works in a layer without a ceiling.
     #[must_use]
     pub const fn caller_deadline(mut self, honoured: bool) -> Self {
         self.caller_deadline = honoured;
@@ -92,19 +91,19 @@ impl HardCeilingLayer {
 
     /// Shadow mode: the layer measures, and ends nothing.
     ///
-    /// When a limit passes, observers get a
-    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded), and if the node completes all
-    /// the same, a [`FalsePositive`](crate::RunNotice::FalsePositive). A layer with a limit
-    /// that is known to be safe may stand beside it.
+    /// When a limit passes, observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded).
+    /// If the node completes after that, they get a
+    /// [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a limit known to
+    /// be safe, may enforce that limit in the same stack.
     ///
-    /// In this mode the layer does not read the caller's headers.
+    /// In shadow mode the layer does not read the caller's headers.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.observes = true;
         self
     }
 
-    /// The node that the layer measures and ends; by default the one found in the request.
+    /// Sets the node that the layer's limits measure and end; by default the one in the request.
     #[must_use]
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
@@ -166,8 +165,8 @@ where
         let announced = caller_deadline.then(|| CallerLimits::of(request.headers()));
         let announced = announced.flatten();
         if announced.is_some() && entry.run.is_of_many() {
-            // The announced limits are for this call; the layer's own stay on the run that
-            // it found.
+            // The announced limits hold for this call, so it gets a node of its own; the layer's
+            // own limits stay on the run in the request.
             request = entry.run.attach(request);
             entry = Claim::of(&mut request);
             scope = Scope::Run;
@@ -190,7 +189,7 @@ where
     }
 }
 
-/// Watches the deadlines of a node, and those that the caller of a call announced.
+/// Enforces the deadlines of the node in `scope`, and those that the caller of a call announced.
 #[derive(Debug)]
 struct CallerCeiling {
     caller: CallerDeadline,
@@ -220,12 +219,12 @@ impl Hooks for CallerCeiling {
     }
 }
 
-/// Absolute limits in shadow mode, which end no node.
+/// The limits of a layer in shadow mode, which reports them and ends no node.
 #[derive(Debug)]
 struct ObservedCeiling {
     scope: Scope,
     opened: Duration,
-    /// The limits, each with its reason; `None` once it has passed and was reported.
+    /// Each limit with its reason; `None` if it is not set, or has passed and was reported.
     limits: [(TerminalReason, Option<Duration>); 2],
 }
 
@@ -245,7 +244,7 @@ impl ObservedCeiling {
 }
 
 impl Hooks for ObservedCeiling {
-    /// Reports the limits that have passed; returns when the next one will.
+    /// Reports the limits that have passed, and returns the time of the next one.
     fn pending(&mut self, found: &Run, now: Duration, _: TaskId) -> Option<Nanos> {
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
@@ -274,7 +273,7 @@ impl CeilingLimits {
         self.ceiling.is_none() && self.timeout.is_none()
     }
 
-    /// Sets the limits on the clocks of the node in `scope`, from its opening.
+    /// Sets the limits on the node in `scope`, as deadlines after its opening.
     #[inline]
     fn tighten(self, found: &Run, scope: Scope) {
         let node = found.in_scope(scope);
@@ -288,7 +287,7 @@ impl CeilingLimits {
         }
     }
 
-    /// The limits of this request: those that the program has set replace the layer's.
+    /// The limits for this request: those in its `Limits` extension replace those of the layer.
     #[inline]
     pub(super) fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = request.extensions().get::<Limits>() {

@@ -1,97 +1,96 @@
 //! Ends a call, an attempt or a run at an absolute limit.
 //!
-//! A stream that trickles for ever and a turn that goes from tool to tool without an end
-//! both look alive, hold a connection and pay for tokens. No event resets the ceiling.
+//! A stream that trickles for ever, and a turn that goes from tool to tool without an end, both
+//! make progress, hold a connection and cost tokens. No event resets the ceiling.
 //!
 //! # When the clock runs
 //!
-//! The clock runs from the opening of the node, through waits, backoff, body and pauses.
-//! The layer compares it at every `Pending`, and at least with every 16th frame of a stream
-//! that is always ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute
-//! clock with a reason of its own: the total that the program configured for its callers.
+//! The clock runs from the opening of the node, through waits, backoff, body and pauses. The
+//! layer compares the clock at every `Pending`, and with at least every 16th frame of a stream
+//! that is always ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute limit with
+//! a reason of its own: the total time that the program allows its callers.
 //!
-//! Deadlines only tighten: of two layers on one node the earlier limit holds.
-//! The program's [`Limits`](crate::Limits) in a request's extensions replace
-//! what the layer was built with.
+//! Of two layers on one node the earlier deadline holds. The program's [`Limits`](crate::Limits)
+//! in a request's extensions replace the limits that the layer was built with.
 //!
 //! # What a caller announces
 //!
-//! Clients give up after a timeout of their own, and send it in a header. A later answer is
-//! paid for and not read, and a fallback that begins a second before is wasted. With
-//! [`caller_deadline(true)`](HardCeilingLayer::caller_deadline) the call ends with
-//! [`CallerDeadline`](crate::TerminalReason::CallerDeadline) when its caller would give up,
-//! and retry and fallback layers further in know how much time is left.
+//! Clients give up after a timeout of their own, and many send it in a header. An answer after
+//! that time costs tokens, and the client does not read it; a fallback that begins a second
+//! before is wasted. With [`caller_deadline(true)`](HardCeilingLayer::caller_deadline) the call
+//! ends with [`CallerDeadline`](crate::TerminalReason::CallerDeadline) when its caller would give
+//! up, and retry and fallback layers further in know how much time is left.
 //!
 //! | header | limits |
 //! |---|---|
-//! | `x-stainless-timeout`, seconds | the head; for an answer that is no event stream the whole of it |
-//! | `x-stainless-read-timeout`, seconds | the head; then the longest silence between any two bytes |
-//! | `grpc-timeout`, up to eight digits and one of `H`, `M`, `S`, `m`, `u`, `n` | the whole answer, stream or not |
+//! | `x-stainless-timeout`, seconds | the time until the head; for an answer that is no event stream, the time until its end |
+//! | `x-stainless-read-timeout`, seconds | the time until the head; then the longest silence between any two bytes |
+//! | `grpc-timeout`, up to eight digits and one of `H`, `M`, `S`, `m`, `u`, `n` | the time until the end of the answer, stream or not |
 //!
-//! All limits but the silence count from the opening of the call, and the earliest wins.
-//! The silence counts only while the layer waits for the upstream, from the first `Pending`
-//! after the head or after a frame, so a slow reader loses nothing by it. Every frame ends
-//! it, also a ping. A [`pause`](crate::Run::pause) does not stop it, because the caller does
+//! All limits but the silence count from the opening of the call, and the earliest deadline wins.
+//! The silence counts only while the layer waits for the upstream, from the first `Pending` after
+//! the head or after a frame, so a slow reader does not use it up. Every frame ends the silence,
+//! also a ping. A [`pause`](crate::Run::pause) does not stop the count, because the caller does
 //! not know of the pause.
 //!
-//! An announced limit only tightens. It ends the call, never its run, in any scope: for a
-//! run that is in the request itself, the layer opens a call. Inside of a retry layer it is
-//! the deadline of the call too, not of the attempt.
+//! An announced limit can only end a call earlier. It ends the call, never its run, in any scope:
+//! if the node in the request is a run, the layer opens a call in it. Inside of a retry layer too
+//! it is the deadline of the call, not of the attempt.
 //!
-//! A value that is unreadable, not a number or not above zero is ignored, with an event at
-//! debug level: it neither refuses nor ends the call. Of several values of one header the
-//! shortest counts. A value above 30 days counts as 30 days, and one below a millisecond as
-//! a millisecond.
+//! The layer ignores a value that is unreadable, not a number or not above zero, and logs it at
+//! debug level: such a value neither refuses nor ends the call. If one header has several values,
+//! the shortest counts. A value above 30 days counts as 30 days, and one below a millisecond as a
+//! millisecond.
 //!
-//! These versions of the SDKs announce their timeouts as follows (openai-node 6.49, anthropic-ts 1.12, openai-python 3.54 and
-//! anthropic-python 2.12):
+//! The SDKs announce their timeouts as follows (openai-node 6.49, anthropic-ts 1.12,
+//! openai-python 3.54 and anthropic-python 2.12):
 //!
-//! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's
-//!   only if the request has a timeout of its own. They drop the fraction: a timeout below
-//!   a second is sent as `0`, which is ignored here. Their timer runs from `fetch` to the
-//!   head, also for a JSON answer, whose head mostly comes with its body. A JSON answer that
-//!   trickles after an early head is cut here, though the SDK would wait.
-//! - The time until the head counts from the opening of the call: a client that takes long
-//!   to send its prompt has waited less than that.
-//! - The SDKs for Python send `x-stainless-read-timeout` with every request, 600 by
-//!   default: the longest time between two reads of their HTTP client, before the head and
-//!   in the body. A client that waits for ever does not send it. Anthropic's SDK repeats
-//!   the number as `x-stainless-timeout`, or sends `None` or `NOT_GIVEN` there; the same
-//!   number under both names counts as the read timeout.
+//! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's only
+//!   if the request has a timeout of its own. They drop the fraction: a timeout below a second is
+//!   sent as `0`, which this layer ignores. The SDK's timer runs from `fetch` to the head, also
+//!   for a JSON answer, whose head mostly comes with its body. If a JSON answer trickles after an
+//!   early head, this layer ends the call, though the SDK would wait.
+//! - The layer counts the time until the head from the opening of the call, even while the client
+//!   still sends its prompt; a client that starts its timer after that has waited less.
+//! - The SDKs for Python send `x-stainless-read-timeout` with every request, 600 by default: the
+//!   longest time between two reads of their HTTP client, before the head and in the body. A
+//!   client without a timeout does not send it. Anthropic's SDK sends the same number as
+//!   `x-stainless-timeout`, or sends `None` or `NOT_GIVEN` there; the same number under both
+//!   names counts as the read timeout.
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short ends work that was fine, which shows only afterwards. With
-//! `observe` a layer measures and ends nothing. Each time that the limit passes, observers
-//! get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded); if the node completes all
-//! the same, they get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also
-//! logged as a warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A
-//! layer with an older limit may stand beside it and still end nodes.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe`
+//! a layer measures and ends nothing. Each time that a limit passes, observers get a
+//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that, they
+//! get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a warning.
+//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a limit
+//! known to be safe, may enforce that limit in the same stack.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then the end of the body. Then the outermost node with a passed
-//! clock wins, and on one node the ceiling, the step window, the caller's deadline, in this
-//! order. An error of the inner service comes last.
+//! A stored reason wins, then the end of the body. Of several nodes with a passed clock the
+//! outermost ends; on one node the ceiling wins over the step window, and that over the caller's
+//! deadline. An error of the inner service comes last.
 //!
 //! # Order
 //!
-//! Outside of a retry or fallback layer this layer bounds the call with all its attempts;
-//! inside of one it bounds an attempt. On servers, this layer belongs inside of a
-//! [`PumpLayer`](crate::PumpLayer): a reader that stops reading stops every clock in a
-//! body.
+//! Outside of a retry or fallback layer this layer bounds the call with all its attempts; inside
+//! of one it bounds an attempt. On servers, this layer belongs inside of a
+//! [`PumpLayer`](crate::PumpLayer): without a pump, a caller that stops reading stops the polls
+//! of the body, and so every check of a clock.
 //!
 //! With [`caller_deadline`](HardCeilingLayer::caller_deadline), this layer belongs inside
 //! of [`RunLayer`](crate::RunLayer) and of the pump, outside of retry and fallback layers,
-//! so that no attempt begins for which the caller does not wait. This layer does not see
-//! comments that a layer further out inserts to keep the connection alive: a layer that
+//! so that no attempt begins for which the caller does not wait. Keep-alive comments that a layer
+//! further out inserts do not reach this layer, and so do not end the silence: a layer that
 //! inserts them belongs inside of this one.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one, and if this layer opened the run,
-//! ends it as aborted. When the limit passes, the layer drops the inner future or body in
-//! the same poll.
+//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
+//! also ends the run as aborted. When the limit passes, the layer drops the inner future or body
+//! in the same poll.
 //!
 //! # Panics
 //!
@@ -119,7 +118,7 @@
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(600)));
 //! ```
 //!
-//! Allows a call the time that its caller waits, and at most ten minutes:
+//! Allows a call the time that its caller announces, and at most ten minutes:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {

@@ -1,4 +1,4 @@
-//! A body whose silence is probed, and the silence of one answer.
+//! The response body, and the probes while the upstream of one call is silent.
 
 use std::{
     fmt,
@@ -23,7 +23,7 @@ use crate::{
 /// The response body: the held frames, then the rest; probes the upstream while it is silent.
 pub struct ProbedBody<B, P: Service<()>> {
     held: HeldPrefix,
-    /// The inner body; `None` after it has ended.
+    /// The inner body; `None` once it has ended or failed while the layer classified the answer.
     inner: Option<B>,
     silence: Option<Silence<P>>,
 }
@@ -88,7 +88,7 @@ where
             .as_ref()
             .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
         let mut hint = SizeHint::new();
-        // With an exact length a server could stop before it polls for the error.
+        // No exact length for a held error: a server could stop before it polls for that error.
         if let (Some(upper), false) = (rest.upper(), self.held.breaks()) {
             hint.set_upper(upper.saturating_add(held));
         }
@@ -109,16 +109,16 @@ impl<B, P: Service<()>> fmt::Debug for ProbedBody<B, P> {
 /// The number of failed probes in a row after which the upstream counts as dead.
 const DEAD: u32 = 2;
 
-/// Probes the upstream of a silent call, in the polls that wait for it.
+/// Probes the upstream of a silent call, in the polls of that call.
 ///
-/// A caller that does not poll causes no silence.
+/// Silence starts at a `Pending`, so a caller that does not poll causes none.
 pub(super) struct Silence<P: Service<()>> {
     gate: Arc<Gate<P>>,
     run: Run,
     after: Duration,
     since: Option<Instant>,
     failed: u32,
-    /// The timer for the next probe; created once, and reset if it fires too early.
+    /// The timer for the start of the probes; created once, and reset if it fires too early.
     timer: Option<Pin<Box<Sleep>>>,
     subscription: Option<Pin<Box<ProbeSubscription<P>>>>,
 }
@@ -136,7 +136,8 @@ impl<P: Service<()>> Silence<P> {
         }
     }
 
-    /// Ends the silence: the upstream has sent something.
+    /// Ends the silence, because the upstream has sent something; the next `Pending` starts
+    /// another.
     #[inline]
     pub(super) fn reset(&mut self) {
         if self.since.take().is_some() {
@@ -147,9 +148,9 @@ impl<P: Service<()>> Silence<P> {
 }
 
 impl<P: Service<(), Response = bool> + Clone> Silence<P> {
-    /// Handles a `Pending` of the upstream; ends the node if the upstream is dead.
+    /// Handles a `Pending` of the upstream; two failed probes in a row end the node.
     ///
-    /// If the upstream is not dead, the task will be woken for the next probe.
+    /// Otherwise the method registers the task for the next probe.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let since = *self.since.get_or_insert_with(Instant::now);
         loop {
@@ -157,8 +158,7 @@ impl<P: Service<(), Response = bool> + Clone> Silence<P> {
                 let at = since + self.after;
                 let new = || Box::pin(tokio::time::sleep_until(at));
                 let timer = self.timer.get_or_insert_with(new).as_mut();
-                // A timer that fires too early costs less than a reset with every
-                // frame.
+                // Do not reset the timer with every frame: a timer that fires too early costs less.
                 let is_early = timer.deadline() < at && !timer.is_elapsed();
                 let until = if is_early { timer.deadline() } else { at };
                 if wait(timer, until, cx).is_pending() {

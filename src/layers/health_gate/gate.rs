@@ -20,10 +20,10 @@ use tower_service::Service;
 use super::rounds::{ProbeStep, Rounds};
 use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
-/// The default interval and timeout of probes.
+/// The default of both the interval between probes and the timeout of a probe.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The settings of a layer, and the state that all its calls share.
+/// The settings of a layer, and the probe state that all its calls share.
 pub(super) struct Gate<P> {
     /// The probe service, behind a lock because it need not be `Sync`.
     probe: Arc<Lock<P>>,
@@ -60,7 +60,7 @@ impl<P> Gate<P> {
         self.probe.lock().clone()
     }
 
-    /// Whether a request goes to the upstream that the gate watches.
+    /// Whether the request goes to the upstream that the gate watches; always, if none is set.
     pub(super) fn applies<B>(&self, request: &Request<B>) -> bool {
         let Some(expected) = &self.authority else {
             return true;
@@ -76,9 +76,10 @@ impl<P> Gate<P> {
     }
 }
 
-/// Whether both authorities name the same host and port; user names do not count.
+/// Whether both authorities name the same host and port; user names are ignored.
 ///
-/// If the scheme is not known, a missing port matches the default of either scheme.
+/// A missing port is the default of the scheme. If the scheme is not known, a missing port matches
+/// both 80 and 443.
 fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
     let defaults: &[u16] = match scheme.map(Scheme::as_str) {
         Some("http") => &[80],
@@ -93,7 +94,7 @@ fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> 
     is_port && expected.host().eq_ignore_ascii_case(given.host())
 }
 
-/// `Clone` is not derived, because `P` need not be `Clone`: the probe is shared.
+/// `Clone` is not derived, because `P` need not be `Clone`: clones share the probe service.
 impl<P> Clone for Gate<P> {
     fn clone(&self) -> Self {
         Self {
@@ -120,22 +121,22 @@ impl<P> fmt::Debug for Gate<P> {
 }
 
 pin_project! {
-    /// A subscription to the probe results of a gate.
+    /// A subscription of one call to the probe results of a gate.
     ///
-    /// The subscription runs the probe itself when its turn comes.
+    /// The subscription runs the probe itself if the gate makes it the prober.
     pub(super) struct ProbeSubscription<P>
     where
         P: Service<()>,
     {
         gate: Arc<Gate<P>>,
         key: usize,
-        // The number of finished probes at the last poll.
+        // The number of probes of the gate that had finished at the last result, or at first.
         seen: u64,
         #[pin]
         timer: Sleep,
         #[pin]
         probe: Option<Probing<P, P::Future>>,
-        // The start of the current probe.
+        // The start of the probe in progress, or of the last one.
         started: Instant,
     }
 
@@ -161,15 +162,13 @@ pin_project! {
 }
 
 impl<P: Service<(), Response = bool> + Clone> ProbeSubscription<P> {
-    /// Subscribes a waiting call to the probe results; the first probe is due after one
-    /// interval.
+    /// Subscribes a call that waits at the gate; its first probe is due after one interval.
     pub(super) fn for_wait(gate: Arc<Gate<P>>) -> Self {
         let due = Instant::now() + gate.every;
         Self::new(gate, true, due)
     }
 
-    /// Subscribes a silent call in progress to the probe results; the first probe is due at
-    /// once.
+    /// Subscribes a call whose upstream is silent; its first probe is due at once.
     pub(super) fn for_silence(gate: Arc<Gate<P>>) -> Self {
         Self::new(gate, false, Instant::now())
     }
@@ -186,7 +185,7 @@ impl<P: Service<(), Response = bool> + Clone> ProbeSubscription<P> {
         }
     }
 
-    /// Polls for the result of the next probe: whether the upstream is healthy.
+    /// Polls for the result of the next finished probe: true if the upstream is healthy.
     pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         let mut this = self.project();
         let Gate {
@@ -196,7 +195,7 @@ impl<P: Service<(), Response = bool> + Clone> ProbeSubscription<P> {
             ..
         } = &**this.gate;
         let key = *this.key;
-        // How late the prober may be before another subscriber takes over.
+        // How late the result of the prober may be before another subscriber becomes the prober.
         let max_delay = timeout.saturating_add(*every);
         loop {
             let now = Instant::now();
@@ -252,13 +251,13 @@ impl<P: Service<(), Response = bool>> Probing<P, P::Future> {
     }
 }
 
-/// Waits until the time `until`, and resets the timer for it if necessary.
+/// Polls `timer` until the time `until`; resets the timer if it is set to another time.
 pub(super) fn wait(mut timer: Pin<&mut Sleep>, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
     if timer.deadline() != until {
         timer.as_mut().reset(until);
     }
-    // The timer is outside of tokio's coop budget: a probe that is always ready must not
-    // use up the budget of the timer that bounds it.
+    // Outside of tokio's coop budget: a probe that is always ready must not use up the budget of
+    // the timer that bounds it.
     Pin::new(&mut tokio::task::unconstrained(timer)).poll(cx)
 }
 

@@ -29,15 +29,15 @@ use crate::{
     supervise::{Claim, Hooks, Settings, SupervisedBody, SupervisedFuture},
 };
 
-/// The shortest time that a setting may have: the resolution of tokio's timer.
+/// The shortest setting, the resolution of tokio's timer: a shorter one counts as 1 ms.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// The longest time that a setting may have, so that sums of instants do not overflow.
+/// The longest setting, 30 days, so that sums of instants do not overflow.
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Holds calls back while the upstream restarts: see the [module](super).
+/// Makes calls wait while the upstream restarts: see the [module](super).
 ///
-/// All services that one layer, or a clone of it, made share the state of the upstream.
+/// All services made by one layer, or by a clone of it, share the state of the upstream.
 pub struct HealthGateLayer<P> {
     gate: Gate<P>,
 }
@@ -56,9 +56,9 @@ impl<P> HealthGateLayer<P> {
         }
     }
 
-    /// The interval between the starts of two probes; 5 s by default.
+    /// Sets the interval between the starts of two probes; 5 s by default.
     ///
-    /// The first probe also starts one interval after a call has failed.
+    /// If no probe is scheduled yet, the first starts one interval after a call has failed.
     ///
     /// # Panics
     ///
@@ -73,7 +73,7 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// How long a probe may take before it counts as failed; 5 s by default.
+    /// Sets how long a probe may take before it counts as failed; 5 s by default.
     ///
     /// # Panics
     ///
@@ -85,10 +85,10 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// How long one call may wait in total; by default until its ceilings.
+    /// Sets how long one call may wait in total; by default its ceilings alone bound the wait.
     ///
-    /// After that time the call returns its failure unchanged. A call that waited but was
-    /// never sent is sent once, and its outcome is returned.
+    /// After that time the call returns the failure that made it wait, unchanged. A call that
+    /// waited before it was ever sent is then sent once, and returns that outcome.
     #[must_use]
     pub fn patience(mut self, limit: Duration) -> Self {
         self.gate.patience = Some(limit.min(LONGEST));
@@ -97,8 +97,8 @@ impl<P> HealthGateLayer<P> {
 
     /// Also probes the upstream while a call or its body is silent; off by default.
     ///
-    /// The probes start once nothing came for `silent`, and repeat at the interval of
-    /// [`every`](Self::every). Two failed probes in a row end the node.
+    /// The probes start once the upstream has sent nothing for `silent`, and repeat at the
+    /// interval of [`every`](Self::every). Two failed probes in a row end the node.
     ///
     /// # Panics
     ///
@@ -112,18 +112,18 @@ impl<P> HealthGateLayer<P> {
 
     /// Limits the gate to calls to this host and port; other calls pass.
     ///
-    /// The host and port are compared with the request's URI, or with its `host` header
-    /// if the URI has no authority. By default all calls are meant. A missing port is the
-    /// scheme's default. The case of the host and a user before it do not count.
+    /// The layer compares host and port with the request's URI, or with its `host` header if the
+    /// URI has no authority. By default the gate applies to all calls. A missing port is the
+    /// scheme's default. The letter case of the host and a user name before it are ignored.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
         self.gate.authority = Some(authority);
         self
     }
 
-    /// Classifies failed answers with `judgement`.
+    /// Sets the rules by which the layer classifies failed answers.
     ///
-    /// A call waits if its answer is
+    /// A call waits if `judgement` classifies its answer as
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady).
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
@@ -212,7 +212,7 @@ where
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let claim = Claim::of(&mut request);
         let run = claim.run.clone();
-        // Only the original was polled ready; the clone takes its place.
+        // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
@@ -240,7 +240,7 @@ impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
     }
 }
 
-/// Enforces the deadlines of a node, and of all above it, while its call waits.
+/// Enforces the absolute deadlines of a node, and of all nodes above it, while it is pending.
 #[derive(Debug)]
 struct PathDeadlines;
 

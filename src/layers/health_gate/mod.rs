@@ -1,11 +1,10 @@
-//! Holds calls back while the upstream restarts, until a probe finds it healthy.
+//! Makes calls wait while the upstream restarts, until a probe finds it healthy.
 //!
-//! A local model server restarts, swaps its model, or is killed for lack of memory, and
-//! is back within a minute. Meanwhile each call of each agent fails at once: the
-//! retries are spent in seconds, the candidate cools down for minutes, and half an
-//! hour's work is lost to forty-five seconds. The gate recognizes the two failures that
-//! mean "not yet", keeps the call, and probes the upstream in place of repeating every
-//! call.
+//! A local model server restarts, swaps its model, or is killed for lack of memory, and is back
+//! within a minute. Meanwhile each call of each agent fails at once: the retries are used up in
+//! seconds, the candidate cools down for minutes, and half an hour's work is lost to forty-five
+//! seconds. This layer recognizes the two failures that mean "not yet", holds the call, and
+//! probes the upstream instead of repeating every call.
 //!
 //! # What is waited for
 //!
@@ -13,36 +12,36 @@
 //! connection, and after an answer that is classified as
 //! [`NotReady`](crate::llm::failure::FailureClass::NotReady), such as llama.cpp's 503
 //! while it loads; a [`judgement`](HealthGateLayer::judgement) adds a proxy's own
-//! messages. In both cases the request has not reached the model. No other failure is
-//! waited for: a request that broke after it was sent may have been served, and is left
-//! to a retry. To classify a failed answer the layer reads up to 64 KiB of it for up to
-//! one second, and passes any other failure on unchanged.
+//! messages. In both cases the request has not reached the model. After any other failure the
+//! call does not wait: a request that broke after it was sent may have been served, and its
+//! failure goes to the retry layers. To classify a failed answer the layer reads up to 64 KiB of
+//! its body for up to one second; it returns any other failure unchanged.
 //!
-//! The gate then closes for all calls through it. One of them runs the probe,
-//! [every](HealthGateLayer::every) five seconds and first after that time, in its own
-//! polls. If that call is dropped, or is not polled in time, another call takes over.
-//! When a probe succeeds all calls are made, with the same request, on the same node:
-//! there is no new attempt, no budget is charged, and no cooldown begins. When the last
-//! waiting call is dropped, the gate opens again, and the next call is made at once.
+//! The gate then closes for all calls through it. One of the waiting calls runs the probe in its
+//! own polls, [every](HealthGateLayer::every) five seconds, the first time after five seconds. If
+//! that call is dropped, or is not polled in time, another call takes over. When a probe
+//! succeeds, all waiting calls are sent, with the same request, on the same node: there is no new
+//! attempt, no budget is charged, and no cooldown begins. When the last waiting call is dropped,
+//! the gate opens again, and the next call is sent at once.
 //!
-//! A probe may succeed although the model is dead. A call that failed three times right
-//! after a successful probe stops waiting: its failure goes to the retries and
-//! candidates further out.
+//! A probe may succeed although the model is dead. A call that has failed three times, each time
+//! after a successful probe, stops waiting: its failure goes to the retries and candidates
+//! further out.
 //!
 //! # When the clock runs
 //!
-//! The wait is a [`pause`](crate::Run::pause): step windows stand still, ceilings and
-//! the caller's deadlines do not. The step windows of the run above the call stand
-//! still too: while one call waits here, the run's window does not notice the silence
-//! of a sibling or of the run itself. The upload of a request is also a pause, bounded
-//! only by ceilings and the caller's deadlines. [`patience`](HealthGateLayer::patience)
-//! bounds the wait further; the call then returns its failure unchanged.
+//! The wait is a [`pause`](crate::Run::pause): step windows stand still, ceilings and the
+//! caller's deadlines do not. The step windows of the run above the call stand still too: while
+//! one call waits here, the run's window does not notice the silence of a sibling or of the run
+//! itself. The upload of a request is also a pause, bounded only by ceilings and the caller's
+//! deadlines. [`patience`](HealthGateLayer::patience) also bounds the wait; when it is used up,
+//! the call returns its failure unchanged.
 //!
-//! With [`watch_silence`](HealthGateLayer::watch_silence) the layer also probes during
-//! a call or a body that has been silent for a while, in the polls that wait for it.
-//! Two failed probes in a row end the node as
-//! [`StepTimeout`](crate::TerminalReason::StepTimeout). So a slow but healthy model has
-//! any time it needs, and a dead one behind an open connection is detected.
+//! With [`watch_silence`](HealthGateLayer::watch_silence) the layer also probes the upstream of a
+//! call or body that has been silent for a while, in the polls of that call. Two failed probes in
+//! a row end the node as [`StepTimeout`](crate::TerminalReason::StepTimeout). So a slow but
+//! healthy model has any time it needs, and the layer detects a dead one behind an open
+//! connection.
 //!
 //! # Same instant
 //!
@@ -53,16 +52,16 @@
 //!
 //! This layer is the innermost, around the transport, inside of
 //! [`RetryBudgetLayer`](crate::RetryBudgetLayer) and
-//! [`ModelFallbackLayer`](crate::ModelFallbackLayer): the call's share of the time still
-//! bounds the wait. A gate watches one upstream. If calls go to several, name the
-//! upstream with [`upstream`](HealthGateLayer::upstream), and give each local one a gate
-//! of its own. The layer also works alone. Services that one layer made share its state.
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer): the time share that the fallback gives an
+//! attempt then also bounds the wait. A gate watches one upstream. If calls go to several, name
+//! the upstream with [`upstream`](HealthGateLayer::upstream), and give each local one a gate of
+//! its own. The layer also works without other layers. Services made by one layer share its
+//! state.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the call, the wait and the probe in progress;
-//! another call starts a new probe. The end of the node does the same, in the same
-//! poll.
+//! Dropping the future or the body drops the call, the wait and the probe in progress; another
+//! waiting call then starts a new probe. The end of the node does the same, in the same poll.
 //!
 //! # Panics
 //!
@@ -99,8 +98,8 @@
 //! # }
 //! ```
 //!
-//! A llama.cpp beside other candidates, probed over HTTP with the client of the calls,
-//! and also probed while it is silent:
+//! A llama.cpp beside other candidates. Its HTTP client also sends the probes, which the layer
+//! makes while the server restarts or a call is silent too:
 //!
 //! ```
 //! use std::time::Duration;

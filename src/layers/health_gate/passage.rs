@@ -26,7 +26,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The future of a call through a gate: the request is sent, and sent again after a wait.
+    /// The future of a call: buffers and sends the request, and sends it again after each wait.
     #[must_use = "futures do nothing unless polled"]
     pub struct Passage<S, P, Q, B>
     where
@@ -55,7 +55,7 @@ pin_project! {
             #[pin]
             call: F,
         },
-        // A failed answer is being read.
+        // The body of a failed answer is being read, to classify the answer.
         Reading { reading: Option<Reading<B>> },
         Waiting { waiting: Waiting<P> },
         Over,
@@ -68,7 +68,7 @@ where
     P: Service<()>,
     Q: Body + 'static,
 {
-    /// Makes the future of a call of `service`, which has been polled ready.
+    /// Makes the future of one call; `service` has been polled ready.
     pub(super) fn new(service: S, gate: Arc<Gate<P>>, run: Run, request: Request<Q>) -> Self {
         let applies = gate.applies(&request);
         let limit = gate.max_body;
@@ -159,8 +159,7 @@ where
             }
             StageProj::Readying => {
                 let readiness = trip.service.poll_ready(cx);
-                // Check the deadlines: the service may become ready at the very
-                // deadline.
+                // Check the deadlines: the service may become ready in the instant of a deadline.
                 if let Some(done) = trip.stopped(task) {
                     return Poll::Ready(done);
                 }

@@ -21,7 +21,7 @@ use crate::{
     llm::failure::{Classifier, Failure, FailureClass},
 };
 
-/// The most frames that one poll may read.
+/// The most frames of a failed answer that one poll reads.
 ///
 /// Empty frames that are always ready must not starve other tasks.
 const TURN: usize = 128;
@@ -35,11 +35,11 @@ pub(super) struct Reading<B> {
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-/// Whether an answer means that the upstream is not ready.
+/// Whether the head of an answer shows that the upstream is not ready.
 ///
-/// The result is `None` if the body has to be read to decide.
+/// `None` means that the layer has to read the body to decide.
 pub(super) fn is_not_ready<B>(answer: &Response<B>) -> Option<bool> {
-    // An inner layer has already classified the answer.
+    // An inner layer has classified the answer already, and stored the result as an extension.
     if let Some(failure) = answer.extensions().get::<Failure>() {
         return Some(failure.class == FailureClass::NotReady);
     }
@@ -59,7 +59,7 @@ impl<B> Reading<B> {
         }
     }
 
-    /// Turns the reading back into the answer, unchanged.
+    /// Turns a classified answer back into the response, with the frames read so far and the rest.
     pub(super) fn into_answer<P: Service<()>>(
         self,
         silence: Option<Silence<P>>,
@@ -73,7 +73,7 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    /// Reads the body, then returns whether the upstream is not ready.
+    /// Reads the body within its limits, then returns true if the upstream is not ready.
     pub(super) fn poll(&mut self, judgement: &Classifier, cx: &mut Context<'_>) -> Poll<bool> {
         let mut turns = 0..TURN;
         while let Some(body) = self.body.as_mut() {
@@ -87,8 +87,7 @@ where
             match Pin::new(body).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => self.held.push(frame),
                 Poll::Ready(Some(Err(error))) => {
-                    // The status and the bytes so far decide; the caller gets the
-                    // error.
+                    // The status and the bytes so far decide; the caller gets the error after them.
                     self.held.broke(error.into());
                     self.body = None;
                 }

@@ -1,4 +1,4 @@
-//! Coordinates the probes of all calls through one gate.
+//! Decides when a gate is probed, and which of its waiting or silent calls runs the probe.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -11,37 +11,36 @@ use tokio::time::Instant;
 
 use crate::lock::Lock;
 
-/// The probes of all calls through one layer, one at a time.
+/// The state of the probes of one gate: one probe at a time, for all its calls.
 ///
-/// The probes have no task of their own: one of the subscribed calls runs the probe in
-/// its own polls. If that call is dropped, or is not polled in time, another one takes
-/// over.
+/// The probes have no task of their own: one of the subscribed calls, the prober, runs them in its
+/// own polls. If that call is dropped, or is not polled in time, another one takes over.
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     state: Lock<RoundState>,
-    /// Whether the gate is closed, as the upstream counts as down; every call reads this flag.
+    /// Whether the gate is closed, because the upstream seems down; every new call reads it.
     closed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
 struct RoundState {
-    /// The number of finished probes.
+    /// The number of probes that have finished on this gate.
     finished: u64,
     healthy: bool,
-    /// The time at which the next probe is due.
+    /// The time at which the next probe is due; `None` before any was scheduled.
     due: Option<Instant>,
-    /// The earliest time of a next probe, an interval after the last.
+    /// The earliest time of the next probe: one interval after the start of the last finished one.
     earliest: Option<Instant>,
     prober: Option<Prober>,
     subscribers: Slab<Subscriber>,
-    /// The number of subscribers that wait at the gate.
+    /// The number of subscribers that wait at the gate, without those of silent calls.
     waiting: usize,
 }
 
 #[derive(Debug)]
 struct Prober {
     key: usize,
-    /// The time at which another subscriber takes over from the one that runs the probe.
+    /// The time from which another subscriber may become the prober in its place.
     until: Instant,
 }
 
@@ -51,14 +50,14 @@ struct Subscriber {
     waits: bool,
 }
 
-/// The next step of a subscriber.
+/// The next step of a subscribed call.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum ProbeStep {
-    /// A probe has finished since the last poll.
+    /// A probe has finished since the subscriber's last result.
     Result { healthy: bool },
-    /// This subscriber runs the next probe, at `due` or later.
+    /// This subscriber is the prober: it runs the next probe, at `due` or later.
     Probe { due: Instant },
-    /// Another subscriber runs the next probe; this one polls again at `until`.
+    /// Another subscriber is the prober; this one polls again at `until` at the latest.
     Wait { until: Instant },
 }
 
@@ -67,16 +66,16 @@ impl Rounds {
         self.closed.load(Ordering::Acquire)
     }
 
-    /// Subscribes to probe results, and schedules a probe at `due`.
+    /// Subscribes a call to probe results, and schedules a probe at `due`.
     ///
-    /// The probe is not made before the last one is an interval old. A subscriber that
-    /// `waits` closes the gate. The method returns the subscriber's key, and the number
-    /// of finished probes.
+    /// The probe is made no earlier than one interval after the start of the last one. A
+    /// subscriber that `waits` closes the gate. The method returns the subscriber's key, and the
+    /// number of finished probes.
     pub(super) fn subscribe(&self, waits: bool, due: Instant) -> (usize, u64) {
         let (key, number, prober) = {
             let mut state = self.state.lock();
             let due = state.earliest.map_or(due, |earliest| earliest.max(due));
-            // Subscribers that are present already may have scheduled an earlier probe.
+            // Other subscribers may have scheduled an earlier probe.
             let earlier = state.due.filter(|_| !state.subscribers.is_empty());
             let is_sooner = earlier.is_none_or(|earlier| due < earlier);
             if is_sooner {
@@ -99,10 +98,11 @@ impl Rounds {
         (key, number)
     }
 
-    /// Returns the result of a probe since `seen`, else the subscriber's next step.
+    /// Returns the result of a probe that finished after `seen`, else the subscriber's next step.
     ///
-    /// A subscriber that does not run the probe, or not yet, is woken when that may
-    /// have changed.
+    /// The subscriber becomes the prober if there is none, or if the prober is more than
+    /// `patience` late. The subscriber's waker is woken when a probe finishes or the prober
+    /// leaves.
     pub(super) fn next_step(
         &self,
         key: usize,
@@ -145,7 +145,7 @@ impl Rounds {
 
     /// Stores the result of a probe, and schedules the next one at `due`.
     ///
-    /// The result is ignored if another subscriber has taken over.
+    /// A healthy result opens the gate. The result is ignored if another subscriber has taken over.
     pub(super) fn record_result(&self, key: usize, healthy: bool, due: Instant) {
         let mut wakers = Vec::new();
         {
@@ -166,10 +166,9 @@ impl Rounds {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Removes a subscriber; the gate opens when its last waiting call leaves.
+    /// Removes a subscriber; the gate opens when no subscriber that waits is left.
     ///
-    /// Without a subscriber there are no probes, so the state of the upstream is
-    /// unknown.
+    /// Without a waiting call no further probe is certain, so the gate must not stay closed.
     pub(super) fn unsubscribe(&self, key: usize) {
         let mut wakers = Vec::new();
         let left = {
@@ -187,8 +186,7 @@ impl Rounds {
                 .is_some_and(|prober| prober.key == key)
             {
                 state.prober = None;
-                // Wake all: a single woken subscriber may be dropped before it is
-                // polled.
+                // Wake all subscribers: a single woken one may be dropped before it is polled.
                 state.take_wakers(&mut wakers);
             }
             left

@@ -21,43 +21,43 @@ use crate::{
     run::{PauseGuard, Run, TaskId, Terminated, nanos},
 };
 
-/// The failures right after a successful probe after which the call stops waiting.
+/// The number of failures, each after a wait that a healthy probe ended, that ends the waiting.
 ///
-/// Such a probe does not show the state of the model: the upstream is not restarting.
+/// A probe that is healthy each time does not cover the failure: the upstream is not restarting.
 const CONTRADICTED: u32 = 3;
 
-/// The state of a call that survives from one send to the next.
+/// The state of a call that survives from one sending of its request to the next.
 pub(super) struct Trip<S, P: Service<()>, B> {
     pub(super) service: S,
     /// Whether the service was polled ready, and has not been called since.
     is_ready: bool,
     pub(super) gate: Arc<Gate<P>>,
     pub(super) run: Run,
-    /// The caller's request, once its body is buffered.
+    /// The caller's request; `None` until its body is buffered, and once no resend can follow.
     pub(super) request: Option<Request<ReplayBody>>,
     /// Whether the request goes to the upstream that the gate watches.
     applies: bool,
-    /// The time that the call has waited for the upstream so far, in waits that are over.
+    /// The time that the call has waited for the upstream, without a wait in progress.
     waited: Duration,
-    /// Whether a probe has succeeded since the call's last failure.
+    /// Whether the last wait ended with a healthy probe, and the call has not failed since.
     was_healthy: bool,
-    /// The number of the call's failures that followed a successful probe.
+    /// The number of the call's failures that followed a wait with a healthy probe.
     contradictions: u32,
-    /// The call's last failure.
+    /// The failure for which the call waits; `None` once the request is sent again.
     last: Option<Failed<B>>,
     pub(super) silence: Option<Silence<P>>,
 }
 
-/// A call's wait for the upstream.
+/// The state of a call while it waits for the upstream.
 pub(super) struct Waiting<P: Service<()>> {
     subscription: Pin<Box<ProbeSubscription<P>>>,
-    /// The timer for the end of the call's patience.
+    /// The timer for the end of the call's patience; `None` if patience is not limited.
     limit: Option<Pin<Box<Sleep>>>,
     since: Instant,
     _pause: PauseGuard,
 }
 
-/// The failure for which a call waits; returned if the wait fails.
+/// The failure for which a call waits; the call returns it if it gives up.
 pub(super) enum Failed<B> {
     Error(BoxError),
     Answer(Box<Reading<B>>),
@@ -69,11 +69,11 @@ pub(super) enum Failed<B> {
     reason = "made and taken apart at once, on the hot path"
 )]
 pub(super) enum GateStep<B, P: Service<()>> {
-    /// Send the request.
+    /// Send the request, once the service is ready.
     Call,
-    /// Read the answer to classify it.
+    /// Read the body of the answer to classify it.
     Read(Reading<B>),
-    /// Wait for the upstream.
+    /// Wait until a probe finds the upstream healthy.
     Wait,
     Done(Result<Response<ProbedBody<B, P>>, BoxError>),
 }
@@ -97,7 +97,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
     }
 
-    /// The first step of a buffered request.
+    /// The first step of a buffered request: it waits if the gate is closed, else it is sent.
     pub(super) fn begin(&mut self) -> GateStep<B, P>
     where
         S: Clone,
@@ -109,7 +109,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         GateStep::Call
     }
 
-    /// Releases the reserved capacity of the service for the length of the wait.
+    /// Releases the capacity that a ready service has reserved, by a clone that is not ready.
     pub(super) fn yield_service(&mut self)
     where
         S: Clone,
@@ -134,7 +134,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
         self.last = None;
         if let Some(silence) = &mut self.silence {
-            // The wait at the gate was no silence of the upstream.
+            // A wait at the gate is no silence of the upstream, so silence starts anew.
             silence.reset();
         }
         let again = self.request.clone().filter(|_| self.applies);
@@ -145,7 +145,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
     }
 
-    /// The next step after the head of an answer.
+    /// The next step after the head of an answer: return it, wait, or read it to decide.
     pub(super) fn answered(&mut self, answer: Response<B>, task: TaskId) -> GateStep<B, P> {
         let not_ready = if self.applies {
             is_not_ready(&answer)
@@ -160,9 +160,9 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         }
     }
 
-    /// The next step after an error of the service.
+    /// The next step after an error of the service: wait if it refused the connection, else fail.
     pub(super) fn broken(&mut self, error: BoxError, task: TaskId) -> GateStep<B, P> {
-        // The end of a node below belongs to that node, whatever its source.
+        // A `Terminated` is the end of a node below, even if a refused connection is its source.
         let refused = TransportError::is_refused(&*error) && Terminated::find(&*error).is_none();
         if self.applies && refused {
             return self.failed(Failed::Error(error), task);
@@ -170,7 +170,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         GateStep::Done(Err(error))
     }
 
-    /// The next step after a failure that shows that the upstream is down.
+    /// The next step after a failure that shows that the upstream is down: wait, or give up.
     pub(super) fn failed(&mut self, failed: Failed<B>, task: TaskId) -> GateStep<B, P> {
         self.last = Some(failed);
         if let Some(done) = self.stopped(task) {
@@ -184,10 +184,10 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         GateStep::Wait
     }
 
-    /// The final step, if the node has ended or drains.
+    /// The final step, if the node has ended or is closing; `None` otherwise.
     ///
-    /// The deadlines are checked first. Nothing is sent for a node that drains, because
-    /// its caller has disconnected.
+    /// The deadlines are checked first. A closing node starts no new work, so its request is not
+    /// sent again.
     pub(super) fn stopped(&mut self, task: TaskId) -> Option<GateStep<B, P>> {
         let node = self.run.node();
         if node.check(self.run.now(), task).is_err() {
@@ -200,7 +200,7 @@ impl<S, P: Service<()>, B> Trip<S, P, B> {
         node.is_closing().then(|| self.give_up())
     }
 
-    /// The final step: returns the call's last failure.
+    /// The final step: returns the failure for which the call waited.
     fn give_up(&mut self) -> GateStep<B, P> {
         match self.last.take() {
             Some(Failed::Error(error)) => GateStep::Done(Err(error)),
@@ -223,7 +223,7 @@ impl<S, P, B> Trip<S, P, B>
 where
     P: Service<(), Response = bool> + Clone,
 {
-    /// Closes the gate for all calls, and starts a wait.
+    /// Starts the call's wait, which closes the gate for all calls.
     pub(super) fn waiting(&self) -> Waiting<P> {
         let since = Instant::now();
         tracing::debug!(target: "tower_agent", run = %self.run.id(), "the upstream is down");

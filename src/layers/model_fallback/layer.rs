@@ -33,10 +33,10 @@ impl ModelFallbackLayer {
     /// Makes a layer that tries the candidate that the request names as its `model`, then the
     /// others.
     ///
-    /// The others follow in the order of the list, each at most once per call. A candidate
-    /// that is listed twice, with the same name, model, base URL, dialect, headers and
-    /// account, is tried once; of different ones that share a name, the first goes first.
-    /// Without candidates requests pass unchanged.
+    /// The others follow in the order of the list, each at most once per call. Candidates with
+    /// the same name, model, base URL, dialect, headers and account count as one. If different
+    /// candidates share the name that the request has, the first of them goes first. Without
+    /// candidates requests pass unchanged.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();
@@ -61,22 +61,22 @@ impl ModelFallbackLayer {
         }
     }
 
-    /// The budget that is asked before another candidate is tried.
+    /// Sets the budget that must allow each step to another candidate.
     ///
-    /// The budget decides by the least time of an attempt, its hook, and the limits of
-    /// the run. Share the budget of the [`RetryBudgetLayer`](crate::RetryBudgetLayer)
-    /// inside. By default 100 ms must be left, and no other limit holds.
+    /// The budget applies its minimum time for an attempt, its hook, and its limits on the
+    /// failures of a run. Share the budget with the [`RetryBudgetLayer`](crate::RetryBudgetLayer)
+    /// inside. The default budget only requires that 100 ms are left.
     #[must_use]
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.settings.attempts.budget = budget;
         self
     }
 
-    /// Sends a candidate no request for a while after it has failed.
+    /// Sends no request to a candidate for a while after it has failed.
     ///
-    /// By default every call tries a failed candidate again. While all candidates that
-    /// could serve are in a cooldown, the error is a
-    /// [`CoolingDown`](crate::llm::failure::CoolingDown), and no upstream sees the request.
+    /// By default every call tries a failed candidate again. While all candidates that could
+    /// serve are in a cooldown, the layer sends no request, and its error is a
+    /// [`CoolingDown`](crate::llm::failure::CoolingDown).
     #[must_use]
     pub fn cooldowns(mut self, cooldowns: Cooldowns) -> Self {
         let candidates = &self.settings.candidates;
@@ -84,13 +84,12 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Whether a session stays with the candidate that served it last.
+    /// Sets whether the requests of a session go first to the candidate that served it last.
     ///
-    /// A session stays while it asks for the same model and the candidate is not in a
+    /// This holds while the session asks for the same model and the candidate is not in a
     /// cooldown. By default each request starts at the candidate that it names. The
-    /// [`RunLayer`](crate::RunLayer) defines the session; a run without one is not
-    /// affected. Clones of the layer share the sessions, and remember at least the last
-    /// 4,096.
+    /// [`RunLayer`](crate::RunLayer) defines the session; the setting does not affect a run
+    /// without one. Clones of the layer share the sessions, and remember at least the last 4,096.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
@@ -99,17 +98,16 @@ impl ModelFallbackLayer {
 
     /// Also tries another candidate after a failure of this class.
     ///
-    /// The setting is for the classes where that is the program's choice:
-    /// [`TooLarge`](FailureClass::TooLarge),
-    /// [`ContentFilter`](FailureClass::ContentFilter) and
-    /// [`Caller`](FailureClass::Caller). Other classes are not affected.
+    /// Only three classes leave that choice to the program: [`TooLarge`](FailureClass::TooLarge),
+    /// [`ContentFilter`](FailureClass::ContentFilter) and [`Caller`](FailureClass::Caller). For
+    /// other classes the setting has no effect.
     #[must_use]
     pub fn also_after(mut self, class: FailureClass) -> Self {
         self.settings.allowed.push(class);
         self
     }
 
-    /// Classifies answers by the program's own rules, then by the known errors of providers.
+    /// Classifies failed answers by the program's own rules, then by the known errors of providers.
     ///
     /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
@@ -118,10 +116,11 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// How long an answer may be held, from the start of its attempt, before it commits.
+    /// Sets how long the layer may hold back an answer before it commits, from the attempt's start.
     ///
-    /// By default an answer is held as long as its attempt lives. With a
-    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside, that layer holds the answer.
+    /// By default the layer holds an answer until its first content, for as long as its attempt
+    /// lives. A [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside holds the answer itself, by
+    /// its own setting.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.attempts.hold = Some(hold);

@@ -1,10 +1,10 @@
 //! Moves a call to another model when an attempt fails, and never in a run that is over.
 //!
-//! A second model helps when the first one is down, overloaded, too small or gone. It harms
-//! when no caller waits: a gateway that sees an error and not its reason goes on to the next
-//! provider for a user who has closed the tab. It harms when the prompt changes: a JSON
-//! library that reads and writes it turns `1.0000000000000000001` into `1.0`. And a
-//! caller's key that goes to another provider is a leak.
+//! A second model helps when the first one is down, overloaded, too small or gone. It does harm
+//! when no caller waits: a gateway that sees an error without its reason goes on to the next
+//! provider for a user who has closed the tab. It does harm when the prompt changes: a JSON
+//! library that parses and serializes it turns `1.0000000000000000001` into `1.0`. And a caller's
+//! key that goes to another provider is a leak.
 //!
 //! # Which candidates, and in which order
 //!
@@ -17,40 +17,40 @@
 //! credential, after an overflow of the context those with a larger window, after a bad
 //! request none; see [`FailureClass::other`](crate::llm::failure::FailureClass::other).
 //!
-//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or whose
-//! attempt [marks it](crate::Run::mark_side_effects), goes to no other candidate. An attempt
-//! can read whether [others follow](crate::Run::is_final_attempt). Each step from one
-//! candidate to another is one event, `model_fallback`, with both names, the cause, and the
-//! model that the caller requested; `model_served`, at debug level, names the candidate that
-//! served.
+//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or whose attempt
+//! [marks it](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
+//! whether [it is at the last one](crate::Run::is_final_attempt). The layer logs each step from
+//! one candidate to another as an event `model_fallback`, with both names, the cause, and the
+//! model that the caller requested. An event `model_served`, at debug level, names the candidate
+//! that served.
 //!
 //! # Cooldowns
 //!
-//! With [`Cooldowns`] no call tries a candidate for a while after it has failed: no call at
-//! all if the model is down, no call on the same account if its key was refused. The
-//! failure of a caller's own key affects that caller only. While all candidates that could
-//! serve are in a cooldown, the error is a
-//! [`CoolingDown`](crate::llm::failure::CoolingDown), a 503 with `retry-after`, and no
-//! upstream sees the request. An attempt that the caller, a limit of the call or an end from
-//! outside cut starts no cooldown, and neither does a request that is itself at fault.
+//! With [`Cooldowns`] the layer sends a failed candidate no call for a while: no call at all if
+//! the model is down, no call on the same account if its key was refused. The failure of a
+//! caller's own key affects that caller only. While all candidates that could serve are in a
+//! cooldown, the layer sends no request, and its error is a
+//! [`CoolingDown`](crate::llm::failure::CoolingDown), which becomes a 503 with `retry-after`.
+//! There is no cooldown after an attempt that the caller, a limit of the call or an end from
+//! outside cut, nor after a failure that the request itself caused.
 //!
 //! # What a candidate is sent
 //!
-//! A candidate is sent the original request: only the bytes of the top-level `model` change,
-//! with the length and the headers that belong to one upstream. A candidate with an upstream
+//! A candidate is sent the original request. The layer changes only the bytes of the top-level
+//! `model`, the length, and the headers that belong to one upstream. A candidate with an upstream
 //! of its own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
-//! `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`,
-//! `api-key`, `apikey` and `access_token` of the query. Other headers and the rest of the
-//! query are sent, so a layer further out must remove a secret in one of them. Only trusted
-//! candidates get the run's id. A body that is not JSON is refused; a multipart form goes to
-//! the first candidate only, unchanged.
+//! `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`, `api-key`,
+//! `apikey` and `access_token` of the query. Other headers and the rest of the query are sent, so
+//! a layer further out must remove a secret in one of them. Only trusted candidates get the run's
+//! id. The layer refuses a body that is not JSON; a multipart form goes to the first candidate
+//! only, unchanged.
 //!
 //! These rules also hold for embeddings and images.
 //!
 //! # The commit
 //!
-//! An answer is held until its first content. After that no other candidate is tried, and
-//! the caller gets the failure: see [`attempt`](crate::attempt).
+//! The layer holds an answer back until its first content. After that it tries no other
+//! candidate, and the caller gets the failure: see [`attempt`](crate::attempt).
 //!
 //! # What the caller is sent
 //!
@@ -59,17 +59,17 @@
 //! is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
 //! the upstream's server: `x-terminal-reason`, `x-run-id`, `set-cookie`, `alt-svc`,
 //! `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
-//! `reporting-endpoints`. A server further out would believe that the first two come from
-//! this one, and a browser that the others come from the program's origin. No caller gets
-//! redirects of a candidate's own upstream, or half JSON documents: see
+//! `reporting-endpoints`. Otherwise a server further out would take the first two for this
+//! server's, and a browser would apply the others to the program's origin. No caller gets
+//! redirects of a candidate's own upstream, or incomplete JSON documents: see
 //! [attempt](crate::attempt#what-no-caller-is-handed).
 //!
 //! # When the clock runs
 //!
-//! An attempt before the last candidate gets an equal share of the time that is left until
-//! the earliest deadline of the attempt, its call or their run; without a deadline it gets no
-//! share. The share limits the attempt until its commit. Layers inside limit the attempt,
-//! layers outside the call.
+//! Each attempt but the one at the last candidate gets a share of the time that is left until the
+//! earliest deadline of the attempt, its call or their run: that time divided by the number of
+//! candidates left. Without a deadline there is no share. The share limits the attempt until its
+//! commit. Layers inside limit the attempt, layers outside the call.
 //!
 //! # Same instant
 //!
@@ -84,7 +84,7 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the attempt that is under way; none follows.
+//! Dropping the future or the body drops the attempt in progress; no attempt follows.
 //!
 //! # Panics
 //!
@@ -122,7 +122,7 @@
 //! # }
 //! ```
 //!
-//! Candidates at upstreams of their own, repeats inside:
+//! Candidates at upstreams of their own, and repeats of each attempt by a layer inside:
 //!
 //! ```
 //! use http::Uri;

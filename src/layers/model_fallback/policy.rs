@@ -19,7 +19,7 @@ use crate::{
 
 const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
 
-/// An extension of an answer: a layer further in has set `x-served-model`.
+/// An extension of an answer: this layer, or one further in, has set `x-served-model`.
 #[derive(Clone, Copy, Debug)]
 struct Served;
 
@@ -30,19 +30,20 @@ pub struct FallbackPolicy {
     pub(super) own: Option<Run>,
     request: PreparedRequest,
     pub(super) route: Route,
-    /// The place in the order of candidates of the one that is being tried.
+    /// The stop of the route whose candidate is being tried.
     pub(super) current: usize,
-    /// The place in the order of the next candidate, once it was found.
+    /// The stop that `find_next` has found for the next attempt; `None` until then.
     next: Option<usize>,
-    /// The digest of the request's session, if the layer is sticky.
+    /// The digest of the request's session; `None` without a session, or if the layer is not
+    /// sticky.
     pub(super) session: Option<u64>,
 }
 
 #[derive(Debug)]
 enum PreparedRequest {
-    /// The request was not read yet, or was released.
+    /// The request is not there yet, or `release` has dropped it.
     Nothing,
-    /// The layer has no candidates: the request passes unchanged.
+    /// The unchanged request, if the layer has no candidates.
     Plain(Box<Request<ReplayBody>>),
     Original(Box<OriginalRequest>),
 }
@@ -82,7 +83,7 @@ impl AttemptPolicy for FallbackPolicy {
             self.request = PreparedRequest::Plain(Box::new(request));
             return Ok(());
         }
-        // Removed: a layer of this kind further in has candidates of other names.
+        // Removed, because a layer of this kind further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
         self.request = PreparedRequest::Original(Box::new(OriginalRequest::read(request)?));
@@ -107,7 +108,7 @@ impl AttemptPolicy for FallbackPolicy {
         let run_id = candidate.is_trusted().then(run_id).flatten();
         let mut request = candidate.request(original, run_id)?;
         if let Some(limits) = candidate.own_limits() {
-            // The program's limits for this request take precedence over the candidate's.
+            // The program's limits for this request take precedence over those of the candidate.
             let of_request = request.extensions().get::<Limits>().copied();
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
@@ -116,7 +117,7 @@ impl AttemptPolicy for FallbackPolicy {
         Ok(request)
     }
 
-    /// Limits the attempt to its share of the time: the time left, divided by the candidates left.
+    /// Limits the attempt to the time left, divided by the number of candidates left.
     fn limit(&self, attempt: &Run) {
         let Some(until) = attempt.node().next_deadline() else {
             return;
@@ -161,7 +162,7 @@ impl AttemptPolicy for FallbackPolicy {
             other.is_some_and(|other| match failure.class.other() {
                 TryOther::Credential => !current.same_credential(other),
                 TryOther::Provider => !current.same_provider(other),
-                // A window that is not known may be as small.
+                // A candidate without a known window may have one as small, so it is not tried.
                 TryOther::LargerWindow => {
                     other.window() > current.window() && current.window().is_some()
                 }
@@ -183,7 +184,8 @@ impl AttemptPolicy for FallbackPolicy {
         failure: &Failure,
         allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
-        // A spent key does not matter: its subject is the candidate that failed.
+        // `KeySpent` does not deny: the key is that of the failed candidate, and another one
+        // follows.
         if matches!(
             allowance,
             ErrorAllowance::RunSpent | ErrorAllowance::BothSpent
@@ -226,18 +228,18 @@ impl AttemptPolicy for FallbackPolicy {
     fn rewrite_answer(&self, answer: &mut Parts) {
         let Some(candidate) = self.candidate(self.current) else {
             // Without candidates the answer comes from the program's own upstream, which may set
-            // any header of the server: only the hop-by-hop headers go.
+            // any header of the server: remove only the hop-by-hop headers.
             return strip_hop(&mut answer.headers);
         };
         candidate.strip_answer(&mut answer.headers);
-        // The choice of a layer further in is the model that served.
+        // A layer further in has chosen the model that served, so its header stays.
         if answer.extensions.insert(Served).is_some() {
             return;
         }
         let at = self.route.at(self.current);
         match at.and_then(|at| self.settings.served_models.get(at)) {
             Some(Some(model)) => drop(answer.headers.insert(X_SERVED_MODEL, model.clone())),
-            // The model's name holds bytes that no header can hold.
+            // The model's name has bytes that a header cannot hold.
             _ => drop(answer.headers.remove(X_SERVED_MODEL)),
         }
     }
@@ -252,9 +254,9 @@ impl AttemptPolicy for FallbackPolicy {
 pub(super) struct FallbackSettings {
     pub(super) attempts: AttemptSettings,
     pub(super) candidates: Vec<Arc<Candidate>>,
-    /// The candidates' models for `x-served-model`; `None` if a header cannot hold one.
+    /// The value of `x-served-model` per candidate; `None` if a header cannot hold the name.
     pub(super) served_models: Vec<Option<HeaderValue>>,
-    /// The classes after which another candidate is tried because the program says so.
+    /// The classes that the program added with `also_after`.
     pub(super) allowed: Vec<FailureClass>,
     pub(super) cooldowns: Option<CandidateCooldowns>,
     pub(super) sessions: Option<Arc<StickySessions>>,

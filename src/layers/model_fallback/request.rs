@@ -10,7 +10,7 @@ use crate::{
     llm::{Prompt, is_plain},
 };
 
-/// The caller's request, from which each attempt is made.
+/// The caller's request, from which the layer makes the request of each attempt.
 #[derive(Clone)]
 pub(crate) struct OriginalRequest {
     template: RequestTemplate,
@@ -23,7 +23,7 @@ pub(crate) struct OriginalRequest {
 enum Content {
     Nothing,
     Json(Prompt),
-    /// The body is a multipart form; its model is not read.
+    /// The body is a multipart form; the layer does not read its model.
     Form,
 }
 
@@ -42,8 +42,8 @@ impl OriginalRequest {
         };
         let operation = Operation::from_path(head.uri.path());
         undress(&mut head.headers);
-        // The version is not that of the caller's connection: a client with HTTP/2 in its
-        // request fails at an upstream without it.
+        // Not the version of the caller's connection: a client that gets a request with HTTP/2
+        // fails at an upstream without it.
         head.version = Version::default();
         Ok(Self {
             operation,
@@ -70,14 +70,14 @@ impl OriginalRequest {
         }
     }
 
-    /// Whether another model can be written into the request's body.
+    /// Whether the layer can write another model into the request's body; false for a form.
     ///
-    /// If not, the body names the model itself, and only the first candidate may be tried.
+    /// A form names its model itself, so only the first candidate may get it.
     pub(crate) const fn patchable(&self) -> bool {
         !matches!(self.content, Content::Form)
     }
 
-    /// The error for a request with an unknown path, for a candidate with a base URL.
+    /// The error if the path is no known operation, so that no URL under a base URL can be made.
     pub(crate) fn unknown(&self) -> InvalidRequest {
         let path = self.template.head().uri.path();
         InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
@@ -92,7 +92,7 @@ impl OriginalRequest {
 }
 
 impl Candidate {
-    /// Makes the request of one attempt; `run_id` is for a trusted candidate only.
+    /// Makes the request of one attempt; the caller passes `run_id` for a trusted candidate only.
     pub(crate) fn request(
         &self,
         original: &mut OriginalRequest,
@@ -138,7 +138,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.is_some_and(|(kind, _): (&[u8; 10], _)| kind.eq_ignore_ascii_case(b"multipart/"))
 }
 
-/// The error for a body that is not readable because it is compressed.
+/// The error for a body that cannot be parsed because it is compressed; `None` if it is not.
 fn encoded(headers: &HeaderMap) -> Option<InvalidRequest> {
     let coding = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?;
     (!is_plain(headers)).then(|| {

@@ -1,5 +1,5 @@
-//! The candidates of one request, the order that a request asks for, and the candidate of its
-//! session.
+//! The order of the candidates of one request, a request's own list of them, and the candidate
+//! that served a session last.
 
 use std::{
     collections::HashMap,
@@ -11,15 +11,15 @@ use std::{
 
 use crate::{attempt::Candidate, error::InvalidRequest, lock::Lock, run::Run};
 
-/// The order in which the candidates of one call are tried, each once.
+/// The order in which one call tries its candidates, each once.
 ///
-/// A stop is a place in that order. The first two are for candidates that go before the
-/// listed ones, and are empty if there are none.
+/// A stop is a place in that order. The first two stops are for candidates that go before the
+/// listed ones, and may be empty.
 #[derive(Debug, Default)]
 pub(super) struct Route {
-    /// The candidate of the session, and the one that the request names, if known.
+    /// The candidate of the session, and the one that the request names; `None` if unknown.
     front: [Option<usize>; 2],
-    /// The candidates of the request's own list, if it has one.
+    /// The candidates of the request's own list; `None` if all of the layer's follow in order.
     listed: Option<Vec<usize>>,
     /// The number of the layer's candidates.
     all: usize,
@@ -34,12 +34,12 @@ impl Route {
         }
     }
 
-    /// Sets the candidate that the request names.
+    /// Puts the candidate that the request names at the second stop.
     pub(super) const fn name(&mut self, candidate: usize) {
         self.front[1] = Some(candidate);
     }
 
-    /// Puts a candidate before all others, if it is on the route.
+    /// Puts a candidate at the first stop, if it is listed or named; else has no effect.
     pub(super) fn prefer(&mut self, candidate: usize) {
         let listed = |listed: &Vec<usize>| listed.contains(&candidate);
         let known = self.listed.as_ref().map_or(candidate < self.all, listed);
@@ -54,7 +54,7 @@ impl Route {
         0..self.front.len() + listed
     }
 
-    /// The candidate at a stop; `None` if the stop is empty, or an earlier one has it.
+    /// The candidate at a stop; `None` if the stop is empty, or an earlier stop has the same one.
     pub(super) fn at(&self, stop: usize) -> Option<usize> {
         match stop {
             0 => self.front[0],
@@ -73,10 +73,10 @@ impl Route {
 
 /// The candidates that one request may go to, in order; an extension of the request.
 ///
-/// The program sets it. The candidate that the request names as its `model` still goes
-/// first, also if the list does not have it. With an empty list the request goes to the
-/// named candidate only, or to the first that can serve. A name that no candidate has is an
-/// error, an [`InvalidRequest`](crate::error::InvalidRequest).
+/// The program sets it. The candidate that the request names as its `model` still goes first, even
+/// if the list lacks it. With an empty list the request goes to the named candidate only; if it
+/// names none that can serve, to the first that can. A name that no candidate has is an error, an
+/// [`InvalidRequest`](crate::error::InvalidRequest).
 ///
 /// ```
 /// use tower_agent::CandidateOrder;
@@ -95,10 +95,10 @@ impl CandidateOrder {
         Self(names.into_iter().map(Into::into).collect())
     }
 
-    /// The positions of these candidates in the layer's list, each once.
+    /// The positions of the listed candidates in the layer's list, each once.
     ///
-    /// A name finds all candidates that share it: one of them may accept the request's
-    /// dialect.
+    /// A name stands for all candidates that share it, since only one of them may accept the
+    /// request's dialect.
     pub(super) fn find(&self, candidates: &[Arc<Candidate>]) -> Result<Vec<usize>, InvalidRequest> {
         let mut found = Vec::with_capacity(self.0.len());
         for name in &*self.0 {
@@ -126,13 +126,13 @@ fn unknown(name: &str, candidates: &[Arc<Candidate>]) -> InvalidRequest {
     ))
 }
 
-/// The most sessions in one generation; there are two generations.
+/// The maximum number of sessions in one generation; `StickySessions` has two of them.
 const SESSIONS: usize = 4096;
 
 /// Remembers the candidate that served each session last.
 ///
-/// The memory is bounded: a full young generation becomes the old one, and the sessions
-/// of the old one that were not used meanwhile are forgotten.
+/// The memory is bounded: when the young generation is full, it becomes the old one, and the layer
+/// forgets the sessions that are only in the previous old one.
 #[derive(Debug, Default)]
 pub(super) struct StickySessions {
     hasher: RandomState,
@@ -146,10 +146,9 @@ struct Generations {
 }
 
 impl StickySessions {
-    /// The digest of the run's session and the requested model; `None` without a session.
+    /// The digest of the run's session with the requested model; `None` without a session.
     ///
-    /// Another model is another digest: a session that asks for one wants to leave its
-    /// candidate.
+    /// A session that asks for another model has another digest, so it leaves its candidate.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
         let run = &own.nearest().payload;
         let identity = run.identity()?;

@@ -1,7 +1,6 @@
-//! Plans the candidates of a request before the first is asked, and selects those that may be
-//! tried.
+//! Plans the order of a request's candidates, and selects those that may be tried.
 //!
-//! Candidates in a cooldown are skipped.
+//! Candidates in a cooldown are skipped, except for probes.
 
 use std::sync::Arc;
 
@@ -18,11 +17,11 @@ use crate::{
     run::{Run, RunId},
 };
 
-/// The most characters of a caller's model name that are logged.
+/// The maximum number of characters of a caller's model name in the log.
 const MAX_LOGGED: usize = 256;
 
 impl FallbackPolicy {
-    /// Sets the route: the session's candidate, the named one, then the others.
+    /// Sets the route: the candidate of the session, the named one, then the listed or all others.
     pub(super) fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
         let Some(original) = self.original() else {
             return;
@@ -33,7 +32,7 @@ impl FallbackPolicy {
         let mut all = 0..candidates.len();
         let is_named = |at: &usize| model == Some(candidates[*at].label()) && speaks(at);
         let named = match &listed {
-            // An empty list leaves the named candidate, or the first that can serve.
+            // An empty list allows the named candidate only, or else the first that can serve.
             Some(listed) if listed.is_empty() => {
                 let named = all.clone().find(is_named);
                 named.or_else(|| all.find(speaks))
@@ -41,7 +40,7 @@ impl FallbackPolicy {
             _ => all.find(is_named),
         };
         let sessions = self.settings.sessions.as_ref();
-        // The model in a form is not read, so a form has no session.
+        // The model in a form is not read, so the requests of a form are not sticky.
         let sessions = sessions.filter(|_| original.patchable());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
@@ -83,32 +82,32 @@ impl FallbackPolicy {
         self.route.stops().filter(speaks)
     }
 
-    /// The stops that may be tried: the first alone if the body cannot name another model.
+    /// The stops that may be tried; only the first of them if the body is a form.
     fn suitable_stops(&self) -> impl Iterator<Item = usize> {
         let most = if self.is_patchable() { usize::MAX } else { 1 };
         self.stops().take(most)
     }
 
-    /// The stops behind the current one whose candidates may be tried.
+    /// The later stops that may be tried after the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
         self.suitable_stops().filter(|stop| *stop > self.current)
     }
 
-    /// The stops behind the current one whose candidates are not in a cooldown.
+    /// The later stops whose candidates are not in a cooldown, or are due for a probe.
     pub(super) fn able(&self) -> impl Iterator<Item = usize> {
         let is_cooling = |stop: &usize| matches!(self.state(*stop), CooldownState::Cooling { .. });
         self.following().filter(move |stop| !is_cooling(stop))
     }
 
-    /// Selects the first stop whose candidate is not in a cooldown; `first` is the first of all.
+    /// Selects the first stop that cooldowns allow; `first` is the first stop of all.
     ///
     /// # Errors
     ///
-    /// If all that could serve are in a cooldown.
+    /// If all candidates that could serve are in a cooldown.
     pub(super) fn select_first(&mut self, first: usize) -> Result<(), CoolingDown> {
         let open = self.suitable_stops().find(|stop| self.claim(*stop));
         let cooling = open.is_none().then(|| self.cooling());
-        // A window may have ended between `claim` and `cooling`.
+        // A window may end between `claim` and `cooling`; the call then tries the first stop.
         let cooling = cooling.filter(|cooling| !cooling.candidates.is_empty());
         if let Some(cooling) = cooling {
             tracing::warn!(
@@ -128,7 +127,7 @@ impl FallbackPolicy {
         Ok(())
     }
 
-    /// Whether the candidate at a stop may be tried now; uses up the turn to probe.
+    /// Whether the candidate at a stop may be tried now; a probe that is due is claimed.
     pub(super) fn claim(&self, stop: usize) -> bool {
         self.cooling_keys(stop)
             .is_none_or(|(cooldowns, keys)| cooldowns.claim(&keys))
@@ -141,7 +140,7 @@ impl FallbackPolicy {
             })
     }
 
-    /// The cooldown keys of the candidate at a stop; `None` if no window is remembered, as mostly.
+    /// The cooldowns, and the keys of the candidate at a stop; `None` if no window is stored.
     fn cooling_keys(&self, stop: usize) -> Option<(&Cooldowns, Keys)> {
         let cooldowns = &self.settings.cooldowns.as_ref()?.handle;
         if cooldowns.is_empty() {
@@ -150,13 +149,13 @@ impl FallbackPolicy {
         Some((cooldowns, self.keys(stop)?))
     }
 
-    /// The keys under which the cooldowns know the candidate at a stop.
+    /// The cooldown keys of the candidate at a stop; `None` if the layer has no cooldowns.
     pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
         let cooldowns = self.settings.cooldowns.as_ref()?;
         cooldowns.keys(self.route.at(stop)?, self.original()?.head())
     }
 
-    /// All candidates that could serve and are in a cooldown.
+    /// The candidates that could serve but are in a cooldown, each with the time left.
     pub(super) fn cooling(&self) -> CoolingDown {
         let cooling = self.suitable_stops().filter_map(|stop| {
             let CooldownState::Cooling { left, class } = self.state(stop) else {
@@ -177,7 +176,7 @@ impl FallbackPolicy {
         self.original()?.prompt()?.model()
     }
 
-    /// The model for logs, cut: its length is up to the caller.
+    /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.
     fn logged_model(&self) -> Option<&str> {
         let model = self.model()?;
         let end = model.char_indices().nth(MAX_LOGGED).map(|(at, _)| at);
@@ -200,7 +199,7 @@ impl FallbackPolicy {
         );
     }
 
-    /// Logs one event for a call that is served.
+    /// Logs, at debug level, which candidate serves the call.
     pub(super) fn log_served(&self) {
         let served = self.candidate(self.current);
         tracing::debug!(

@@ -1,5 +1,5 @@
-//! The body of an answer with progress reports, and the error for a refused call under an
-//! early head.
+//! The response body with inserted comments, and the error if an early head was sent and no event
+//! stream followed.
 
 use std::{
     future::Future,
@@ -26,8 +26,8 @@ pin_project! {
     ///
     /// This body is the inner body, with comments between its events.
     ///
-    /// Behind an early head the body drives the call first, and returns the call's
-    /// failure as its own error.
+    /// After an early head the body first drives the call, and returns a failure of the call as
+    /// its own error.
     #[derive(Debug)]
     pub struct ProgressBody<F, B> {
         #[pin]
@@ -47,22 +47,22 @@ pin_project! {
     #[project = InnerProj]
     #[derive(Debug)]
     enum ProgressInner<F, B> {
-        // The caller got an early head, and the call has not answered yet.
+        // The caller has an early head, and the call has not answered yet.
         Calling { call: Pin<Box<F>>, facts: ResponseFacts },
         Streaming { #[pin] body: B },
-        // The answer behind an early head is no event stream.
+        // The answer that came after an early head is no event stream.
         Refused { #[pin] body: B, refused: Refused },
         Over,
     }
 }
 
-/// The observer and the notices of a response on its way to the caller.
+/// The state beside the inner body: notices, the observer, and inserted comments.
 #[derive(Debug)]
 struct Outgoing {
     pulse: Pulse,
-    // `None` until the call has answered.
+    // `None` until the head of the call's answer has arrived.
     observer: Option<Observer>,
-    // Present for an event stream into which comments may be inserted.
+    // `Some` for an event stream into which comments may be inserted.
     outlet: Option<Box<Outlet>>,
 }
 
@@ -83,7 +83,7 @@ impl<F, B: Body> ProgressBody<F, B> {
         if let Some(outlet) = &outgoing.outlet {
             let marks = outlet.marks().clone();
             answer.extensions_mut().insert(marks);
-            // The number of comments is not known in advance.
+            // The number of inserted comments is not known in advance.
             answer.headers_mut().remove(header::CONTENT_LENGTH);
         }
         answer.map(|body| Self {
@@ -110,7 +110,7 @@ impl<F, B: Body> ProgressBody<F, B> {
 }
 
 impl Outgoing {
-    /// Starts to observe the response.
+    /// Starts to observe the response, and takes its run if the call is not known yet.
     fn begin<B: Body>(&mut self, answer: &mut Response<B>, facts: ResponseFacts) {
         self.pulse.learn(answer.extensions());
         let mut observer = Observer::new(facts, answer);
@@ -120,11 +120,11 @@ impl Outgoing {
         self.observer = Some(observer);
     }
 
-    /// Observes a frame that the caller gets.
+    /// Observes a frame of the inner body that the caller gets next.
     ///
     /// # Errors
     ///
-    /// [`Truncated`](crate::llm::dialect::Truncated) if trailers come before the
+    /// [`Truncated`](crate::llm::dialect::Truncated) if trailers come before the stream's
     /// terminator.
     #[inline]
     fn frame(&mut self, frame: &Frame<Bytes>) -> Result<(), BoxError> {
@@ -144,7 +144,7 @@ impl Outgoing {
         Ok(())
     }
 
-    /// Handles a `Pending` of the inner body; `Ready` holds a comment that is due.
+    /// Handles a `Pending` of the inner body; `Ready` holds a comment to insert now.
     fn pending(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<Bytes> {
         let complete = self.observer.as_ref().is_some_and(Observer::is_complete);
         if complete {
@@ -157,7 +157,7 @@ impl Outgoing {
         }
     }
 
-    /// Drops the inner body, then reports the response and releases the timer.
+    /// Drops the inner body, then records the observed response on the run and releases the timer.
     fn close<F, B>(&mut self, mut inner: Pin<&mut ProgressInner<F, B>>) {
         inner.set(ProgressInner::Over);
         if let (Some(observer), Some(run)) = (&mut self.observer, self.pulse.call()) {
@@ -251,7 +251,7 @@ where
     }
 }
 
-/// The next state of the body, for an answer behind an early head.
+/// The next state of the body, once the call has answered after an early head.
 fn late<F, B>(
     outgoing: &mut Outgoing,
     mut answer: Response<B>,
@@ -271,12 +271,12 @@ where
     ProgressInner::Refused { body, refused }
 }
 
-/// The longest body that is read as an error, in bytes.
+/// The number of bytes of an error body after which the layer stops reading.
 const MAX_BODY: usize = 64 * 1024;
 
-/// An answer behind an early head that is no event stream.
+/// An answer after an early head that is no event stream, which becomes an error.
 ///
-/// The layer reads the answer's body for the error message.
+/// The layer reads the answer's body for the message of that error.
 #[derive(Debug)]
 pub(super) struct Refused {
     status: StatusCode,
@@ -293,13 +293,13 @@ impl Refused {
         }
     }
 
-    /// Reads the body, and returns the error for the caller.
+    /// Reads the body of a failed answer, and returns the error for the caller.
     pub(super) fn poll<B>(&mut self, mut body: Pin<&mut B>, cx: &mut Context<'_>) -> Poll<BoxError>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // The body of a successful answer contains no error to report.
+        // A successful answer has no error in its body, so that body is not read.
         while !self.status.is_success() {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {
@@ -323,7 +323,7 @@ impl Refused {
     }
 
     fn error(&self) -> NotAStream {
-        // Only a date in `retry-after` needs the time, and no retry can follow here.
+        // The time is only needed for a date in `retry-after`, and no retry can follow here.
         let now = SystemTime::UNIX_EPOCH;
         let failure = Failure::of_answer(self.status, &self.headers, &self.read, now);
         let failure = failure.unwrap_or(Failure::new(FailureClass::Server));

@@ -4,11 +4,11 @@ use http::{HeaderValue, Request, Response, header, request::Parts};
 
 use crate::{body::ReplayBody, llm::Prompt};
 
-/// The time at which an early head is sent.
+/// The time at which the layer sends an early head, if the call has not answered.
 #[derive(Debug)]
 pub(super) struct Early {
     after: Duration,
-    /// The time of the early head; `None` until the first wait.
+    /// The time of the early head; `None` until the first `Pending`, which starts the clock.
     at: Option<Duration>,
 }
 
@@ -17,13 +17,13 @@ impl Early {
         Self { after, at: None }
     }
 
-    /// The time at which the early head is sent; the first call, at `now`, starts the clock.
+    /// The time of the early head; the first call of this method, at `now`, starts the clock.
     pub(super) fn at(&mut self, now: Duration) -> Duration {
         *self.at.get_or_insert(now.saturating_add(self.after))
     }
 }
 
-/// Whether a request asks for an event stream, so that it may get an early head.
+/// Whether a request asks for an event stream, so that the layer may send an early head.
 pub(super) fn wants_stream<B: 'static>(
     request: Request<B>,
     streams: Option<fn(&Parts) -> bool>,
@@ -36,9 +36,9 @@ pub(super) fn wants_stream<B: 'static>(
     (wants, Request::from_parts(parts, body))
 }
 
-/// Whether the caller accepts events and no JSON.
+/// Whether the caller's `accept` header allows an event stream and no JSON.
 ///
-/// A client that accepts both does not state which one it expects.
+/// A client that accepts both does not say which one it expects.
 fn accepts_events_alone(parts: &Parts) -> bool {
     let accepts = |wanted: &[&str]| {
         let values = parts.headers.get_all(header::ACCEPT).iter();
@@ -53,7 +53,7 @@ fn accepts_events_alone(parts: &Parts) -> bool {
     accepts(&["text/event-stream"]) && !accepts(&["application/json", "application/*", "*/*"])
 }
 
-/// The body's `stream` flag; `None` if the body is no readable JSON object.
+/// The `stream` flag of the body; `None` if it is no `ReplayBody` with a JSON object.
 fn says_stream<B: 'static>(body: &B) -> Option<bool> {
     let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
     let prompt = Prompt::read(body.contiguous()?).ok()?;

@@ -1,57 +1,55 @@
-//! Reports that a slow call is still in progress.
+//! Reports that a slow call is still in progress, and keeps its silent stream alive.
 //!
-//! A model that thinks for three minutes looks like one that hangs. Users give up and
-//! ask again, and a proxy cuts a connection without bytes after a minute. This layer
-//! notifies observers of the slow step, and inserts comments into a silent event
-//! stream. A write to a disconnected client fails, and nothing else detects the
-//! disconnect while the model is silent.
+//! A model that thinks for three minutes looks like one that hangs. Users give up and ask again,
+//! and a proxy cuts a connection that had no bytes for a minute. This layer notifies observers of
+//! the slow step, and inserts comments into a silent event stream. The comments also make the
+//! server notice a disconnected client, since a write to it fails; without writes nothing detects
+//! the disconnect while the model is silent.
 //!
 //! # What is reported
 //!
 //! The layer reports "Still working: llm_call has been running for 30 s", as
-//! [`RunNotice::Working`](crate::RunNotice::Working) to
-//! [subscribers](crate::Run::subscribe) of the run, and with
-//! [`comments`](ProgressLayer::comments) to the caller. Each tool of the run is reported
-//! in the same way, but not in the response. There is no notice for a step that has
-//! ended, nor at the instant in which it ends.
+//! [`RunNotice::Working`](crate::RunNotice::Working) to [subscribers](crate::Run::subscribe) of
+//! the run, and with [`comments`](ProgressLayer::comments) to the caller. Subscribers get such
+//! notices about each slow tool of the run too; the caller's response does not. There is no
+//! notice for a step that has ended, nor at the instant in which it ends.
 //!
 //! # When the clock runs
 //!
-//! The clock runs from the first `Pending` of the response future to the end of the body,
-//! or its dialect's terminator. Content that the caller gets postpones notices.
-//! Keep-alive comments have a clock of their own: they are sent when the caller got
-//! nothing, not even a comment, for 15 s. A reader that does not poll gets one comment
-//! when it polls again, not all that it missed.
+//! The clock of the notices runs from the first `Pending` of the response future to the end of
+//! the body, or to its dialect's terminator. Content that the caller gets postpones the next
+//! notice. Keep-alive comments have a clock of their own: the layer inserts one when the caller
+//! got nothing, not even a comment, for 15 s by default. A reader that does not poll gets one
+//! comment when it polls again, not all that it missed.
 //!
 //! # What is inserted
 //!
-//! Comments stand between events only, in a `text/event-stream` without compression,
-//! and never after its terminator or its error. They do not count: they reset no step
-//! window, and the marks of [`ResponseMarks`](crate::supervise::ResponseMarks) that
-//! outer layers see are shifted by them. Nothing is inserted while an upstream is
-//! silent within an event, or after a CR that a LF may complete. Such a stream loses
-//! its `Content-Length`.
+//! The layer inserts comments between events only, into a `text/event-stream` without
+//! compression, and never after its terminator or its error event. The comments are no progress:
+//! they reset no step window, and the offsets in the
+//! [`ResponseMarks`](crate::supervise::ResponseMarks) that outer layers get allow for them. The
+//! layer inserts nothing while the upstream is silent within an event, or after a CR that a LF
+//! may complete. A stream with inserted comments loses its `Content-Length`.
 //!
 //! # An early head
 //!
-//! Some proxies limit the wait for a head. With
-//! [`early_head`](ProgressLayer::early_head) the layer answers a request for a stream
-//! with a 200 of its own if no head came in time, and the body drives the call. Every
-//! later failure is an error of the body, which
-//! [`TerminalResponseLayer`](crate::TerminalResponseLayer) turns into an error event:
-//! an end, a transport error, and any answer that is no event stream, as
-//! [`NotAStream`](crate::llm::failure::NotAStream) with its status and message. The
-//! headers and extensions of the late answer are lost, except for the marks of the
-//! stream. Inside of a layer that retries there is no early head: such a layer holds
-//! the head back, and decides by its status.
+//! Some proxies limit the wait for a head. With [`early_head`](ProgressLayer::early_head) the
+//! layer answers a request for a stream with a 200 of its own if the call has not answered in
+//! time, and the body then drives the call. Every later failure is an error of the body, which
+//! [`TerminalResponseLayer`](crate::TerminalResponseLayer) turns into an error event: an end, a
+//! transport error, and any answer that is no event stream, as
+//! [`NotAStream`](crate::llm::failure::NotAStream) with its status and message. The headers and
+//! extensions of the late answer are lost, except for the marks of the stream. On an attempt, so
+//! inside of a layer that retries, the layer sends no early head: the retry layer needs the
+//! upstream's own head to decide.
 //!
 //! # Order
 //!
 //! This layer belongs inside of the layers that act on the call, outside of
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it sees the whole call and an
-//! early head satisfies a [caller's deadline](crate::HardCeilingLayer::caller_deadline).
-//! It never opens a run. If the request has none, it takes the run from the response, and
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it covers the whole call and an early
+//! head satisfies a [caller's deadline](crate::HardCeilingLayer::caller_deadline). It never opens
+//! a run. If the request has no run, the layer takes the run from the response's extensions, and
 //! only logs the notices before that.
 //!
 //! # Cancel safety
@@ -71,8 +69,7 @@
 //!     .layer(ProgressLayer::new());
 //! ```
 //!
-//! Behind a proxy that waits half a minute for a head, with notices in the stream
-//! itself:
+//! Behind a proxy that waits half a minute for a head, with notices as comments in the stream:
 //!
 //! ```
 //! use std::time::Duration;

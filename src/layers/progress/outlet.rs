@@ -12,28 +12,28 @@ use crate::{
 
 const KEEP_ALIVE: &[u8] = b": keep-alive\n\n";
 
-/// Tracks where comments may be inserted into an event stream.
+/// Decides where and when comments are inserted into an event stream.
 ///
-/// The outlet also shifts the marks that outer layers see by the inserted bytes.
+/// The outlet also shifts the offsets of the marks that outer layers get by the inserted bytes.
 #[derive(Debug)]
 pub(super) struct Outlet {
     splitter: Splitter,
-    /// The marks for outer layers, as offsets in the bytes that they get.
+    /// The marks for outer layers, as offsets in the stream with the inserted comments.
     marks: ShiftedMarks,
     comments: bool,
-    /// Whether the last byte of the stream was a CR, which a LF may still complete.
+    /// Whether the last byte of the stream was a CR, which the next byte may complete to CR LF.
     after_cr: bool,
     keep_alive: Option<KeepAlive>,
 }
 
 impl Outlet {
-    /// Makes the outlet of a layer; `None` if the layer never inserts anything.
+    /// Makes the outlet of a layer; `None` if the layer inserts neither kind of comment.
     pub(super) fn new(layer: &ProgressLayer) -> Option<Box<Self>> {
         let inserts = layer.comments || layer.keep_alive.is_some();
         inserts.then(|| Self::early(layer))
     }
 
-    /// Makes the outlet for the response behind an early head.
+    /// Makes the outlet for the response after an early head, which always has one.
     pub(super) fn early(layer: &ProgressLayer) -> Box<Self> {
         Box::new(Self {
             splitter: Splitter::new(),
@@ -48,7 +48,7 @@ impl Outlet {
         self.marks.judged()
     }
 
-    /// Observes bytes of the stream that the caller gets.
+    /// Observes bytes of the inner stream that the caller gets, and restarts the keep-alive clock.
     pub(super) fn pass(&mut self, data: &Bytes, marks: Option<&ResponseMarks>) {
         self.splitter.push(data, |_| {});
         if let Some(last) = data.last() {
@@ -60,14 +60,15 @@ impl Outlet {
         }
     }
 
-    /// Whether the bytes that the caller got so far end between two events.
+    /// Whether the bytes that the caller got so far end exactly between two events.
     const fn is_between(&self) -> bool {
         !self.after_cr && self.splitter.boundary() == self.splitter.position()
     }
 
-    /// Handles a wait at `now`, and returns the comment to insert, if any.
+    /// Handles a `Pending` at `now`, and returns the comment to insert, if any.
     ///
-    /// A notice comes first, else a keep-alive that is due. The stream has not ended.
+    /// Within an event the result is `None`. A notice goes before a keep-alive that is due. The
+    /// stream must not have ended.
     pub(super) fn wait(&mut self, notice: Option<&str>, now: Duration) -> Option<Bytes> {
         if !self.is_between() {
             return None;
@@ -85,8 +86,8 @@ impl Outlet {
 
     /// The time at which the next keep-alive is due.
     ///
-    /// The result is `None` within an event, where nothing may be inserted: the rest of
-    /// the event wakes the task.
+    /// The result is `None` within an event, where nothing may be inserted: the rest of the event
+    /// wakes the task anyway.
     pub(super) fn next(&self) -> Option<Duration> {
         let keep_alive = self.keep_alive.as_ref().filter(|_| self.is_between());
         keep_alive?.next()
@@ -99,17 +100,17 @@ impl Outlet {
     }
 }
 
-/// Formats a text as a comment of an event stream, in one line.
+/// Formats `text` as a comment of an event stream; line breaks in it become spaces.
 fn comment(text: &str) -> Bytes {
     let line = text.replace(['\r', '\n'], " ");
     format!(": {line}\n\n").into()
 }
 
-/// The clock of keep-alives: the time since the caller last got bytes.
+/// The clock of keep-alives: the time of waiting since the caller last got bytes.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     every: Duration,
-    /// The time of the first wait since the caller got bytes; `None` before that wait.
+    /// The time of the first `Pending` since the caller got bytes; `None` before that `Pending`.
     since: Option<Duration>,
 }
 
@@ -118,19 +119,19 @@ impl KeepAlive {
         Self { every, since: None }
     }
 
-    /// Notes that the caller gets bytes; the next wait restarts the clock.
+    /// Records that the caller gets bytes; the next `Pending` restarts the clock.
     #[inline]
     pub(super) const fn sent(&mut self) {
         self.since = None;
     }
 
-    /// Notes a wait at `now`, and returns whether a keep-alive is due.
+    /// Records a `Pending` at `now`, and returns whether a keep-alive is due.
     pub(super) fn wait(&mut self, now: Duration) -> bool {
         let since = *self.since.get_or_insert(now);
         now >= since.saturating_add(self.every)
     }
 
-    /// The time at which the next keep-alive is due.
+    /// The time at which the next keep-alive is due; `None` before the clock has started.
     pub(super) fn next(&self) -> Option<Duration> {
         Some(self.since?.saturating_add(self.every))
     }

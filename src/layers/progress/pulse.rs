@@ -9,20 +9,20 @@ use crate::{
     supervise::TaskTimer,
 };
 
-/// Notices and keep-alives of a call, from its start to the end of its body.
+/// Sends the notices of a slow call, and wakes its task for the next notice or keep-alive.
 #[derive(Debug)]
 pub(super) struct Pulse {
     pub(super) layer: ProgressLayer,
-    /// The node that supplies clock and waiter.
+    /// The node that supplies the clock and the waiter.
     ///
-    /// The node is the call, or a private node while the call is not known.
+    /// It is the node in the request, or a private node if the request has none.
     clock: Run,
-    /// The call that gets the notices, once it is known.
+    /// The call that gets the notices; `None` until the request or the response names it.
     call: Option<Run>,
     working: Option<WorkingNotices>,
-    /// Whether the caller got something since the last `Pending`.
+    /// Whether the inner body has returned a frame since the last `Pending`.
     has_output: bool,
-    /// Whether the call has ended, which the inner service may not have noticed yet.
+    /// Whether a check found the call ended, even if the inner service has not noticed yet.
     is_over: bool,
     timer: TaskTimer,
 }
@@ -43,7 +43,7 @@ impl Pulse {
         }
     }
 
-    /// Takes the call that an inner layer opened from the response.
+    /// Takes the call from the response's extensions, if the request did not name it.
     pub(super) fn learn(&mut self, answer: &Extensions) {
         if let (None, Some(call)) = (&self.call, answer.get::<Run>()) {
             call.suggest_notices(self.layer.notices);
@@ -63,7 +63,7 @@ impl Pulse {
         PollScope::at(&self.clock)
     }
 
-    /// Notes that the caller gets a frame, and whether it is content.
+    /// Records that the caller gets a frame; `content` postpones the next notice.
     #[inline]
     pub(super) const fn hand_on(&mut self, content: bool) {
         self.has_output = true;
@@ -72,24 +72,24 @@ impl Pulse {
         }
     }
 
-    /// Stops the notices, because the caller has the complete response.
+    /// Stops the notices for good, because the caller has the complete response.
     pub(super) fn complete(&mut self) {
         self.working = None;
     }
 
-    /// Whether the call is live at this instant, by every clock.
+    /// Whether the call is live; checks all deadlines at this instant, which may end the call.
     ///
-    /// A call that ends at this instant gets no notice that it goes on.
+    /// So a call that ends at this instant gets no notice that it goes on.
     pub(super) fn is_live(&mut self, scope: &PollScope) -> bool {
         let mut known = self.call.iter().chain([&self.clock]);
         self.is_over |= known.any(|run| scope.check(run).is_err());
         !self.is_over
     }
 
-    /// Handles a `Pending` of the inner future or body.
+    /// Handles a `Pending` of the inner future or body, and sends a notice that is due.
     ///
-    /// The method returns a comment for the caller; else the task will be woken for the
-    /// next one, at `alarm` at the latest.
+    /// The method returns a comment for the caller to insert. Without one it sets the timer for
+    /// the next notice or keep-alive, at `alarm` at the latest.
     pub(super) fn pending(
         &mut self,
         scope: &PollScope,
@@ -102,8 +102,8 @@ impl Pulse {
         let comment_at = outlet.as_deref().and_then(Outlet::next);
         let is_due = notice_at.into_iter().chain(comment_at).any(|at| at <= now);
         if std::mem::take(&mut self.has_output) && is_due {
-            // Outer layers must first note the frames of this poll, before this layer
-            // checks the deadlines.
+            // Return `Pending` once before the check of the deadlines, so that outer layers
+            // record the frames of this poll first.
             cx.waker().wake_by_ref();
             return None;
         }
@@ -127,7 +127,7 @@ impl Pulse {
         }
         let notice_at = self.working.as_ref().and_then(WorkingNotices::next);
         let next = [alarm, notice_at, comment_at].into_iter().flatten().min();
-        // An ended call has nothing due, so a timer would only wake the task in a loop.
+        // An ended call has nothing due; a timer in the past would wake the task in a loop.
         let next = next.filter(|_| !self.is_over);
         self.timer.wait(scope, &self.clock, next.map(nanos), cx);
         None
@@ -136,12 +136,13 @@ impl Pulse {
     fn report(&self, notice: &RunNotice) {
         match &self.call {
             Some(call) => call.notify(notice),
-            // The response head names the call; until then there is only the log.
+            // Only the response head can name the call; until then the notice goes to the log
+            // alone.
             None => tracing::debug!(target: "tower_agent", notice = notice.name(), "notice"),
         }
     }
 
-    /// Releases the timer and the waiter of the notices.
+    /// Stops the notices, and releases the timer and the waiter.
     #[inline]
     pub(super) fn release(&mut self) {
         self.working = None;

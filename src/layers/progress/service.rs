@@ -43,7 +43,7 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Progress<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     S::Error: Into<BoxError>,
-    // The bound is for the downcast to `ReplayBody`.
+    // `'static` for the downcast of the body to `ReplayBody`.
     ReqBody: 'static,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
@@ -59,7 +59,7 @@ where
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let layer = &self.layer;
         let run = request.extensions().get::<Run>().cloned();
-        // A layer that retries holds the head back, and has to see the upstream's own.
+        // For an attempt there is no early head: the retry layer needs the upstream's own head.
         let is_attempt = run
             .as_ref()
             .is_some_and(|run| run.kind() == NodeKind::Attempt);
@@ -93,7 +93,7 @@ pin_project! {
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct ProgressFuture<F> {
-        // `None` after the future is ready.
+        // `None` once the future is ready.
         #[pin]
         call: Option<Calling<F>>,
         state: Option<ProgressState>,
@@ -115,12 +115,12 @@ pin_project! {
     #[derive(Debug)]
     enum Calling<F> {
         Here { #[pin] call: F },
-        // Boxed, because the body may have to continue the call.
+        // Boxed, because after an early head the body continues the call.
         Boxed { call: Option<Pin<Box<F>>>, early: Early },
     }
 }
 
-/// The state that moves from the future into the body.
+/// The state that moves from the response future into the response body.
 #[derive(Debug)]
 struct ProgressState {
     pulse: Pulse,
@@ -144,7 +144,7 @@ impl<F> ProgressFuture<F> {
 }
 
 impl ProgressState {
-    /// Returns an early head; the body continues the call.
+    /// Returns an early head, whose body continues the call.
     fn answer_early<F, B: Body>(self, call: Pin<Box<F>>) -> Response<ProgressBody<F, B>> {
         let Self { pulse, facts } = self;
         let outlet = Outlet::early(&pulse.layer);
@@ -202,7 +202,7 @@ where
                 let is_due = at.is_some_and(|at| at <= now) && pulse.is_live(&scope);
                 let call = early.and_then(|(slot, _)| slot.take_if(|_| is_due));
                 let Some(call) = call else {
-                    // Without a head there is no stream for a comment.
+                    // Before a head there is no stream to insert a comment into.
                     let _ = pulse.pending(&scope, None, at, cx);
                     return Poll::Pending;
                 };

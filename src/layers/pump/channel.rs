@@ -17,7 +17,7 @@ use tokio::{
 
 use crate::{error::BoxError, lock::Lock, run::Run};
 
-/// The error if the task of a pump stopped without an answer.
+/// The error if the task of a pump stopped before it sent an answer or the end of the body.
 ///
 /// The cause is that the inner service panicked, or that the runtime is shutting down.
 #[non_exhaustive]
@@ -32,10 +32,10 @@ impl fmt::Display for PumpStopped {
 
 impl Error for PumpStopped {}
 
-/// The head of an answer, or the error of a call, from the task to the reader.
+/// The first message of the task to the reader: the head of the answer, or the call's error.
 pub(super) type HeadSender = Result<Response<Hint>, BoxError>;
 
-/// The size and the end of a body, as it reported them before its first frame.
+/// The size hint and `is_end_stream` of the body before its first frame.
 #[derive(Clone, Debug)]
 pub(super) struct Hint {
     pub(super) size: SizeHint,
@@ -45,11 +45,12 @@ pub(super) struct Hint {
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) frame: Frame<Bytes>,
-    /// Whether the body reported that it ends after this frame.
+    /// Whether the body's `is_end_stream` was true after this frame.
     pub(super) last: bool,
 }
 
-/// The end or the error that follows the frames; outside of the channel, it needs no room in it.
+/// How the body ended, with or without an error; the reader takes it after all frames. It is not
+/// sent through the channel, so a full channel does not delay it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PumpOutcome(Arc<Lock<Option<Result<(), BoxError>>>>);
 
@@ -63,11 +64,11 @@ impl PumpOutcome {
     }
 }
 
-/// Aborts the task when the reader is dropped, unless the task drains.
+/// Aborts the task when the reader is dropped, unless the call drains and has not ended.
 #[derive(Debug)]
 pub(super) struct AbortOnDrop {
     task: AbortHandle,
-    /// The node of the call, if the layer drains; `None` if it does not.
+    /// The node of the call if the layer has a drain limit; `None` if it has none.
     drains: Option<Run>,
 }
 
@@ -86,14 +87,14 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// The reader's end of the channel, before the head.
+/// The reader's end of the task, before the head of the answer has arrived.
 #[derive(Debug)]
 pub struct HeadWaiter {
     pub(super) head: oneshot::Receiver<HeadSender>,
     pub(super) reader: Option<PumpReader>,
 }
 
-/// The reader's end of the channel, after the head.
+/// The reader's end of the task: the response body, from the head on.
 #[derive(Debug)]
 pub struct PumpReader {
     pub(super) frames: mpsc::Receiver<Piece>,

@@ -1,4 +1,4 @@
-//! The builder and service of the pump, and the policies of its reader and its task.
+//! The builder and the service of the pump, and the hook that starts a drain.
 
 use std::{
     future::Future,
@@ -46,9 +46,9 @@ impl PumpLayer {
         }
     }
 
-    /// How long the task reads on after the caller has left, to learn the usage.
+    /// Sets how long the task goes on after the caller has left, to learn the usage.
     ///
-    /// With `None`, the default, the attempt is dropped at once.
+    /// With `None`, the default, a drop by the caller ends the call, and drops its attempt at once.
     ///
     /// # Panics
     ///
@@ -104,7 +104,7 @@ where
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
         let PumpLayer { frames, drain } = self.layer;
-        // The node that a drop ends or closes; the task waits for its end.
+        // The node that a drop by the caller ends or closes, and whose end stops the task.
         let run = entry.run.clone();
         let settings = match drain {
             Some(limit) => Settings::hooks(Drain(limit)),
@@ -120,7 +120,8 @@ where
                 owns: false,
             };
             let inner = &mut self.inner;
-            // Once the reader has left, only this part sees the answer.
+            // Observes the answer within the task: once the reader has left, the outer part does
+            // not.
             let settings = Settings::new(LayerPart::Nothing).reading().untold();
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
@@ -165,7 +166,7 @@ where
     }
 }
 
-/// Closes the node at a drop: the upstream may go on for so long, to tell its usage.
+/// Closes the node when the caller drops the response: the task may read on for this long.
 #[derive(Debug)]
 struct Drain(Duration);
 

@@ -21,23 +21,23 @@ use crate::{
     supervise::{TaskTimer, poll_until_end},
 };
 
-/// The number of frames that are discarded between two yields.
+/// The number of discarded frames after which the task yields.
 ///
-/// No full channel slows down a task that discards frames, and a body that is always
-/// ready must not starve the clocks.
+/// A task that discards frames waits for no channel, and a body that is always ready must not
+/// starve the clocks.
 const YIELD_EVERY: u8 = 16;
 
-/// The task's end of the channel.
+/// The task's end of the channel to the reader.
 pub(super) struct Writer {
     pub(super) run: Run,
-    /// Whether the task reads on after the reader has left.
+    /// Whether the layer has a drain limit, so that the task may read on without a reader.
     pub(super) drains: bool,
     pub(super) head: oneshot::Sender<HeadSender>,
     pub(super) frames: mpsc::Sender<Piece>,
     pub(super) outcome: PumpOutcome,
 }
 
-/// Waits for a future or the end of the node, with one timer and waiter.
+/// Waits for one future after another, or for the end of the node, with one timer and waiter.
 struct EndWait {
     run: Run,
     timer: TaskTimer,
@@ -48,8 +48,8 @@ impl EndWait {
     ///
     /// # Errors
     ///
-    /// Waiting fails once the node has ended. The reader gets this error: it may be polled
-    /// before the end has spread to the node that it checks.
+    /// If the node has ended. The task sends this error to the reader, which may be polled before
+    /// the end has reached the node that the reader checks.
     async fn until_end<F: Future>(&mut self, future: Pin<&mut F>) -> Result<F::Output, BoxError> {
         let mut future = future;
         let waited =
@@ -57,7 +57,7 @@ impl EndWait {
         waited.await.map_err(Into::into)
     }
 
-    /// Whether the task goes on with its call without a reader.
+    /// Whether the task reads on without a reader, because the node drains.
     fn reads_on(&self, drains: bool) -> bool {
         drains && self.run.node().is_draining()
     }
@@ -70,11 +70,11 @@ impl Drop for EndWait {
 }
 
 pin_project! {
-    /// A future that works on a node in a task of its own.
+    /// The future of the task of one call, which counts as work on the node until it is dropped.
     pub(super) struct PumpTask<F> {
         #[pin]
         work: F,
-        // This field drops last: the task leaves the node after the work is dropped.
+        // Declared last, so that the task leaves the node after the call and the body are dropped.
         guard: TaskGuard,
     }
 }
@@ -95,8 +95,8 @@ impl<F: Future<Output = ()>> Future for PumpTask<F> {
 
 /// Drives one call from its start to the end of its body.
 ///
-/// Returns early once the node has ended or the reader has left, which drops the call or the
-/// body. If the reader has left a call that drains, the task reads on and discards the
+/// The function returns early once the node has ended or the reader has left, which drops the call
+/// or the body. If the reader has left and the call drains, the function reads on and discards the
 /// frames.
 pub(super) async fn pump<F, B, E>(call: F, writer: Writer)
 where
@@ -128,7 +128,7 @@ where
     let (parts, body) = match answer {
         Ok(Ok(answer)) => answer.into_parts(),
         Ok(Err(error)) | Err(error) => {
-            // A reader that has left needs no error; its drop has stored a reason.
+            // If the reader has left, it needs no error: its drop has stored a reason.
             let _ = head.send(Err(error));
             return;
         }
@@ -147,7 +147,7 @@ where
         let mut body = pin!(body);
         let mut discarded = 0_u8;
         while !ended {
-            // Room first: the task takes no frame that it cannot hand over.
+            // Reserve room first: the task takes no frame that it cannot send to the reader.
             let room = match wait.until_end(pin!(frames.reserve())).await {
                 Ok(room) => room,
                 Err(ended) => return outcome.set(Err(ended)),
@@ -178,8 +178,9 @@ where
     if let Some(error) = failed {
         outcome.set(Err(error));
         drop(frames);
-        // The node's deadlines hold until the reader has taken the error, which settles
-        // the node, or has left: that aborts this task, or begins a drain of nothing.
+        // Wait, so that the node's deadlines hold until the reader has taken the error or has
+        // left. A reader that takes the error settles the node. One that leaves aborts this task,
+        // or makes the node drain.
         let run = wait.run.clone();
         let left = poll_fn(|_| match run.node().is_draining() {
             true => Poll::Ready(()),
@@ -189,7 +190,8 @@ where
         return;
     }
     outcome.set(Ok(()));
-    // The upstream is dropped. The node's deadlines hold until the reader has taken the rest.
+    // The upstream's body is dropped. Wait until the reader has taken all frames, so that the
+    // node's deadlines hold for them.
     let capacity = frames.max_capacity();
     drop(wait.until_end(pin!(frames.reserve_many(capacity))).await);
 }

@@ -18,7 +18,7 @@ use crate::{
     supervise::dialect_of,
 };
 
-/// The caller's request, as far as the shape of an error depends on it.
+/// The properties of the caller's request that decide the format of an error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorFormat {
     pub(super) dialect: Dialect,
@@ -40,7 +40,7 @@ impl ErrorFormat {
     }
 }
 
-/// The code, text and headers of an error for the caller.
+/// The code, text and headers of an error answer for the caller.
 pub(super) struct ErrorAnswer {
     pub(super) code: String,
     pub(super) message: String,
@@ -53,7 +53,7 @@ pub(super) struct ErrorAnswer {
 impl ErrorAnswer {
     pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
-        // The end of another run is a failure of this one.
+        // A `Terminated` of another run is no end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
         if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {
             return Self {
@@ -66,7 +66,7 @@ impl ErrorAnswer {
             };
         }
         let (status, code, message) = describe(error);
-        // The causes are for the operator: the caller must not see the names of hosts.
+        // The log gets the causes and the caller does not, as they may name hosts.
         tracing::warn!(
             target: "tower_agent",
             run = run.map(|failed| tracing::field::display(&failed.run)),
@@ -85,9 +85,10 @@ impl ErrorAnswer {
     }
 }
 
-/// Prints an error and its sources for a log, each once.
+/// Prints an error and its sources for a log, without repetitions.
 ///
-/// Some errors repeat their source, and the id of the run has a field of its own.
+/// Some errors repeat the text of their source. `CallFailed` is left out, as the log has the run's
+/// id in a field of its own.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {
@@ -108,7 +109,7 @@ impl fmt::Display for Causes<'_> {
     }
 }
 
-/// The error that all candidates are in a cooldown, if it is among the sources of `error`.
+/// The `CoolingDown` among the sources of `error`; `None` if there is none.
 fn cooling(error: &BoxError) -> Option<&CoolingDown> {
     chain(&**error).find_map(|error| error.downcast_ref())
 }
@@ -124,7 +125,8 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
             return invalid(error.to_string());
         }
         if let Some(cooling) = cause.downcast_ref::<CoolingDown>() {
-            // Without names: callers must not learn which of the program's accounts failed.
+            // No names of candidates: callers must not learn which of the program's accounts
+            // failed.
             let message = format!(
                 "No model was asked: all that could serve have failed, and are left alone for {} s more.",
                 seconds(cooling.soonest())
@@ -210,7 +212,7 @@ fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
     );
-    // An id is made of characters that a header may hold.
+    // A `RunId` only has characters that are valid in a header.
     if let Some(Ok(run)) = run.map(HeaderValue::try_from) {
         headers.insert(X_RUN_ID, run);
     }
@@ -226,7 +228,7 @@ fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
     answer
 }
 
-/// Sets `x-should-retry`, which SDKs read before the status.
+/// Sets the reason's headers; SDKs obey `x-should-retry` before they look at the status.
 fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
     if let Ok(name) = HeaderValue::try_from(reason.as_str()) {
         headers.insert(X_TERMINAL_REASON, name);
@@ -240,7 +242,7 @@ fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
     headers.insert(X_SHOULD_RETRY, HeaderValue::from_static(retry));
 }
 
-/// The statuses of answers for terminal reasons and for other errors.
+/// The functions that choose the status of an answer: for a reason, and for another error.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Statuses {
     pub(super) reason: fn(&TerminalReason) -> StatusCode,

@@ -1,4 +1,4 @@
-//! The builder, the service, the future and the body of the terminal response.
+//! The builder, the service, the future and the body of the terminal response layer.
 
 use std::{
     convert::Infallible,
@@ -25,7 +25,7 @@ use crate::{
     supervise::{ResponseMarks, Stream},
 };
 
-/// Turns the ends of runs into answers: see the [module](super).
+/// Turns errors and ends of runs into answers and error events: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalResponseLayer {
     statuses: Statuses,
@@ -40,16 +40,16 @@ impl TerminalResponseLayer {
         }
     }
 
-    /// Sets the statuses of the answers for terminal reasons.
+    /// Sets the function that chooses the status of an answer for a terminal reason.
     #[must_use]
     pub const fn status(mut self, status: fn(&TerminalReason) -> StatusCode) -> Self {
         self.statuses.reason = status;
         self
     }
 
-    /// Sets the statuses of the program's own errors; `None` leaves the default.
+    /// Sets the function that chooses the status for other errors; `None` leaves the default.
     ///
-    /// The function is not called for the end of a run.
+    /// The layer does not call the function for the end of a run.
     #[must_use]
     pub const fn error_status(mut self, status: fn(&BoxError) -> Option<StatusCode>) -> Self {
         self.statuses.error = status;
@@ -80,7 +80,7 @@ impl<S> Layer<S> for TerminalResponseLayer {
 pub struct TerminalResponse<S> {
     inner: S,
     statuses: Statuses,
-    /// The error of `poll_ready`, which the next call answers with.
+    /// The error that `poll_ready` got from the inner service; the next call answers with it.
     unready: Option<BoxError>,
 }
 
@@ -89,7 +89,7 @@ impl<S: Clone> Clone for TerminalResponse<S> {
         Self {
             inner: self.inner.clone(),
             statuses: self.statuses,
-            // The error answers one call only.
+            // Not cloned: the error is the answer to one call only.
             unready: None,
         }
     }
@@ -179,9 +179,9 @@ pin_project! {
     pub struct TerminalResponseBody<B> {
         #[pin]
         inner: Option<B>,
-        // The state of a stream of events.
+        // The state of an event stream; `None` for any other body.
         events: Option<Box<Events>>,
-        // The body of an answer that this layer made.
+        // The body of an answer that this layer made, until the caller has got it.
         whole: Option<Bytes>,
     }
 }
@@ -204,7 +204,7 @@ impl<B> TerminalResponseBody<B> {
         let streams =
             has_body(caller.head, parts.status) && Stream::is_events(parts.status, &parts.headers);
         let events = streams.then(|| {
-            // An error event may follow, so the length is not known.
+            // The length is not known, because an error event may follow.
             parts.headers.remove(header::CONTENT_LENGTH);
             let no_cache = HeaderValue::from_static("no-cache");
             parts.headers.insert(header::CACHE_CONTROL, no_cache);
@@ -224,17 +224,17 @@ impl<B> TerminalResponseBody<B> {
     }
 }
 
-/// Removes a `Content-Length` that is not the body's.
+/// Removes a `Content-Length` that is not the exact size of the body.
 ///
-/// A server writes it unchecked, and the bytes beyond it would answer the caller's next
-/// request.
+/// A server sends that header unchecked: an upstream's bytes beyond the length would count as the
+/// answer to the caller's next request.
 fn check_length(parts: &mut Parts, size: &SizeHint, caller: ErrorFormat) {
     unframe(&mut parts.headers);
     if !parts.headers.contains_key(header::CONTENT_LENGTH) {
         return;
     }
     let said = content_length(&parts.headers);
-    // Answers to HEAD and a 304 have the length of a body that is not sent.
+    // Answers to HEAD and a 304 announce the length of a body that is not sent.
     let announces = caller.head || parts.status == StatusCode::NOT_MODIFIED;
     if said.is_none() || !announces && said != size.exact() {
         parts.headers.remove(header::CONTENT_LENGTH);
@@ -267,7 +267,7 @@ where
             let frame = ready!(inner.poll_frame(cx)).map(|frame| frame.map_err(Into::into));
             let over = !matches!(frame, Some(Ok(_)));
             if over {
-                // Drop upstream now; the caller may hold this body for a while.
+                // Drop the upstream now, because the caller may hold this body for a while.
                 this.inner.set(None);
             }
             let Some(events) = this.events else {

@@ -15,29 +15,28 @@ use crate::{
     supervise::{ResponseMarks, Stream},
 };
 
-/// The most bytes of an incomplete event that are held back.
+/// The maximum number of bytes of an incomplete event that the layer holds back.
 const MAX_HELD: usize = 1024 * 1024;
 
-/// A stream of events for the caller: whole events, and an error event if it was cut.
+/// An event stream for the caller: whole events, and an error event if the upstream cut it.
 #[derive(Debug)]
 pub(super) struct Events {
     dialect: Dialect,
     source: EventSource,
     run: Option<Run>,
-    /// The number of bytes that were handed on or are in `out`.
+    /// The number of the upstream's bytes that the caller got or that are in `out`.
     sent: u64,
-    /// The beginning of an incomplete event, which is held back.
+    /// The held-back start of an incomplete event.
     held: BytesMut,
-    /// Whether the beginning of the current event was handed on incomplete, as too long to be
-    /// held.
+    /// Whether the caller got the start of the current event, because it was too long to be held.
     torn: bool,
     out: VecDeque<Frame<Bytes>>,
 }
 
-/// Where the boundaries and marks of events come from.
+/// The source of the boundaries of events, and of the marks of the stream.
 #[derive(Debug)]
 enum EventSource {
-    /// A layer further in observes the stream.
+    /// The marks come from a layer further in, which observes the stream.
     Marks(ResponseMarks, Splitter),
     /// This layer observes the stream itself.
     Own(Box<Stream>),
@@ -68,7 +67,7 @@ impl Events {
         self.out.is_empty()
     }
 
-    /// Takes bytes of the upstream, and hands whole events on to the caller.
+    /// Takes bytes of the upstream, and queues the whole events among them for the caller.
     pub(super) fn push(&mut self, mut data: Bytes) {
         let boundary = match &mut self.source {
             EventSource::Marks(_, splitter) => {
@@ -90,7 +89,7 @@ impl Events {
                 if self.held.is_empty() {
                     self.send(data);
                 } else {
-                    // One frame: HTTP/2 peers close a connection with many small ones.
+                    // One frame for all: HTTP/2 peers close a connection that has many small ones.
                     self.held.extend_from_slice(&data);
                     self.flush();
                 }
@@ -121,7 +120,7 @@ impl Events {
         }
     }
 
-    /// Ends the caller's stream, as the upstream ended cleanly.
+    /// Ends the caller's stream when the upstream's body ended without an error.
     pub(super) fn end(&mut self) {
         match self.finish() {
             Ok(()) => self.complete(),
@@ -132,7 +131,7 @@ impl Events {
     fn finish(&self) -> Result<(), Truncated> {
         match &self.source {
             EventSource::Own(stream) => stream.finish(),
-            // The layer further in has ended a cut stream with an error.
+            // The layer further in turns the end of a truncated stream into an error itself.
             EventSource::Marks(..) => Ok(()),
         }
     }
@@ -141,7 +140,7 @@ impl Events {
         let marks = self.marks();
         let finished = marks.is_finished() && marks.terminator().is_none();
         if finished && matches!(marks.dialect(), Dialect::OpenAiChat) {
-            // An incomplete event would merge with the next one.
+            // Drop the incomplete event, which would merge with `[DONE]`.
             self.held.clear();
             self.end_event();
             self.out.push_back(Frame::data(Bytes::from_static(DONE)));
@@ -150,14 +149,14 @@ impl Events {
         }
     }
 
-    /// Ends an event of which only the beginning was handed on, so that another can follow.
+    /// Ends an event of which the caller got only the start, so that another event can follow.
     fn end_event(&mut self) {
         if self.torn {
             self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
         }
     }
 
-    /// Ends the caller's stream with the upstream's trailers, or with an error if it was cut.
+    /// Ends the caller's stream with the upstream's trailers, or with an error if it is truncated.
     pub(super) fn trailers(&mut self, trailers: Frame<Bytes>) {
         match self.finish() {
             Ok(()) => {
@@ -168,12 +167,13 @@ impl Events {
         }
     }
 
-    /// Adds an error event for `error`, which cut the upstream's stream, if the caller needs one.
+    /// Ends the stream, which `error` cut: adds an error event, unless the caller already has the
+    /// terminator, or an error event of the upstream that the caller's SDK raises.
     pub(super) fn fail(&mut self, error: &BoxError) {
         let marks = self.marks();
         let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
         if is_sent(marks.error()) || is_sent(marks.terminator()) {
-            // The caller has the upstream's own error event, or the whole answer.
+            // The caller has the upstream's own error event, or the complete answer.
             self.translate();
             return;
         }
@@ -181,10 +181,10 @@ impl Events {
         self.add(&answer.code, &answer.message, answer.run);
     }
 
-    /// Repeats an error event that the caller's SDK ignores, in the caller's dialect.
+    /// Repeats an upstream's error event that the caller's SDK ignores, in the caller's dialect.
     ///
-    /// Without the repeated event the SDK would take half an answer for the whole.
-    /// Returns whether there was such an event; if so, the held bytes are dropped.
+    /// Without the repeated event the SDK would take a partial answer for the whole. The method
+    /// returns whether it added an event; if so, it drops the held bytes.
     fn translate(&mut self) -> bool {
         let (marks, dialect) = (self.marks(), self.dialect());
         let failure = marks.failure().filter(|it| !dialect.raises(it));
@@ -200,13 +200,13 @@ impl Events {
         true
     }
 
-    /// Adds an error event to the stream, in the caller's dialect.
+    /// Adds an error event in the caller's dialect, in place of the held bytes.
     fn add(&mut self, code: &str, message: &str, run: Option<RunId>) {
         let marks = self.marks();
         let known = run.or_else(|| self.run.as_ref().map(Run::id));
         let run = known.map(|run| run.to_string());
         let sent = self.sent;
-        // Only an id that the caller has got: an SDK cannot match an unknown one.
+        // Name only a response id that the caller has got: an SDK cannot match an unknown one.
         let response = marks.response_id().filter(|(_, end)| *end <= sent);
         let info = ErrorInfo {
             code,
@@ -221,7 +221,7 @@ impl Events {
         self.out.push_back(Frame::data(event));
     }
 
-    /// The dialect of the caller's request, else that of the stream.
+    /// The dialect of the caller's request; if that is unknown, the dialect of the stream.
     fn dialect(&self) -> Dialect {
         match self.dialect {
             Dialect::Any => self.marks().dialect(),

@@ -1,4 +1,4 @@
-//! The builder of the run layer, and the places in a request where it finds keys and owners.
+//! The builder of the run layer, and the sources of ids, sessions and owners in a request.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -25,8 +25,8 @@ pub struct RunLayer {
 impl RunLayer {
     /// Makes a layer that keeps its runs in `registry`.
     ///
-    /// Ids come from `x-run-id`, sessions from `x-session-id`, and owners from the
-    /// caller's credential.
+    /// Run ids come from `x-run-id`, sessions from `x-session-id`, and owners from the caller's
+    /// credential.
     #[must_use]
     pub fn new(registry: RunRegistry) -> Self {
         Self {
@@ -78,18 +78,18 @@ impl RunLayer {
 
     /// Takes the run's owner from the result of `read`, in place of the default.
     ///
-    /// By default the owner is a digest of the key in the first of `authorization`,
-    /// `x-api-key`, `api-key` and `x-goog-api-key`. A scheme before the key, such as
-    /// `Bearer`, is not part of it.
+    /// By default the owner is a digest of the key in the first present header of
+    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`. A scheme before the key,
+    /// such as `Bearer`, is not part of the digest.
     #[must_use]
     pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
         self.owner = OwnerSource::By(Arc::new(read));
         self
     }
 
-    /// How long a run with a given id may be idle before it completes.
+    /// Sets how long a run with a given id may be idle before it ends as completed.
     ///
-    /// A run is idle while nothing of it is in flight; 30 minutes by default.
+    /// A run is idle while it has no work in progress. The default is 30 minutes.
     ///
     /// # Panics
     ///
@@ -106,7 +106,7 @@ impl RunLayer {
 
     /// Keeps up to `max_bytes` of the text of each answer while it streams.
     ///
-    /// The text serves when the answer is cut: see
+    /// If the answer is cut, the text is available: see
     /// [`Run::keep_partial`](crate::Run::keep_partial). Nothing is kept by default.
     #[must_use]
     pub const fn keep_partial(mut self, max_bytes: usize) -> Self {
@@ -114,18 +114,17 @@ impl RunLayer {
         self
     }
 
-    /// Calls `hook` with a summary of each call, once per call, however it ended.
+    /// Calls `hook` with a summary of each call, once per call, for every kind of end.
     ///
-    /// The hook runs after all parts of the call have been dropped, so the summary
-    /// includes the cost of its attempts. A second hook replaces the first.
+    /// The hook runs after all parts of the call have been dropped, so the summary includes the
+    /// cost of its attempts. A second hook replaces the first.
     ///
-    /// A call that fails at once, because its run has ended, is reported too. A request
+    /// The hook also runs for a call that fails at once, because its run has ended. A request
     /// that is refused for its id is no call.
     ///
-    /// The hook runs where the last part of the call is dropped, outside of any lock: on
-    /// the server's task, or on the task of a [`PumpLayer`](crate::PumpLayer). The hook
-    /// should be quick. If the hook panics, the call is not disturbed, and `on_end
-    /// panicked` is logged.
+    /// The hook runs where the last part of the call is dropped, outside of any lock: on the
+    /// server's task, or on the task of a [`PumpLayer`](crate::PumpLayer). The hook should be
+    /// quick. A panic of the hook does not disturb the call, and is logged as `on_end panicked`.
     ///
     /// ```
     /// use tower_agent::{RunLayer, RunRegistry};
@@ -162,7 +161,7 @@ impl KeySource {
     pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
         match self {
             Self::Header(name) => match parts.headers.get(name) {
-                // Bytes that are no text contain no valid id: the space fails to parse.
+                // A header that is not text cannot be a valid id: a space fails to parse.
                 Some(value) => value.to_str().unwrap_or(" ").parse().map(Some),
                 None => Ok(None),
             },
@@ -178,8 +177,7 @@ impl OwnerSource {
                 let mut found = CREDENTIALS
                     .iter()
                     .filter_map(|name| parts.headers.get(name));
-                // A caller without a credential gets the anonymous owner: the default
-                // owner is that of the program's own runs.
+                // Not the default owner, which is that of the program's own runs.
                 found
                     .next()
                     .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
@@ -189,10 +187,10 @@ impl OwnerSource {
     }
 }
 
-/// The key of a credential, without `Bearer` or another scheme.
+/// The key in a credential header, without `Bearer` or another scheme before it.
 ///
-/// The letter case of a scheme and the spaces after it are free, so with them one key
-/// would be many owners.
+/// The letter case of a scheme and the spaces after it may vary, and would make many owners of one
+/// key.
 fn key_in(value: &HeaderValue) -> &[u8] {
     let value = value.as_bytes().trim_ascii();
     let mut words = value.splitn(2, u8::is_ascii_whitespace);

@@ -1,40 +1,40 @@
 //! Finds or opens the run that a request belongs to, and opens its call.
 //!
-//! Without this layer each request is a run of its own, and no other process can name
-//! it. With it a run has an id that spans requests, operators can list and abort the
-//! run, and an ended run stays ended: a client that retries a run which was cut gets
-//! the stored reason, and no upstream call starts.
+//! Without this layer each request is a run of its own, and no other process can name it. With
+//! this layer a run has an id that spans requests, operators can list and abort the run, and an
+//! ended run stays ended: a client that retries a run which was cut gets the stored reason, and
+//! the layer starts no upstream call.
 //!
 //! # What is counted
 //!
-//! The id comes from a header (`x-run-id`) or a closure, the session likewise
-//! (`x-session-id`). Ids belong to an owner, by default a digest of the caller's
-//! credential, so that one caller cannot touch another's runs. A request without an id
-//! is a run of its own, under a generated id. The response carries the id as
-//! `x-run-id`.
+//! The run id comes from a header (`x-run-id`) or a closure, the session likewise
+//! (`x-session-id`). Each id belongs to an owner, by default a digest of the caller's credential,
+//! so that one caller cannot reach the runs of another. A request without an id is a run of its
+//! own, under a generated id. The response has the run id as `x-run-id`.
 //!
-//! A response never completes a run with a given id. Such a run ends by a reason, by
-//! [`Run::end`](crate::Run::end), or as completed after [`idle`](RunLayer::idle) with
-//! nothing in flight.
+//! A response never completes a run with a given id. Such a run ends by a limit or an abort, by
+//! [`Run::end`](crate::Run::end), or as completed once it has been [`idle`](RunLayer::idle) for
+//! that long.
 //!
 //! # The summary of a call
 //!
-//! The hook of [`on_end`](RunLayer::on_end) runs once per call, and gets the tokens of
+//! The hook of [`on_end`](RunLayer::on_end) runs once per call, and gets the sum of the tokens of
 //! all its attempts.
 //!
 //! # Order
 //!
 //! This layer is the outermost, except for
 //! [`TerminalResponseLayer`](crate::TerminalResponseLayer).
-//! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner. It
-//! also works further in: the run of an outer layer gets the request's id if that id is
-//! free. Else the call belongs to the run of that id, and also ends when the outer run
-//! does.
+//! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner. This layer
+//! also works inside of a layer that opened a run. If that outer run is in a registry already, it
+//! keeps its id, and the call belongs to it. Otherwise the outer run gets the request's id, if no
+//! other run has that id. If another run has it, the call belongs to that one, and also ends when
+//! the outer run does.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body settles the call as aborted, unless another reason
-//! is stored already. A run with an id lives on.
+//! Dropping the future or the body ends the call as aborted, unless a reason is stored already. A
+//! run with a given id goes on.
 //!
 //! # Examples
 //!

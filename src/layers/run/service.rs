@@ -26,7 +26,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct RunService<S> {
     inner: S,
-    // Shared, because servers clone a service for each request.
+    // Shared, so that a server that clones the service per request clones it cheaply.
     layer: Arc<RunLayer>,
 }
 
@@ -45,21 +45,21 @@ impl<S> RunService<S> {
     }
 }
 
-/// The identity of a run that a request states: id, session and owner.
+/// The id, session and owner of a run, as a request names them.
 struct NamedRun {
     owner: Owner,
     id: Option<RunId>,
     session: Option<Arc<str>>,
 }
 
-/// The run that a request belongs to.
+/// The run that a request belongs to, and how it was found.
 struct Resolved<'a> {
     run: Run,
-    /// The run of an outer layer, if it is a different run.
+    /// The run in the request's extensions, if the call belongs to a different run.
     outer: Option<&'a Run>,
-    /// Whether the look-up that found the run has entered it.
+    /// Whether the look-up has already counted this request as work on the run.
     ///
-    /// An entered run does not complete as idle before its call begins.
+    /// That count keeps the run from completing as idle before its call begins.
     entered: bool,
 }
 
@@ -75,7 +75,7 @@ impl RunLayer {
         Ok((named, Request::from_parts(parts, body)))
     }
 
-    /// Opens the call of a request in its run, and enters it.
+    /// Opens the call of a request in its run, and counts the call as work in progress.
     fn open(&self, named: NamedRun, found: Option<&Run>) -> Run {
         let is_unnamed = named.id.is_none();
         let Resolved {
@@ -103,7 +103,7 @@ impl RunLayer {
 
     /// Finds the run of a request by its id, or opens one.
     ///
-    /// A run that an outer layer opened gets the id, if the id is free.
+    /// A run in the request's extensions gets the id, if it has no identity and the id is free.
     fn find<'a>(&self, named: NamedRun, found: Option<&'a Run>) -> Resolved<'a> {
         let NamedRun { owner, id, session } = named;
         let (registry, idle) = (&self.registry, self.idle);
@@ -120,7 +120,7 @@ impl RunLayer {
                     return here(found.clone());
                 }
                 match id {
-                    // The id belongs to another run.
+                    // The id belongs to another run already.
                     Some(id) => Resolved {
                         run: registry.enter(owner, id, session, idle),
                         outer: Some(found),
@@ -167,7 +167,7 @@ where
         };
         let found = request.extensions().get::<Run>().cloned();
         let (call, owns) = match found {
-            // The program attached a call of one of its own runs to the request.
+            // The node in the request is a call that the program opened in one of its own runs.
             Some(call) if call.kind() != NodeKind::Run => {
                 let owns = call.node().payload.settlement.claim();
                 (call, owns)
@@ -197,20 +197,20 @@ where
     }
 }
 
-/// Names the run in the response or error.
+/// Puts the run's id into the response's headers, or into the error.
 #[derive(Debug)]
 struct RunName;
 
 impl Hooks for RunName {
     fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
-        // A `RunId` has only characters that are valid in a header.
+        // A `RunId` only has characters that are valid in a header.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
             headers.insert(X_RUN_ID, id);
         }
     }
 
     fn error(&self, found: &Run, error: BoxError) -> BoxError {
-        // A `Terminated` already names its run.
+        // A `Terminated` of this tree names its run already.
         if Terminated::find(&*error).is_some_and(|end| end.is_kin_of(found)) {
             return error;
         }
@@ -218,9 +218,9 @@ impl Hooks for RunName {
     }
 }
 
-/// The error of a call that failed without the end of its run.
+/// The error of a call that failed, although its run did not end.
 ///
-/// The error names the run, and has the failure as its source.
+/// The error names the run, and its source is the failure.
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct CallFailed {

@@ -33,8 +33,8 @@ impl StopPhraseLayer {
     /// Makes a layer that ends runs of `registry`, the registry of the
     /// [`RunLayer`](crate::RunLayer) further out.
     ///
-    /// `"/stop"` is a good phrase. Phrases without a letter or a digit are ignored, and
-    /// without any phrase all requests pass unchanged.
+    /// `"/stop"` is a good phrase. The layer ignores phrases without a letter or a digit; without
+    /// any phrase it passes all requests.
     #[must_use]
     pub fn new(registry: RunRegistry, phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {
@@ -120,7 +120,7 @@ where
         let entry = Claim::of(&mut request);
         let run = entry.run.clone();
         let stop = Stop::new(run, self.registry.clone(), self.phrases.clone());
-        // Only the original was polled ready; the clone takes its place.
+        // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;

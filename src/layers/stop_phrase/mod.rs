@@ -6,18 +6,18 @@
 //!
 //! # What a stop phrase is
 //!
-//! A stop phrase is the last message of the request, if its role is the user's, it is
-//! text alone, and as a whole it is one of the phrases. Letter case and punctuation do
-//! not count on either side, so `STOP!!!` is `/stop`, and `please stop` is not. The layer
-//! reads requests of OpenAI's chat and Responses and of Anthropic's messages. Without
-//! phrases it is off.
+//! A request is a stop phrase if its last message has the role of the user, is text alone, and as
+//! a whole is one of the layer's phrases. Letter case and punctuation do not count on either
+//! side, so `STOP!!!` matches `/stop`, and `please stop` does not. The layer reads requests of
+//! OpenAI's chat and Responses and of Anthropic's messages. Without phrases it passes all
+//! requests.
 //!
-//! The request needs a session, see [`RunLayer`](crate::RunLayer). The layer ends all
-//! other live runs of that session with the same owner, as
-//! [`Aborted`](crate::TerminalReason::Aborted). The request itself is answered with 200
-//! and one assistant message, in the request's dialect, as a stream if it asked for
-//! one; no inner call is made, and its own run goes on. Where owners have caps, the
-//! message opens no run and is no turn.
+//! The request needs a session, see [`RunLayer`](crate::RunLayer); without one it passes. The
+//! layer ends all other live runs of that session with the same owner, as
+//! [`Aborted`](crate::TerminalReason::Aborted). It answers the request itself with 200 and one
+//! assistant message, in the request's dialect, as a stream if the request asked for one. It
+//! makes no inner call, and the run of the request goes on. Where owners have caps, the stop
+//! phrase opens no run and is no turn.
 //!
 //! # Order
 //!

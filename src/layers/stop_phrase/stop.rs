@@ -1,5 +1,4 @@
-//! Stops a session by a phrase: the phrases, and the assistant message of each API that
-//! answers one.
+//! Recognizes stop phrases, and builds the assistant message that answers one in each API.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -37,7 +36,7 @@ impl Stop {
         }
     }
 
-    /// Answers a request that is a stop phrase; `None` for any other request.
+    /// Answers a stop phrase after it ended the other runs; `None` for any other request.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
         if self.phrases.is_empty() || self.run.session().is_none() {
             return None;
@@ -62,7 +61,7 @@ impl Stop {
             number: self.run.seed(),
             streams: history.streams,
         };
-        // Build the response first: without one, no run is ended.
+        // Build the response first: if there is none for the dialect, no run is ended.
         let stopped = reply("Stopped.").answer(dialect)?;
         if self.registry.abort_others(&self.run).is_empty() {
             return reply("Nothing was running.").answer(dialect);
@@ -80,7 +79,7 @@ impl<B> RequestReader<Response<B>> for Stop {
 
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
         let answer = self.answer(request)?;
-        // The stop phrase does not count as a run of its own.
+        // Remove the request's own run, so that the stop phrase does not count as a run.
         self.registry.withdraw(&self.run);
         Some(answer.map(Either::Right))
     }
@@ -90,10 +89,10 @@ impl<B> RequestReader<Response<B>> for Stop {
     }
 }
 
-/// The dialect of the request, for the reply.
+/// The dialect in which to answer the request.
 ///
-/// The path decides, else a key that only one dialect has. A bare `input` may belong to
-/// any dialect.
+/// The path decides; if it is unknown, the `anthropic-version` header or a key of the body that
+/// only one dialect has. A bare `input` may belong to any dialect.
 fn spoken(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
     let anthropic = request.headers().contains_key("anthropic-version") || history.is_anthropic;
     match dialect_of(request) {
@@ -104,12 +103,12 @@ fn spoken(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
     }
 }
 
-/// The stop phrases, in normalized form.
+/// The stop phrases, in the normalized form of `plain`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Phrases(Arc<HashSet<String>>);
 
 impl Phrases {
-    /// Normalizes the phrases, and drops those without a letter or a digit.
+    /// Normalizes the phrases, and drops those that have no letter and no digit.
     pub(super) fn new(phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let plain = phrases.into_iter().map(|phrase| plain(phrase.as_ref()));
         Self(Arc::new(
@@ -127,7 +126,7 @@ impl Phrases {
     }
 }
 
-/// Normalizes a text to lower case, no punctuation, and single spaces.
+/// Normalizes a text: lower case, letters and digits only, and single spaces between words.
 fn plain(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut gap = false;
@@ -144,7 +143,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The content of a reply, and the form that the caller expects.
+/// The text of a reply, and the properties of the request that decide its format.
 #[derive(Debug)]
 pub(super) struct Reply<'a> {
     pub(super) text: &'a str,
@@ -156,7 +155,7 @@ pub(super) struct Reply<'a> {
 }
 
 impl Reply<'_> {
-    /// The reply as a response in `dialect`; `None` if its format is not known.
+    /// The reply as a response in `dialect`; `None` for a dialect without a known format.
     pub(super) fn answer(&self, dialect: Dialect) -> Option<Response<Full<Bytes>>> {
         let body: Vec<u8> = match (dialect, self.streams) {
             (Dialect::OpenAiChat, false) => self.chat().to_string().into(),

@@ -1,6 +1,6 @@
-//! Keeps requests away from a candidate for a while after it has failed.
+//! Keeps calls away from a candidate for a while after it has failed.
 //!
-//! The handle of a program and the identity of a candidate stand here.
+//! This file has the program's handle, [`Cooldowns`], and the keys by which a candidate cools down.
 
 mod windows;
 
@@ -28,16 +28,17 @@ use crate::{
     run::TerminalReason,
 };
 
-/// The cooldowns of failed candidates: for a window, no call is sent to them.
+/// The cooldowns of failed candidates: during a window, no call but a probe goes to one.
 ///
-/// | [class of the failure](FailureClass::cool) | windows in a row |
+/// | [class of the failure](FailureClass::cool) | lengths of consecutive windows |
 /// |---|---|
 /// | mostly passes by itself | 30 s, 60 s, then 5 min |
 /// | a person has to fix it | 10 min, doubling to a day |
 /// | an exhausted quota | 5 h, doubling to a day |
 ///
-/// A window is never shorter than the wait that the upstream asked for, up to a day. A
-/// window that is running is not extended. A call that was served to its end resets the row.
+/// A window is never shorter than the wait that the upstream asked for, up to a day. A failure
+/// during a window does not extend it. Two windows are consecutive if the second begins before the
+/// first has been over for its own length. A call that was served to its end resets the row.
 ///
 /// | failure | what cools down |
 /// |---|---|
@@ -46,10 +47,11 @@ use crate::{
 /// | an untrusted certificate, a refused region | the host |
 /// | any other | the model, on all accounts |
 ///
-/// In the last two minutes of a window one call in 30 s is sent as a probe.
+/// In the last two minutes of a window the candidate gets one call as a probe every 30 s; the first
+/// probe comes 30 s after the last failure, or later.
 ///
-/// Cooldowns are cheap to clone; clones share the windows, of which at most 256 are
-/// remembered. The clock is tokio's.
+/// Cooldowns are cheap to clone; clones share the windows, of which at most 256 are stored. The
+/// clock is tokio's.
 ///
 /// ```
 /// use std::time::Duration;
@@ -71,7 +73,7 @@ struct SharedCooldowns {
     opened: Instant,
     hasher: RandomState,
     windows: Lock<CooldownWindows>,
-    /// The number of windows: mostly none, and then no call takes the lock.
+    /// The number of stored windows. It is mostly 0, and then no call takes the lock.
     known: AtomicUsize,
 }
 
@@ -94,59 +96,61 @@ impl Cooldowns {
         }
     }
 
-    /// The lengths of the windows after a failure that mostly passes by itself.
+    /// Sets the lengths of the windows after failures that mostly pass by themselves.
     ///
-    /// The three windows follow the first failure in a row, the second, and every later one.
+    /// The first length holds after the first such failure, the second after the next in a row,
+    /// the third after every later one.
     #[must_use]
     pub const fn short(mut self, windows: [Duration; 3]) -> Self {
         self.backoff.short = windows;
         self
     }
 
-    /// The length of the first window after a failure that a person has to fix.
+    /// Sets the length of the first window after a failure that a person has to fix; it doubles.
     #[must_use]
     pub const fn long(mut self, first: Duration) -> Self {
         self.backoff.long = first;
         self
     }
 
-    /// The length of the first window after a quota was exhausted.
+    /// Sets the length of the first window after an exhausted quota; it doubles.
     #[must_use]
     pub const fn quota(mut self, first: Duration) -> Self {
         self.backoff.quota = first;
         self
     }
 
-    /// The limit on windows that double, and on those for which an upstream asks.
+    /// Sets the maximum length of windows that double, and of waits that an upstream asks for.
     #[must_use]
     pub const fn most(mut self, window: Duration) -> Self {
         self.backoff.most = window;
         self
     }
 
-    /// When a candidate in a cooldown is probed by one call.
+    /// Sets when one call may probe a candidate that is in a cooldown.
     ///
-    /// The probe is made once in the time `every`, while at most `margin` of its window
-    /// is left; never if `margin` is zero.
+    /// At most one probe is made in each time `every`, the first at least `every` after the last
+    /// failure, and only while at most `margin` of the window is left. With a `margin` of zero
+    /// there are no probes.
     #[must_use]
     pub const fn probe(mut self, every: Duration, margin: Duration) -> Self {
         self.probe = CooldownProbe { every, margin };
         self
     }
 
-    /// The number of remembered windows, including those that have ended.
+    /// The number of stored windows, which includes ended ones that may still continue a row.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.known.load(Ordering::Acquire)
     }
 
-    /// Whether these cooldowns remember no window.
+    /// Whether no window is stored, running or ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A keyed digest of a value, which no caller can predict.
+    /// A digest of a value under a random key, so that no caller can predict it.
     pub(crate) fn digest(&self, of: impl Hash) -> u64 {
         self.shared.hasher.hash_one(of)
     }
@@ -155,15 +159,15 @@ impl Cooldowns {
         self.shared.opened.elapsed()
     }
 
-    /// The state of the candidate with these keys: open, due for a probe, or cooling down. It
-    /// claims no probe.
+    /// Whether the candidate with these keys is open, due for a probe, or cooling down. The
+    /// method claims no probe.
     pub(crate) fn state(&self, keys: &Keys) -> CooldownState {
         let now = self.now();
         self.shared.windows.lock().state(keys, self.probe, now)
     }
 
-    /// Whether the candidate with these keys may be tried now; of concurrent calls one alone may
-    /// probe.
+    /// Whether a call may go to the candidate with these keys now. If a probe is due, the call
+    /// claims it, so that concurrent calls get false.
     pub(crate) fn claim(&self, keys: &Keys) -> bool {
         let now = self.now();
         let mut windows = self.shared.windows.lock();
@@ -175,15 +179,15 @@ impl Cooldowns {
     }
 
     pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
-        // Without a message it may be a firewall's page about this one prompt, which must
-        // not keep the host from all callers.
+        // A region error without a message may be a firewall's page about this one prompt, which
+        // must not keep all callers from the host.
         if failure.class == FailureClass::Region && failure.message.is_empty() {
             return;
         }
         self.note(keys, failure.class, failure.retry_after);
     }
 
-    /// Ends the windows before `began`, the start of an attempt that serves.
+    /// Ends the windows that began no later than `began`, when an attempt from that time serves.
     fn lift(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
             let now = self.now();
@@ -213,7 +217,7 @@ impl Default for Cooldowns {
     }
 }
 
-/// Records in the cooldowns how an attempt that serves a call ends.
+/// Reports to the cooldowns how an attempt ends that has begun to serve a call.
 #[derive(Debug)]
 pub(crate) struct CooldownWatch {
     cooldowns: Cooldowns,
@@ -222,7 +226,7 @@ pub(crate) struct CooldownWatch {
 }
 
 impl CooldownWatch {
-    /// Makes the observer of an attempt that serves, and began the time `ago` before now.
+    /// Makes the observer of an attempt that began `ago` before now, and ends older windows.
     pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
         let began = cooldowns.now().saturating_sub(ago);
         cooldowns.lift(&keys, began);
@@ -240,28 +244,28 @@ impl CompletionObserver for CooldownWatch {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
             TerminalReason::StepTimeout => FailureClass::Silence,
-            // A limit or an end from outside says nothing about the next request.
+            // A limit of the run or an end from outside says nothing about the candidate.
             _ => return,
         };
         self.cooldowns.note(&self.keys, class, None);
     }
 }
 
-/// The cooldowns of a layer, with the keys of its candidates.
+/// The cooldowns of a layer, with the identities of its candidates.
 #[derive(Clone, Debug)]
 pub(crate) struct CandidateCooldowns {
     pub(crate) handle: Cooldowns,
     identities: Vec<CooldownIdentity>,
 }
 
-/// The digests of one candidate that do not depend on a request.
+/// The digests of one candidate's model, host and account, which depend on no request.
 #[derive(Clone, Copy, Debug)]
 struct CooldownIdentity {
     model: u64,
     provider: u64,
-    /// The digest of the candidate's account; `None` if the caller's account is used.
+    /// The digest of the candidate's account; `None` if requests use the caller's account.
     account: Option<u64>,
-    /// Whether the candidate also gets the caller's credentials.
+    /// Whether requests to the candidate also carry the caller's credentials.
     forwards: bool,
 }
 
@@ -276,7 +280,7 @@ impl CandidateCooldowns {
         }
     }
 
-    /// The cooldown keys of the candidate at `at`, for a caller with this head.
+    /// The cooldown keys of candidate `at`, for a request with the head `caller`.
     pub(crate) fn keys(&self, at: usize, caller: &Parts) -> Option<Keys> {
         let identity = self.identities.get(at)?;
         Some(identity.keys(&self.handle, &caller.headers, caller.uri.query()))
@@ -290,7 +294,7 @@ impl CooldownIdentity {
         let base_url = candidate.base_url.as_ref().map(ToString::to_string);
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
-            // No caller's account is sent to its upstream, so all callers share one.
+            // This upstream gets no caller's account, so all callers share one cooldown.
             None if candidate.has_own_account() || candidate.is_sent_no_account() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))
@@ -309,7 +313,8 @@ impl CooldownIdentity {
         let forwarded = self.forwards.then(|| account(caller));
         let forwarded = forwarded.filter(|headers| headers.iter().any(Option::is_some));
         let (account, is_callers) = match self.account {
-            // The upstream may refuse what the caller adds, on an account that is in order.
+            // A refusal may be due to the caller's headers or query, though the candidate's
+            // account works.
             Some(own) if forwarded.is_some() || query.is_some() => {
                 (cooldowns.digest((own, forwarded, query)), true)
             }
@@ -329,7 +334,7 @@ impl CooldownIdentity {
     }
 }
 
-/// The values of the headers that name the account of a call.
+/// The values of the request headers that name the account: credentials, then its parts.
 fn account(headers: &HeaderMap) -> [Option<&[u8]>; 6] {
     let value = |name| headers.get(name).map(HeaderValue::as_bytes);
     let [bearer, key, plain, google] = CREDENTIALS.each_ref().map(value);

@@ -2,10 +2,10 @@ use std::{collections::HashMap, time::Duration};
 
 use crate::llm::failure::{Cooldown, FailureClass};
 
-/// The most cooldown windows that are remembered.
+/// The maximum number of stored cooldown windows, running or ended.
 const MAX_WINDOWS: usize = 256;
 
-/// The cooldown windows by key; `now` is the time since their creation, as no clock is read.
+/// The cooldown windows by key. The type reads no clock: all times are since its creation.
 #[derive(Debug, Default)]
 pub(crate) struct CooldownWindows {
     entries: HashMap<CooldownKey, CooldownEntry>,
@@ -14,7 +14,7 @@ pub(crate) struct CooldownWindows {
 #[derive(Debug)]
 struct CooldownEntry {
     class: FailureClass,
-    /// The number of windows in a row before this one.
+    /// The number of earlier windows in the same row, without this one.
     strikes: u32,
     /// The time at which the window began.
     since: Duration,
@@ -23,22 +23,22 @@ struct CooldownEntry {
     asked: Duration,
 }
 
-/// The times at which a candidate in a cooldown is probed.
+/// The settings for probes of a candidate that is in a cooldown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CooldownProbe {
-    /// The least time from a failure or a probe to the next probe.
+    /// The minimum time from a failure or a probe to the next probe.
     pub(crate) every: Duration,
-    /// Probes are made only while at most this much of the window is left.
+    /// The part of a window before its end in which probes are allowed; zero allows none.
     pub(crate) margin: Duration,
 }
 
-/// Whether a candidate may be tried, as far as its cooldown decides.
+/// Whether a call may go to a candidate, as far as cooldowns decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CooldownState {
     Open,
-    /// A window is about to end: one call may probe whether the candidate serves again.
+    /// A window is about to end, and a probe is due: one call may go to the candidate.
     Probe,
-    /// The candidate is in a cooldown, for the time `left`.
+    /// The candidate is in a cooldown: for the time `left` no call goes to it.
     Cooling {
         left: Duration,
         class: FailureClass,
@@ -46,7 +46,7 @@ pub(crate) enum CooldownState {
 }
 
 impl CooldownEntry {
-    /// The time at which the row is forgotten: one length of the window after its end.
+    /// The time from which this window no longer continues a row: its own length after its end.
     const fn forgotten(&self) -> Duration {
         let window = self.until.saturating_sub(self.since);
         self.until.saturating_add(window)
@@ -58,7 +58,7 @@ impl CooldownWindows {
         self.entries.len()
     }
 
-    /// Begins a window, unless one is running, which is not extended.
+    /// Records a failure: begins a window, or, if one is running, delays only its next probe.
     pub(crate) fn fail(
         &mut self,
         keys: &Keys,
@@ -67,7 +67,7 @@ impl CooldownWindows {
         backoff: &CooldownBackoff,
         now: Duration,
     ) {
-        // Rows that no failure has continued in time are over.
+        // A failure after that time begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
         let key = keys.of(class);
         let strikes = match self.entries.get_mut(&key) {
@@ -75,7 +75,7 @@ impl CooldownWindows {
                 entry.asked = now;
                 return;
             }
-            // Only failures of one kind make a row.
+            // Only failures of the same cooldown kind continue a row.
             Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
             _ => 0,
         };
@@ -109,7 +109,7 @@ impl CooldownWindows {
         state
     }
 
-    /// Records in the windows of `keys` that a probe is about to be made.
+    /// Records a claimed probe in the windows of `keys`, so that the next one comes `every` later.
     pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -118,9 +118,9 @@ impl CooldownWindows {
         }
     }
 
-    /// Ends the windows that began before `began`, the start of an attempt that serves.
+    /// Ends the windows that began no later than `began`, the start of an attempt that serves.
     ///
-    /// The rows of these windows stay until the attempt has served to its end.
+    /// These windows still continue their rows until the attempt has served to its end.
     pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -131,7 +131,7 @@ impl CooldownWindows {
         }
     }
 
-    /// Forgets the rows that began before `began`, the start of an attempt that served.
+    /// Removes the windows that began no later than `began`, and so ends their rows.
     pub(crate) fn succeed(&mut self, keys: &Keys, began: Duration) {
         for key in keys.all() {
             if self.entries.get(&key).is_some_and(|it| it.since <= began) {
@@ -146,10 +146,9 @@ impl CooldownWindows {
         entries.filter(move |entry| entry.until > now)
     }
 
-    /// Forgets the window that ends first, those of callers' accounts before others.
+    /// Removes the window that ends first; windows of callers' accounts go before all others.
     ///
-    /// The number of callers' accounts is up to the callers, and must not displace the program's
-    /// own windows.
+    /// Callers decide how many accounts they use, and must not displace the program's own windows.
     fn forget_one(&mut self) {
         let entries = self.entries.iter();
         let worth = |(key, entry): &(&CooldownKey, &CooldownEntry)| (!key.is_callers, entry.until);
@@ -159,18 +158,18 @@ impl CooldownWindows {
     }
 }
 
-/// The digest of a model, an account or a host that can have a cooldown.
+/// The key of a cooldown window: the digest of a model, an account or a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CooldownKey {
     pub(crate) digest: u64,
-    /// Whether the key belongs to a caller's account.
+    /// Whether the digest includes a caller's account.
     pub(crate) is_callers: bool,
 }
 
-/// The keys of all that an attempt at one candidate depends on.
+/// The four keys under which windows can hold calls back from one candidate.
 ///
-/// The account is a key of its own: the failure of one caller's account must not keep the
-/// candidate from other callers, and holds for every model on that account.
+/// The account has a key of its own: the failure of one caller's account must not keep other
+/// callers from the candidate, and holds for every model on that account.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Keys {
     /// The key of the model at its upstream, for all accounts.
@@ -184,7 +183,7 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The key that a failure of `class` belongs to.
+    /// The key under which a failure of `class` begins a window.
     pub(super) const fn of(&self, class: FailureClass) -> CooldownKey {
         match class {
             FailureClass::RateLimit | FailureClass::ModelGone => self.model_of_account,
@@ -206,17 +205,17 @@ impl Keys {
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// The lengths of the cooldown windows, by class of failure.
+/// The lengths of the cooldown windows, by kind of failure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CooldownBackoff {
-    /// The windows after a failure that mostly passes by itself: after the first in a row,
-    /// the second, every later one.
+    /// The windows after failures that mostly pass by themselves: after the first in a row, the
+    /// second, and every later one.
     pub(crate) short: [Duration; 3],
-    /// The window after the first failure in a row that a person has to fix; it doubles.
+    /// The first window in a row after failures that a person has to fix; it doubles each time.
     pub(crate) long: Duration,
-    /// The window after the first exhausted quota in a row; it doubles.
+    /// The first window in a row after exhausted quotas; it doubles each time.
     pub(crate) quota: Duration,
-    /// The limit on windows that double, and on those for which an upstream asks.
+    /// The maximum of windows that double, and of waits that an upstream asks for.
     pub(crate) most: Duration,
 }
 
@@ -230,10 +229,10 @@ impl CooldownBackoff {
         }
     }
 
-    /// The length of the window after `strikes` earlier ones in a row.
+    /// The length of a window that follows `strikes` earlier ones in its row.
     ///
-    /// The window is at least the time that the upstream `asked` for; `None` is for a
-    /// failure that says nothing about the next request.
+    /// The window is at least the time that the upstream `asked` for, up to `most`. The result is
+    /// `None` if a failure of this kind causes no cooldown.
     pub(crate) fn window(
         &self,
         cool: Cooldown,
