@@ -5,7 +5,7 @@ const MAX_LEN: usize = 128;
 
 /// The name of a run: 1 to 128 characters of `[A-Za-z0-9._:-]`.
 ///
-/// A run without an id gets a generated one, so that logs and operators can name it.
+/// A run that was given no id has a generated one, so that logs and operators can name the run.
 ///
 /// ```
 /// use tower_agent::RunId;
@@ -32,8 +32,8 @@ impl RunId {
     }
 }
 
-/// The number in a text that reads like a generated id; `None` for any other text. The text and the
-/// generated id are the same id, wherever the text comes from.
+/// Parses the number of a generated id: `run-` and 16 lower-case hex digits. `None` for any other
+/// text. So a parsed text equals the generated id that prints the same.
 fn made_number(text: &str) -> Option<u64> {
     let hex = text.strip_prefix(MADE)?;
     let canonical = hex.len() == 16 && hex.bytes().all(|b| b"0123456789abcdef".contains(&b));

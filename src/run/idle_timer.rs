@@ -8,18 +8,19 @@ use super::{
 
 /// Measures how long one wrapper has waited without progress.
 ///
-/// The timer is the local half of an [`IdleWindow`], which the wrapper's node holds. Silence lasts
-/// from a `Pending` to the event that ends it. The time between a frame and the next `Pending`
-/// belongs to the reader, and a pause belongs to the program; the timer subtracts both. The timer
-/// stores nanoseconds, because each poll of an answer changes them.
+/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node stores and
+/// checks. The timer counts the time from a `Pending` to the next event. It leaves out the time
+/// from a frame to the next `Pending`, which belongs to the reader of the answer, and the time of
+/// pauses. The timer stores nanoseconds, because each poll of an answer changes them.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The window, from the first wait on; the count of silence is in it.
+    /// The window, which also holds the count of silence; `None` before the first wait.
     window: Option<Arc<IdleWindow>>,
     resets_on: ResetOn,
     kind: IdleKind,
-    /// Whether the timer only measures: then the node has no window and does not end.
+    /// Whether the timer only measures silence: then it adds no window to the node and never ends
+    /// it.
     observes: bool,
 }
 
@@ -28,7 +29,7 @@ pub(crate) struct IdleTimer {
 enum IdleKind {
     /// The time without progress, which a step timeout limits.
     Step,
-    /// The time without a sign of life, on a stream that gave such signs before.
+    /// The time without a byte or heartbeat, on a stream that has sent a heartbeat before.
     Lifeless,
 }
 
@@ -55,7 +56,7 @@ impl IdleTimer {
         Duration::from_nanos(self.length)
     }
 
-    /// Makes a timer for the time in which a stream gives no sign of life.
+    /// Makes a timer for the time without a byte or heartbeat, on a stream that sent heartbeats.
     pub(crate) fn lifeless(length: Duration) -> Self {
         Self {
             kind: IdleKind::Lifeless,
@@ -74,7 +75,8 @@ impl IdleTimer {
         window.map_or(IdleState::Fresh, |window| window.count.state())
     }
 
-    /// Sets the length of the window, from the next [`wait`](Self::wait) on.
+    /// Sets the length of the window, from the next [`wait`](Self::wait) on. A stopped window that
+    /// has passed by the old length, but not by the new one, no longer counts as passed.
     pub(crate) fn set_length(&mut self, length: Duration) {
         self.length = nanos(length);
         if let Some(window) = &self.window {
@@ -84,7 +86,8 @@ impl IdleTimer {
         }
     }
 
-    /// Resets the count of silence after an event that resets the window. Needs no clock.
+    /// Sets the count of silence to zero and stops the window, at an event that resets the window.
+    /// The method reads no clock: the next wait starts the count.
     #[inline]
     pub(crate) fn reset(&mut self) {
         if let Some(window) = &self.window {
@@ -96,8 +99,8 @@ impl IdleTimer {
         }
     }
 
-    /// Stops the count of silence at an event that does not reset the window. Only the first call
-    /// after a wait has an effect.
+    /// Stops the count of silence at an event that does not reset the window. The next wait
+    /// continues the count. Only the first call after a wait has an effect.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
         if let Some(window) = &self.window {
             let (paused, now) = (target.paused(), nanos(now));
@@ -107,9 +110,10 @@ impl IdleTimer {
         }
     }
 
-    /// Continues the count of silence at a `Pending`, and answers when the window will pass.
+    /// Starts or continues the count of silence at a `Pending`. Answers the time at which the
+    /// window passes.
     ///
-    /// During a pause at, above or below `target` the answer is `None`.
+    /// During a pause at, above or below `target` the count stops, and the answer is `None`.
     pub(crate) fn wait(
         &mut self,
         target: &Node<NodeState>,
@@ -131,7 +135,8 @@ impl IdleTimer {
         }
         let since = match window.count.state() {
             IdleState::Since(since) => since,
-            // Another wrapper made progress while this one did not count.
+            // Another wrapper recorded progress while this count was stopped, so the count starts
+            // anew.
             IdleState::Stopped(at) if last >= at => now,
             _ => now.saturating_sub(window.count.silence()),
         };
@@ -145,7 +150,8 @@ impl IdleTimer {
         Some(since.max(last).saturating_add(self.length))
     }
 
-    /// Updates the node's window after a failure, so that a check without a wait sees the silence.
+    /// Updates the node's window when the inner service or body fails, if the timer is counting. So
+    /// the check that follows finds a window that has passed, though this poll is not `Pending`.
     pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) {
         if self.is_counting() {
             self.wait(target, now, task);
@@ -163,7 +169,8 @@ impl IdleTimer {
     }
 }
 
-/// Stops the count of a window that runs; `last` is the last sign on its node that resets it.
+/// Stops the count of silence at the time `at`, if it runs. `last` is the time of the last sign of
+/// life on the node that resets the window.
 fn stop(window: &IdleWindow, length: Nanos, last: Nanos, at: Nanos) {
     if let IdleState::Since(since) = window.count.state() {
         let silence = at.saturating_sub(since.max(last));

@@ -44,13 +44,15 @@ pub enum Scope {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResetOn {
-    /// The window resets when a call answered, a tool finished or a state changed.
+    /// The window resets when a call, attempt, tool or sub-agent below the node ends, or when the
+    /// program records a step or a state change.
     Step,
-    /// The window also resets at a semantic delta of a stream. In an answer that is no event
-    /// stream, every byte resets it.
+    /// The window also resets at a semantic delta of a stream, which carries part of the model's
+    /// output. In an answer that is no event stream, every byte resets the window.
     #[default]
     Content,
-    /// The window also resets at any byte, pings and comments included.
+    /// The window also resets at any byte, pings and comments included, and at a heartbeat of the
+    /// program.
     AnyByte,
 }
 
@@ -77,7 +79,7 @@ pub struct Limits {
     pub first: Option<Duration>,
     /// The absolute limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
-    /// The limit on the total time, as by
+    /// The limit on the total time, in place of that of
     /// [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
     pub timeout: Option<Duration>,
 }
@@ -115,9 +117,10 @@ pub enum StepKind {
     ToolExecution,
     /// A tool finished.
     ToolComplete,
-    /// The program said that something changed.
+    /// The program recorded a change of state, an attempt or call failed, a tool was stopped, or a
+    /// sub-agent ended.
     StateChange,
-    /// A model's answer goes on. This kind occurs only in
+    /// An answer brought more content. This kind occurs only in
     /// [`RunProgress::last_change`](crate::run::RunProgress).
     ContentDelta,
 }
@@ -129,7 +132,7 @@ impl Step {
         Self { kind, detail: None }
     }
 
-    /// Adds a detail to the step: the stop reason, the model or the tool's name.
+    /// Sets the step's detail, such as a stop reason, a model or a tool's name.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());

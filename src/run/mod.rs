@@ -15,9 +15,9 @@
 //!
 //! # Same instant
 //!
-//! A stored reason wins over a finished answer. Both win over a clock that has passed. Of
-//! several nodes with a passed clock the outermost ends; on one node the order is ceiling, step
-//! window, caller's deadline.
+//! A stored reason wins over a finished answer. Both win over a clock that has passed. Of several
+//! nodes with a passed clock the outermost ends; on one node the order is ceiling, step window,
+//! caller's deadline, and last the drain time of a closing node.
 //!
 //! # Examples
 //!

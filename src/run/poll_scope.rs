@@ -22,22 +22,25 @@ thread_local! {
     };
 }
 
-/// The values that a driver's poll and its nested polls share.
+/// The values that a driver's poll and its nested polls share. The driver is the outermost wrapper
+/// that a task polls.
 ///
 /// The values hold no references: a panic or a forgotten guard leaves plain values.
 struct DriverState {
     driver: Cell<TaskId>,
     /// The number of the node whose end the driver waits for.
     node: Cell<u64>,
-    /// The number of the node that the innermost enforcer in this poll enforces; zero if none.
+    /// The number of the node that the innermost enforcing wrapper around the running poll checks;
+    /// zero if none.
     enforced: Cell<u64>,
-    /// The earliest deadline of the wrappers that are nested in the driver.
+    /// The earliest deadline that a wrapper has reported in the driver's poll so far.
     next: Cell<Option<TreeTime>>,
-    /// The current time, which a pending poll reads once, on its way out.
+    /// The time that the innermost pending wrapper read, for the wrappers around it; `None` before.
     now: Cell<Option<Now>>,
 }
 
-/// The current time, and what it is on the clock of the tree that asked last.
+/// A time that a poll read: as an instant, and as the time `at` since `epoch`, the opening of a
+/// tree.
 #[derive(Clone, Copy)]
 struct Now {
     instant: Instant,
@@ -45,31 +48,34 @@ struct Now {
     at: Duration,
 }
 
-/// The scope of a running poll; dropped at the end of the poll.
+/// The scope of one wrapper's poll. Its drop, at the end of the poll, restores the values of the
+/// poll around it.
 pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
-    /// The number of the node that the enforcer around this one enforces.
+    /// The value of `DriverState::enforced` before this poll, which the drop restores.
     enforced: u64,
-    /// The count of ends at or below the polled node, read before the poll.
+    /// The polled node's epoch, read before the poll. A different epoch later means that a node
+    /// below ended, or that the node is closing.
     epoch: u64,
 }
 
 enum Outer {
     /// The poll is nested in a driver's poll of the same task.
     Driver,
-    /// The poll is the driver's own. For `Foreign`, the poll runs within a driver's poll of another
-    /// task.
+    /// The poll is the driver's own, and no driver's poll is around it. `Foreign` is a driver's own
+    /// poll within a driver's poll of another task, whose values the drop restores.
     None,
     Foreign(TaskId, u64, Option<TreeTime>),
 }
 
-/// What a wrapper does in one poll: decided at each poll, and kept by none.
+/// The part that a wrapper plays in one poll: whether it enforces the node's end and deadlines.
+/// Each poll decides this anew.
 pub(crate) enum Role {
-    /// An outer wrapper enforces the node in this poll of the task.
+    /// A wrapper outside of this one enforces the node in this poll of the task.
     Inner(TaskId),
-    /// The wrapper is the outermost of its node: it looks for an end before it polls, and
-    /// compares the clocks at `Pending`.
+    /// The wrapper is the outermost of its node in this poll: it reads the node's end before it
+    /// polls, and checks the deadlines at `Pending`.
     Enforcer(PollScope),
 }
 
@@ -89,8 +95,8 @@ impl Role {
         })
     }
 
-    /// Polls with `poll` as if no wrapper outside enforced the node: the wrappers inside
-    /// compare the clocks before the caller acts on what it got.
+    /// Calls `poll` as if no wrapper outside enforced the node. So the outermost wrapper inside
+    /// checks the deadlines itself, before the caller acts on the result.
     pub(crate) fn apart<T>(poll: impl FnOnce() -> T) -> T {
         let enforced = DRIVER.with(|state| state.enforced.replace(0));
         let polled = poll();
@@ -144,8 +150,8 @@ impl PollScope {
         }
     }
 
-    /// The time at which the innermost wrapper found nothing to do, since the tree of `run` was
-    /// opened; now if none has yet.
+    /// The time of this pending poll, since the tree of `run` was opened. The first wrapper that
+    /// asks, the innermost, reads the clock; the wrappers around it get the same time.
     pub(crate) fn at(run: &Run) -> Duration {
         let epoch = run.node().payload.epoch;
         DRIVER.with(|state| {
@@ -160,7 +166,8 @@ impl PollScope {
         })
     }
 
-    /// Lowers the driver's next deadline to `deadline`, and answers the earliest of all.
+    /// Lowers the driver's next deadline to `deadline` if that is earlier, and answers the earliest
+    /// of all. `deadline` is in nanoseconds since `epoch`.
     pub(crate) fn lower(deadline: Option<Nanos>, epoch: Instant) -> Option<TreeTime> {
         DRIVER.with(|state| {
             let next = state.next.get();
@@ -181,7 +188,7 @@ impl PollScope {
         DRIVER.with(|state| state.node.get())
     }
 
-    /// The count of ends at or below the polled node, as it was before the poll.
+    /// The polled node's epoch, as it was before the poll.
     pub(crate) const fn epoch(&self) -> u64 {
         self.epoch
     }
@@ -235,7 +242,7 @@ impl TreeTime {
         self.epoch.checked_add(Duration::from_nanos(self.at))
     }
 
-    /// Whether the time has come, as the pending poll of `run` sees it.
+    /// Whether this time is not after `now`, a time on the clock of the tree of `run`.
     pub(crate) fn has_passed(self, run: &Run, now: Duration) -> bool {
         if run.node().payload.epoch == self.epoch {
             return self.at <= nanos(now);
@@ -261,7 +268,7 @@ impl TreeTime {
     }
 }
 
-/// A guard that counts a task on a node: the node settles only after the task is gone.
+/// A guard that counts a task on a node: `Run::settled` resolves only after the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct TaskGuard(Run);
 

@@ -8,25 +8,28 @@ use crate::llm::failure::FailureClass;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalReason {
-    /// The body of the last answer ended, or its dialect's terminator was handed on.
+    /// The work of the node finished: the body of the last answer ended, a layer passed on the
+    /// terminator of the answer's dialect, or a run of a registry was idle for long enough.
     Completed,
     /// The upstream failed, and no other try followed.
     Failed(FailureClass),
-    /// A whole step window passed without progress.
+    /// A whole step window passed without a sign that resets it, or the upstream was silent and
+    /// failed its health probes.
     StepTimeout,
     /// The absolute limit of the run, call or attempt passed.
     HardCeiling,
-    /// The total time that the program or the caller allowed passed.
+    /// The total time that the program or the caller allowed passed, or the silence after which the
+    /// caller gives up.
     CallerDeadline,
     /// The caller went away before the answer was delivered.
     ClientDisconnect,
-    /// The program ended the run, or its opener dropped it.
+    /// The program ended the node, or the opener of the node dropped its work.
     Aborted,
     /// A newer run took the place of this run.
     Superseded,
     /// The server shuts down; the client may retry elsewhere.
     Shutdown,
-    /// The run used up its turns.
+    /// The run used up its turns, or a cap of its owner refused it.
     TurnCap,
     /// One kind of error occurred more often than its budget allows.
     RetryBudget,
@@ -89,7 +92,8 @@ impl TerminalReason {
             StatusCode::UNPROCESSABLE_ENTITY,
         );
         match self {
-            // A call that ended because its run completed did not itself complete.
+            // A call inherits this reason if its run completes before the call: then the call is
+            // cut.
             Self::Completed => ("completed", Success, closed),
             Self::Failed(_) => ("upstream_failed", Failure, StatusCode::BAD_GATEWAY),
             Self::StepTimeout => ("step_timeout", Timeout, late),
@@ -110,7 +114,8 @@ impl TerminalReason {
         }
     }
 
-    /// The reason with this wire name. An unknown name gives a custom reason of class `Limit`.
+    /// The reason with this wire name. Any other name gives a custom reason of class `Limit`; so do
+    /// `completed` and `upstream_failed`.
     pub(crate) fn named(name: &str) -> Self {
         let known = [
             Self::StepTimeout,
@@ -146,8 +151,8 @@ impl TerminalReason {
 
     /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     ///
-    /// Limits answer 422, because neither clients nor proxies retry it, even
-    /// where a proxy strips the headers that forbid it.
+    /// Limits answer 422, because clients and proxies do not retry a 422, even where a proxy strips
+    /// the headers that forbid a retry.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.traits().2

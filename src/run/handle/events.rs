@@ -42,9 +42,9 @@ impl Run {
         RunEvents::new(sender.subscribe())
     }
 
-    /// Sets the interval at which the streams of the nearest run show a heartbeat.
+    /// Sets the interval at which the streams of the nearest run are expected to show a heartbeat.
     ///
-    /// If several intervals are set, the longest holds.
+    /// Of several intervals the longest holds; one of `HEARTBEAT`, the default, is ignored.
     pub(crate) fn expect_heartbeat(&self, interval: Duration) {
         if interval != HEARTBEAT {
             let features = self.run_state().features();
@@ -177,8 +177,8 @@ impl Run {
 impl Run {
     /// Reports a limit in shadow mode that has passed on the node of this scope.
     ///
-    /// The report is sent once per limit. If the node completes later, a second notice says
-    /// that the limit was wrong.
+    /// The report is sent once per node, reason and limit. If the node completes later, a second
+    /// notice says that the limit was wrong.
     pub(crate) fn would_end(&self, scope: Scope, reason: &TerminalReason, limit: Option<Duration>) {
         let node = self.in_scope(scope);
         if node.nearest_end().is_some() {

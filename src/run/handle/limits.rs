@@ -318,9 +318,10 @@ impl Run {
     /// Makes the nearest run end as [`Stuck`](TerminalReason::Stuck) after `repeats` equal actions
     /// in a row.
     ///
-    /// The first of the equal actions counts. In any case the run looks stuck after five equal
-    /// actions, or after `repeats` if that is fewer: [observers](Self::subscribe) receive a notice
-    /// then, and again after each further series of that length.
+    /// The first of the equal actions counts. Rounds of [`heartbeat_at`](Self::heartbeat_at)
+    /// without progress count like equal actions. If `repeats` is more than five,
+    /// [observers](Self::subscribe) receive a notice at five, and again after each further five
+    /// before the end.
     ///
     /// Two actions are equal if their names and arguments are, whatever their results. Of two
     /// limits the smaller holds.
@@ -329,7 +330,7 @@ impl Run {
         detector.end_at(repeats);
     }
 
-    /// Whether the nearest run has repeated one action too often in a row.
+    /// Whether the nearest run looks stuck: too many equal actions, or heartbeats without progress.
     pub(crate) fn is_stuck(&self) -> bool {
         self.nearest().is_stuck()
     }
@@ -357,7 +358,7 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Whether the run of this node has repeated one action too often in a row.
+    /// Whether this run looks stuck: too many equal actions, or heartbeats without progress.
     pub(in crate::run) fn is_stuck(&self) -> bool {
         let features = self.payload.features_if_any();
         features.is_some_and(|features| features.repeat_detector.repetition() != Repetition::Moving)

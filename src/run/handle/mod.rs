@@ -37,7 +37,7 @@ use super::{
 
 /// A handle on one node of a run's tree: run, call, attempt or tool.
 ///
-/// Cheap to clone; all clones are the same node. A layer looks for the handle in the request's
+/// A clone is cheap, and a handle on the same node. A layer looks for the handle in the request's
 /// extensions, and acts on that node.
 ///
 /// ```
@@ -146,8 +146,8 @@ impl Run {
 
     /// Stops the step windows at, above and below this node until the guard is dropped.
     ///
-    /// Pause while a person is asked, a queue is full, or a backend restarts. Ceilings go on during
-    /// a pause, and alone bound its time.
+    /// Pause while a person is asked, a queue is full, or a backend restarts. Ceilings and other
+    /// absolute deadlines go on during a pause, and alone bound its time.
     ///
     /// A pause at one call stops the windows of the run above it as well. Until the pause is over
     /// the run's windows do not see the silence of another call or tool of the run; the windows of
@@ -238,8 +238,8 @@ impl Run {
         Self(node)
     }
 
-    /// A number that no other run of this process has. It seeds values that must differ between
-    /// runs.
+    /// A random number that all nodes of this tree share. It seeds values that must differ between
+    /// trees.
     pub(crate) fn seed(&self) -> u64 {
         self.0.payload.tree
     }
@@ -296,8 +296,8 @@ impl Run {
         self.0.payload.epoch.checked_add(at)
     }
 
-    /// The end of this node as an error. For a live node the error says aborted, or its closing
-    /// reason.
+    /// The end of this node as an error. A node that has not ended gives its closing reason, or
+    /// else [`Aborted`](TerminalReason::Aborted).
     pub(crate) fn to_terminated(&self) -> Terminated {
         Terminated::of(&self.0)
     }

@@ -20,7 +20,8 @@ impl Run {
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
         self.count_opened(kind);
-        // A call counts as use of its run only when it settles, unless its request was refused.
+        // A call marks its run as used only when it settles, and only if its request was not
+        // refused.
         if kind != NodeKind::Call {
             self.run_state().set_used();
         }
@@ -120,7 +121,8 @@ impl Run {
     }
 }
 
-/// A ticket in a request: if no layer sees the attached call, the last clone's drop settles it.
+/// A guard in a request's extensions. If no layer claims the attached call, the drop of the last
+/// clone of the request settles the call as aborted.
 #[derive(Clone)]
 struct Ticket {
     _last: Arc<Unclaimed>,

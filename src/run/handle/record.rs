@@ -192,10 +192,10 @@ impl Run {
     /// tokens of all its calls and sub-agents. The method answers `None` if no upstream reported
     /// any.
     ///
-    /// The layer that judges an answer counts it once, when the answer's body ended or was
-    /// dropped. A layer of your own that turns a stream into another answer should keep the
+    /// The layer that classifies an answer counts its tokens once, when the answer's body ended or
+    /// was dropped. A layer of your own that turns a stream into another answer should keep the
     /// [`ResponseMarks`](crate::supervise::ResponseMarks) extension, else the new answer is
-    /// judged, and counted, as a stream of its own. An answer that costs nothing is marked as
+    /// classified, and counted, as a stream of its own. An answer that costs nothing is marked as
     /// [`NotCounted`](crate::run::NotCounted).
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {

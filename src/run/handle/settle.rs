@@ -36,7 +36,7 @@ impl Run {
             self.node().leave(now);
             return;
         }
-        // The layer that judged the answer knows more than the status does.
+        // The layer that classified the answer knows more than the status does.
         let judged = |failing: Failing| failing.reason;
         let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
         let reason = match &reason {
@@ -77,7 +77,8 @@ impl Run {
         }
     }
 
-    /// Records on `run` that this child of it is done. A whole attempt is left to its call.
+    /// Records on `run` that this child of it is done. A completed attempt is not recorded: its
+    /// call will be.
     fn record_child_done(&self, run: &Node<NodeState>) {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
@@ -168,7 +169,7 @@ impl Run {
         }
     }
 
-    /// Counts an error of this run, and ends the run if a limit is reached.
+    /// Counts an error of this run, and ends the run if a limit is exceeded.
     pub(crate) fn fail(&self, key: ErrorKey) {
         let reason = match self.run_state().errors().count(key) {
             ErrorAllowance::Within => return,
@@ -179,8 +180,8 @@ impl Run {
         self.run().end(reason);
     }
 
-    /// Counts an error of the nearest run without ending it, and answers whether a limit is
-    /// exceeded.
+    /// Counts a failed attempt as an error of the nearest run, without ending the run. Answers
+    /// which of the limits per key and per run it exceeds.
     pub(crate) fn count_error(&self, key: ErrorKey) -> ErrorAllowance {
         self.run_state().errors().count_attempt(key)
     }

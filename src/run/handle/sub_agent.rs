@@ -27,7 +27,7 @@ pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 impl Run {
     /// Opens a sub-agent's run that lives on when this run ends.
     ///
-    /// The sub-agent's run knows its parent's id, and nothing else joins the two: signs of life,
+    /// The sub-agent's run stores its parent's id, and nothing else joins the two: signs of life,
     /// tokens, running work and deadlines are each run's own.
     ///
     /// Under a run that is over the sub-agent's run is opened alive. If this run is in a

@@ -38,8 +38,8 @@ pub struct RunWait {
 impl Run {
     /// Waits for the end of this node, for `limit` at the longest, and resolves with a snapshot.
     ///
-    /// The limit ends nothing when it passes. If the end and the limit come at once, the future
-    /// resolves with the end.
+    /// The limit does not end the node when it passes. If the end and the limit come at once, the
+    /// future resolves with the end.
     ///
     /// While the future waits, it checks the clocks of the node. So a run with a deadline ends
     /// on time even if no other task polls it, and a run that a

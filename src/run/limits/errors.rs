@@ -80,7 +80,8 @@ impl ErrorCounts {
         counted.in_a_row = smaller(counted.in_a_row, limit);
     }
 
-    /// Counts one failure. Once a limit is exceeded, each further failure exceeds it too.
+    /// Counts one failure. The failure that goes beyond a limit exceeds it, and so does each
+    /// further failure that the limit counts.
     ///
     /// The first 64 keys of a run have a count each; all other keys share one count.
     pub fn count(&self, key: ErrorKey) -> ErrorAllowance {
@@ -97,13 +98,14 @@ impl ErrorCounts {
         self.0.lock().row = 0;
     }
 
-    /// Counts a failed attempt, but not as one in a row: another try may succeed.
+    /// Counts a failed attempt against the limits per key and per run, but not as a failure in a
+    /// row: another try may succeed.
     pub(crate) fn count_attempt(&self, key: ErrorKey) -> ErrorAllowance {
         self.0.lock().add(key)
     }
 
-    /// Counts the failure of an attempt that has reached the agent's harness. Answers whether the
-    /// failures in a row exceed their limit.
+    /// Counts a failure in a row, for a failed attempt that was counted before and now has reached
+    /// the agent's harness. Answers whether the failures in a row exceed their limit.
     pub(crate) fn reached(&self) -> bool {
         self.0.lock().add_to_row()
     }

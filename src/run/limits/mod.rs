@@ -46,7 +46,7 @@ pub(crate) enum LastCall {
     Ahead,
     /// The run is held open for its last call.
     Held,
-    /// The last call was made, or its time has passed.
+    /// The last call was opened, or the run no longer waits for it.
     Over,
 }
 
@@ -89,7 +89,7 @@ impl TurnCount {
 pub struct ShadowReport {
     /// The number of times that a limit would have ended a run, call, attempt or tool.
     pub would_have_ended: u64,
-    /// The number of those nodes that completed later: the false positives.
+    /// The number of those times after which the node completed: the false positives.
     pub completed: u64,
 }
 
@@ -112,7 +112,8 @@ pub(crate) struct ShadowHit {
 }
 
 impl Shadows {
-    /// Stores a note about a node, and answers whether the note is new.
+    /// Stores the note, unless one with the same node, reason and limit exists. Answers whether it
+    /// was stored.
     pub(in crate::run) fn note(&self, hit: ShadowHit) -> bool {
         let mut all = self.hits.lock();
         let same = |other: &ShadowHit| {

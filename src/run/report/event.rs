@@ -22,7 +22,7 @@ use crate::run::{
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// A run that goes on has news for people.
+    /// A notice for people about a run that goes on.
     Notice {
         /// The id of the run that the event is about.
         run: RunId,
@@ -68,12 +68,14 @@ pub enum RunEvent {
 pub enum RunNotice {
     /// The run was opened.
     Opened,
-    /// The run is alive and makes no progress: it repeated one action this often in a row.
+    /// The run is alive and makes no progress: it repeated one action, or sent heartbeats without
+    /// progress, this often in a row.
     ///
-    /// The notice is sent after five repeats, or after the run's limit if that is smaller, and
-    /// again after each further series of that length.
+    /// The notice is sent at five repeats, and again after each further five. At the repeats that
+    /// end the run, the end takes the place of the notice.
     LooksStuck {
-        /// The number of equal actions in a row, the first included.
+        /// The number of equal actions in a row, the first included, or of heartbeats if these are
+        /// more.
         repeats: u32,
     },
     /// A limit in shadow mode passed: it would have ended the run, or a node below the run. The
@@ -118,7 +120,7 @@ pub enum RunNotice {
         /// The text of the notice for people, in one sentence without a full stop.
         message: String,
     },
-    /// A checker has judged the run, which looks stuck.
+    /// A checker has given its verdict on the run, which looked stuck.
     Checked {
         /// The state of the run, in the checker's judgement.
         status: Status,
@@ -211,7 +213,7 @@ impl RunEvents {
     }
 }
 
-/// The judgement of a checker about a run: see the [`watchdog`](crate::watchdog).
+/// The verdict of a checker on a run: see the [`watchdog`](crate::watchdog).
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
     /// The state of the run, in the checker's judgement.
@@ -221,7 +223,7 @@ pub struct Verdict {
     pub reason: String,
 }
 
-/// A checker's judgement of the work of a run.
+/// The state of a run's work according to a checker: at work, stuck, looping or unknown.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -1,7 +1,8 @@
-//! Logs one line for each ended call, and for each run with several.
+//! Logs one line for each call that ended and each run that ended. A run and its only call share
+//! one line if they end together.
 //!
-//! The line comes last at an end: the thread holds no lock, and the waiters have been woken. A line
-//! that no subscriber wants reads and copies nothing.
+//! The line comes last at an end: the thread holds no lock, and the waiters have been woken. If no
+//! subscriber wants the line, nothing is read or copied for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -134,8 +135,7 @@ impl LogLine {
 
 /// The level of the log's line for an end with this reason.
 ///
-/// An operator wants to see each cut: a limit was set for the run, so either the run or the limit
-/// is wrong.
+/// Only an end by a limit other than time is a warning: either the run or its limit is wrong.
 fn level(reason: &TerminalReason) -> Level {
     match reason.class() {
         ReasonClass::Success => Level::DEBUG,

@@ -45,15 +45,19 @@ pub struct RunSnapshot {
     /// [set](crate::StepTimeoutLayer::heartbeat). A call or tool in flight that has never shown a
     /// heartbeat counts as a sign of life.
     pub alive: bool,
-    /// Whether the run repeated one action too often in a row.
+    /// Whether the run looks stuck: it repeated one action in a row, or sent heartbeats without
+    /// progress, too often.
     pub stuck: bool,
     /// The number of turns of the run; 0 if no layer counts them.
     pub turns: u32,
-    /// The number of errors of the run: failed calls, after all their tries, and failed tools.
+    /// The number of errors of the run: failed tools and failed calls. A call that a
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) retries counts once, or once per failed
+    /// attempt if the layer counts every attempt.
     pub errors: u32,
     /// The run's signs of life and of progress.
     pub progress: RunProgress,
-    /// The time left until the earliest absolute deadline of the node; `None` without one.
+    /// The time left until the earliest absolute deadline of the node and of its ancestors. `None`
+    /// without a deadline, and after the end.
     #[serde(rename = "time_left_ms", serialize_with = "optional_millis")]
     pub time_left: Option<Duration>,
     /// The time left until each limit on the node's time.

@@ -57,7 +57,8 @@ pub struct CallSummary {
 
 type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
 
-/// A hook of the program that receives the summary of a call when the call is over.
+/// A hook of the program that receives the summary of a call once the call has ended and left no
+/// work.
 #[derive(Clone)]
 pub(crate) struct OnEnd(Arc<SummaryHook>);
 

@@ -37,7 +37,7 @@ pub struct Terminated {
     pub kind: NodeKind,
     /// How long the node that was ended had lasted.
     pub elapsed: Duration,
-    /// The length of the limit that ended the node; `None` if no time did.
+    /// The length of the time limit that ended the node; `None` if no time limit did.
     pub limit: Option<Duration>,
     /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
@@ -395,7 +395,8 @@ const fn advice(reason: &TerminalReason) -> &'static str {
     }
 }
 
-/// A duration, printed in minutes and seconds; below ten seconds also with the fraction.
+/// A duration, printed in minutes and seconds. Below one second it is in milliseconds, below ten
+/// seconds it has tenths.
 pub(in crate::run) struct Span(pub(in crate::run) Duration);
 
 impl fmt::Display for Span {

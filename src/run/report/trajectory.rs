@@ -164,7 +164,8 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// The action that writes the line of this run's end; `None` if no limit of its own ended it.
+    /// The action that writes the line of this run's end. `None` without a trajectory, or if no
+    /// limit or clock of the run's own ended it.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {
             return None;

@@ -31,7 +31,8 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(crate) struct RunFeatures {
     pub(in crate::run) repeat_detector: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
-    /// The longest interval of heartbeats that a layer set, in nanoseconds; 0 if none did.
+    /// The longest interval of heartbeats that a layer set, in nanoseconds; 0 if no layer set one
+    /// other than `HEARTBEAT`.
     pub(in crate::run) heartbeat: AtomicU64,
     pub(in crate::run) turns: Lock<TurnCount>,
     /// The guard that counts the run as open for its owner; `None` without caps, and after the end.
@@ -53,7 +54,7 @@ pub(crate) struct RunFeatures {
 pub(in crate::run) struct EventChannel {
     /// The number of the last event, for a run without a registry.
     pub(in crate::run) sequence: u64,
-    /// Whether the run's end has taken its number.
+    /// Whether `sequence` includes the event of the run's end already.
     pub(in crate::run) over: bool,
     /// The sender to the run's observers; `None` before the first observer, and after the end.
     pub(in crate::run) sender: Option<broadcast::Sender<RunEvent>>,

@@ -119,8 +119,8 @@ pub(crate) struct Membership {
 
 /// The registry of a run, as its nodes see it.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    /// Takes a run that ended out of the live runs. Answers the number of the event of its end;
-    /// `None` if the entry is gone, or was ended before.
+    /// Moves an ended run out of the registry's live runs, and sends its end to observers. Answers
+    /// the number of that event; `None` if the entry is gone, or was ended before.
     fn ended(&self, node: &Node<NodeState>) -> Option<u64>;
 
     /// Sends a notice to observers, and answers the number of its event. `None` if the run is over,
@@ -130,8 +130,8 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// The trajectory that records the ends of this registry's runs; `None` if none is set.
     fn trajectory(&self) -> Option<Trajectory>;
 
-    /// Completes the run if it has been idle for too long. Otherwise answers when it will have
-    /// been; `None` if idleness does not end the run.
+    /// Completes the run if its idle limit has passed. Otherwise answers when the limit will pass;
+    /// `None` if the run was completed here, or if idleness does not end it.
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 
     /// Completes the run if it has no work and was never used: all its calls were refused.

@@ -161,7 +161,7 @@ impl NodeState {
         self.run()?.features_if_any()
     }
 
-    /// Marks that the node's request is refused or incomplete, so that no upstream was asked.
+    /// Records whether the node's request is refused or incomplete, so that no upstream was asked.
     pub(crate) fn set_refused(&self, is_refused: bool) {
         self.refused.store(is_refused, Ordering::Release);
     }
@@ -170,7 +170,8 @@ impl NodeState {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Marks the node's end as logged. Answers whether it was not, so that the caller logs it.
+    /// Marks the node's end as logged. Answers true for the first call only: then the caller logs
+    /// it.
     pub(in crate::run) fn begin_log(&self) -> bool {
         !self.logged.swap(true, Ordering::AcqRel)
     }
@@ -202,7 +203,7 @@ impl Node<NodeState> {
 #[derive(Clone, Debug)]
 pub(crate) struct Failing {
     pub(crate) key: ErrorKey,
-    /// The reason in the judgement of the failed answer; `None` if it was not judged.
+    /// The reason as which a layer classified the failure; `None` if no layer did.
     pub(crate) reason: Option<TerminalReason>,
     /// The result of counting the failure, if it was counted already.
     pub(crate) counted: Option<ErrorAllowance>,

@@ -33,7 +33,8 @@ pub(crate) struct RunState {
     /// Whether the run is unused: a request opened it, and each call so far was refused before
     /// an upstream was asked.
     unused: AtomicBool,
-    /// The nodes opened right below the run, without attempts: nothing, one call, or more.
+    /// Which nodes were opened right below the run, attempts aside: none, one call alone, or
+    /// others.
     opened: AtomicU8,
     /// The number of the run's silent attempts in a row.
     pub(in crate::run) silent: AtomicU32,
@@ -136,8 +137,8 @@ impl RunState {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Records that a child of the run is done. If the last step has the same kind, that step has
-    /// reported it already.
+    /// Records as progress that a child of the run is done. If the last step has the same kind as
+    /// `done`, the last step itself is marked as progress, because it reported the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
         match &steps.last {

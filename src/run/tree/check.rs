@@ -21,8 +21,9 @@ use crate::run::reason::TerminalReason;
 impl<P: EndHook> Node<P> {
     /// Ends the outermost node from the root to here whose deadline has passed.
     ///
-    /// `task` is the task that calls, in a poll that found everything pending; the check also looks
-    /// at the step windows of that task.
+    /// `task` is the calling task, if its poll found everything pending: then the check includes
+    /// the windows in which this task waits. With `TaskId::NONE` it checks absolute deadlines
+    /// alone.
     ///
     /// # Errors
     ///
@@ -208,8 +209,8 @@ impl<P: EndHook> Node<P> {
 }
 
 impl<P: EndHook> Node<P> {
-    /// Lowers a deadline of this node, and wakes its [watchers](Self::watch), to reset their
-    /// timers.
+    /// Lowers the deadline of `clock` to `at`. If `at` is earlier than before, the method wakes the
+    /// [watchers](Self::watch), to reset their timers.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) {
         if self.clocks.tighten(clock, at) {
             self.tightened();

@@ -24,7 +24,7 @@ pub(crate) enum Clock {
     Timeout,
     /// The deadline of an attempt: its share of the remaining time, until the answer's commit.
     Share,
-    /// The deadline that the caller of this call announced.
+    /// The earliest deadline that the caller of this call announced and has not withdrawn.
     Announced,
     /// The time at which a closing node ends at the latest.
     Drain,
@@ -82,7 +82,8 @@ impl Clocks {
         at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
     }
 
-    /// Clears the attempt's share of the time at the commit, up to which it limits the attempt.
+    /// Clears the deadline of `Clock::Share`, which limits an attempt only up to the commit of its
+    /// answer.
     pub(crate) fn lapse(&self) {
         self.share.store(NEVER, Ordering::Release);
     }
@@ -117,11 +118,11 @@ impl Clocks {
         self.announced.store(earliest, Ordering::Release);
     }
 
-    /// Sets the drain clock: the node ends at `at`, or when its last piece of work leaves. Answers
-    /// whether `at` is earlier than before.
+    /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Answers
+    /// whether `at` is earlier than the deadline before.
     ///
-    /// The order is `SeqCst`, like that of the count of active work: this thread sees the count, or
-    /// the last piece of work sees the clock.
+    /// The order is `SeqCst`, like that of the count of active work: this thread sees that no work
+    /// is left, or the thread with the last piece of work sees the deadline.
     pub(super) fn drain(&self, at: Duration) -> bool {
         let at = nanos(at);
         at < self.drain.fetch_min(at, Ordering::SeqCst)
@@ -147,7 +148,7 @@ impl Clocks {
     }
 }
 
-/// The last instants of a byte, of content and of a step on one node.
+/// The times of the last byte, the last content and the last step on one node.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
     instants: [AtomicU64; 3],
@@ -163,7 +164,7 @@ impl LastSeen {
     pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
         let cell = &self.instants[index(sign)];
         let now = nanos(now);
-        // A delayed writer must not take back what a faster one stored.
+        // A slow thread must not replace a later time that another thread stored.
         if now > cell.load(Ordering::Acquire) {
             cell.fetch_max(now, Ordering::AcqRel);
         }
@@ -206,32 +207,32 @@ const fn duration(nanos: u64) -> Option<Duration> {
 /// The layer starts and stops the window; the node answers whether the window has passed.
 #[derive(Debug)]
 pub(crate) struct IdleWindow {
-    /// The signs of life that reset the window. `None` for the window of a caller, which sees
-    /// neither signs of life nor pauses.
+    /// The signs of life that reset the window. `None` for the window of a caller: neither signs of
+    /// life on the node nor pauses affect it.
     resets_on: Option<ResetOn>,
     measure: LimitKind,
     length: AtomicU64,
-    /// The time at which silence began. `u64::MAX` while the layer hands on a frame, its reader is
-    /// slow, or the step windows are paused.
+    /// The time at which silence began. `u64::MAX` while the window is stopped: from a frame to the
+    /// next `Pending`, and during a pause.
     since: AtomicU64,
-    /// The task that waits for the stream. Only this task can know that no frame lies ready, so
-    /// only its check may find that the window has passed.
+    /// The task that waits in this window. Only this task knows that no frame is ready, so only a
+    /// check by this task may find that the window has passed.
     task: [AtomicUsize; 2],
-    /// The key under which the node stores this window.
+    /// The key under which the node stores this window; `usize::MAX` before a node stores it.
     key: AtomicUsize,
-    /// The count of the layer's timer, which stands here to need no memory of its own.
+    /// The count of silence of the layer's timer. It stands here so that the timer stays small.
     pub(crate) count: SilenceCount,
 }
 
 /// The count of silence of one timer. Only the wrapper that owns the timer reads and writes it.
 #[derive(Debug)]
 pub(crate) struct SilenceCount {
-    /// The silence, in nanoseconds, counted before the current wait.
+    /// The silence, in nanoseconds, that was counted when the count last stopped.
     silence: AtomicU64,
     /// The total of pauses, in nanoseconds, that the timer has subtracted already.
     pauses: AtomicU64,
     state: AtomicU8,
-    /// The time that belongs to the state.
+    /// The time in `IdleState::Since` or `IdleState::Stopped`; zero for `IdleState::Fresh`.
     at: AtomicU64,
 }
 
@@ -239,7 +240,7 @@ pub(crate) struct SilenceCount {
 pub(crate) enum IdleState {
     /// The wrapper waits for nothing, and its next wait counts from zero.
     Fresh,
-    /// The wrapper waits, and silence began at this time on the tree's clock.
+    /// The wrapper waits, and its silence counts from this time on the tree's clock.
     Since(Nanos),
     /// The count stopped at this time, and `silence` holds the count before it.
     Stopped(Nanos),
@@ -286,7 +287,8 @@ impl SilenceCount {
         self.silence.store(silence, Ordering::Relaxed);
     }
 
-    /// Subtracts the pauses of which `total` is new.
+    /// Subtracts from a running count the pauses that ended since the last call. `total` is the
+    /// length of all pauses that ended, in nanoseconds.
     #[inline]
     pub(crate) fn subtract_pauses(&self, total: Nanos, now: Nanos) {
         let unseen = total.saturating_sub(self.pauses.load(Ordering::Relaxed));
@@ -298,17 +300,17 @@ impl SilenceCount {
 }
 
 impl IdleWindow {
-    /// Makes a window that ends a node without progress as a step timeout.
+    /// Makes the window of a step timeout, which signs of the kind `resets_on` reset.
     pub(crate) const fn new(resets_on: ResetOn) -> Self {
         Self::of(Some(resets_on), LimitKind::Set)
     }
 
-    /// Makes a window for a stream that gave signs of life and then gives none.
+    /// Makes a window for the time without a byte or heartbeat, on a stream that sent heartbeats.
     pub(crate) const fn lifeless() -> Self {
         Self::of(Some(ResetOn::AnyByte), LimitKind::Lifeless)
     }
 
-    /// Makes a window for the time that a caller waits for the next byte.
+    /// Makes a window for the longest time that a caller waits for the next byte.
     pub(crate) const fn callers() -> Self {
         Self::of(None, LimitKind::Unheard)
     }
@@ -325,7 +327,8 @@ impl IdleWindow {
         }
     }
 
-    /// Starts the window's count of silence at `since`; `since` and `length` are in nanoseconds.
+    /// Starts the window: it passes `length` after `since` unless a sign of life resets it. Both
+    /// are in nanoseconds. `task` is the task that waits.
     pub(crate) fn run(&self, since: u64, length: u64, task: TaskId) {
         self.set_task(task);
         self.length.store(length, Ordering::Relaxed);
@@ -358,7 +361,7 @@ impl IdleWindow {
         self.resets_on.is_none()
     }
 
-    /// The limit that this window is, for the end that the window causes.
+    /// The length and the kind of this window, for the end that the window causes.
     pub(super) fn limit(&self) -> LimitHit {
         LimitHit {
             limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
@@ -366,7 +369,7 @@ impl IdleWindow {
         }
     }
 
-    /// The time at which the window passes; `None` while the layer waits for nothing.
+    /// The time at which the window passes; `None` while the window is stopped.
     pub(super) fn due(&self, life: &LastSeen) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
@@ -405,7 +408,8 @@ impl TaskId {
     }
 }
 
-/// The pauses of one kind at one node. They change under the node's lock, and are read without it.
+/// The pauses at one node, or at it and below: how many run, since when, and how long the ended
+/// ones lasted. They change under the node's lock, and are read without it.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     count: AtomicU32,

@@ -18,8 +18,8 @@ impl<P: EndHook> Node<P> {
     /// Closes the node: nothing is opened at or below it, and running work goes on.
     ///
     /// The node ends with `reason` when the last piece of work leaves, and at `until` at the
-    /// latest. An end that comes before wins. If the node is closed twice, the first reason
-    /// stays.
+    /// latest. An end that comes before wins. If the node is closed twice, the first reason and the
+    /// earlier `until` hold.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
         self.close_for(reason, None, until, now);
     }
@@ -60,7 +60,7 @@ impl<P: EndHook> Node<P> {
             if !node.last {
                 node.refuse(&closing, sooner, &mut wakers, &mut below);
             } else if sooner {
-                // The last call was opened meanwhile; the closing of the run waits for it.
+                // The last call is not refused, but its tasks wake for the earlier deadline.
                 node.bump_epoch();
                 node.lock().waiters.collect(false, &mut wakers);
             }
@@ -139,7 +139,8 @@ impl<P: EndHook> Node<P> {
         below.extend(inner.children.alive());
     }
 
-    /// Ends this node at its birth, because the node above it is closing.
+    /// Ends this node as of its opening, because the node above it, or one that it follows, is
+    /// closing.
     pub(super) fn end_at_open(&self, closing: &Arc<Closing>) {
         let _closed_before = self.closing.set(Arc::clone(closing));
         drop(self.end(closing.reason.clone(), closing.passed, self.opened));
@@ -172,8 +173,8 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn leave(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in std::iter::once(self).chain(self.ancestors()) {
-            // The order is `SeqCst`, like that of the drain clock: this thread sees the clock, or
-            // `close` sees the count.
+            // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
+            // deadline, or `close` sees that no work is left.
             if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
                 continue;
             }
@@ -201,7 +202,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Counts a task as part of work that has entered this node already.
+    /// Counts a task on this node and on all its ancestors. A task delays their settlement as work
+    /// does, but [`active`](Self::active) leaves it out.
     pub(crate) fn enter_task(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.tasks.fetch_add(1, Ordering::AcqRel);

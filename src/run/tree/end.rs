@@ -34,11 +34,12 @@ pub(crate) enum LimitKind {
     /// The limit is one that the program set.
     #[default]
     Set,
-    /// The limit is the time that the caller announced.
+    /// The limit is the total time that the caller announced with its request.
     Announced,
     /// The limit is the silence after which the caller gives up.
     Unheard,
-    /// The limit is the time without a sign of life, on a stream that gave signs before.
+    /// The limit is the time without a byte or heartbeat, on a stream that has sent a heartbeat
+    /// before.
     Lifeless,
     /// The limit is this many turns of the run.
     Turns(u32),

@@ -44,13 +44,15 @@ pub(crate) struct Node<P> {
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicUsize,
-    /// The number of tasks in `active`, which are not pieces of work.
+    /// The part of `active` that counts tasks, such as a pump's; tasks are no pieces of work.
     pub(super) tasks: AtomicUsize,
-    /// The number of times that the drivers of this node were woken because a node ended.
+    /// The number of times that the tasks that poll this node were woken because a node below it
+    /// ended or work at the node was closed.
     epoch: AtomicU64,
     /// The number of watchers of the clocks at or below this node.
     pub(super) watched: AtomicUsize,
-    /// The reason that the node will end with; set once the node refuses new work.
+    /// The reason and the limit of the closing of this node or of one above it; unset while the
+    /// node admits new work.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
     /// The pauses that began at this node; `pauses` adds those that began below it.
@@ -139,8 +141,9 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Registers or updates the waker that is called when this node ends. With `below`, the waker
-    /// is also called when a descendant ends.
+    /// Registers a waker, or replaces the one under `key`. The waker is called when this node ends,
+    /// closes, settles, pauses or resumes. With `below`, the waker is also called when a descendant
+    /// ends, pauses or resumes.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
@@ -159,19 +162,22 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The time of the latest sign on this node that resets a window of this kind.
+    /// The time of the latest sign of life on this node that resets a window of this kind; zero if
+    /// there was none.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         self.life.last(resets_on)
     }
 
-    /// A count that changes whenever this node or a node below it ends.
+    /// A count that changes before the tasks that poll this node are woken, because a node below it
+    /// ended or work at the node was closed. The end of the node itself does not change the count.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Changes the epoch before wakers are collected: a task that registers later sees a new epoch.
+    /// Changes the epoch. The caller does so before it collects wakers, so a task that registers
+    /// its waker too late sees a new epoch.
     pub(super) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -208,8 +214,8 @@ impl<P: EndHook> Node<P> {
         self.end.get()
     }
 
-    /// Whether this node or an ancestor has ended. The answer costs one load per node, in every
-    /// poll.
+    /// Whether this node or an ancestor has ended. Every poll calls this method, which costs one
+    /// load per node.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         let mut node = self;
@@ -355,10 +361,10 @@ impl<P> Children<P> {
     }
 }
 
-/// Effects of an end that are delayed until all wakers have been called.
+/// The effects of an end that its hooks delay: actions, and requests to sub-agents.
 pub(crate) struct PendingWakes<P> {
-    /// The actions to call on drop, after all wakers, because the actions may take long. The drop
-    /// also covers a waker that panics.
+    /// The actions that the drop calls, after all wakers, because an action may take long. The drop
+    /// calls them even if a waker panics.
     actions: Vec<Box<dyn FnOnce()>>,
     /// The sub-agents that still have to be asked to stop, each with the reason.
     pub(crate) stop_requests: VecDeque<(Weak<Node<P>>, TerminalReason)>,
@@ -368,8 +374,9 @@ pub(crate) struct PendingWakes<P> {
 
 /// The payload of a node: its methods are called when the node ends or becomes idle.
 pub(crate) trait EndHook: Sized {
-    /// Called when the end is stored in `node`, and before any waker is called. The method runs
-    /// without a lock, at most once per node. Actions in `later` run after the wakers.
+    /// Called after the end was stored in `node` and in every node below, and before any waker is
+    /// called. The method runs without a lock, at most once per node. Actions in `later` run after
+    /// the wakers.
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
 
     /// Called when the node has ended, and no work is left at or below it. The method runs without
@@ -384,8 +391,8 @@ pub(crate) trait EndHook: Sized {
         let _ = node;
     }
 
-    /// Called when the last piece of work at or below the node left, and the node lives. The method
-    /// runs without a lock; another piece of work may have begun since.
+    /// Called when the last piece of work at or below the node left, and the node has not ended.
+    /// The method runs without a lock; another piece of work may have begun since.
     fn idle(&self, node: &Node<Self>) {
         let _ = node;
     }

@@ -8,11 +8,12 @@ use super::{
 };
 use crate::run::reason::TerminalReason;
 
-/// The number of reasons that a node remembers in addition to its end's.
+/// The maximum of later reasons that a node remembers beside the reason of its end.
 const ALSO: usize = 8;
 
 impl<P: EndHook> Node<P> {
-    /// Makes this node end when `other` ends, though this node is no descendant of `other`.
+    /// Makes this node end when `other` ends, though this node is no descendant of `other`. If
+    /// `other` is over or closing already, this node ends at once.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
         self.lock().add_followed(Arc::downgrade(other), key);
@@ -39,7 +40,8 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Ends the node like [`end`](Self::end), for its opener, which has dropped the node's work. No
-    /// work below lives, so the drivers above are not woken.
+    /// work below lives, so the drivers above are not woken. If the node is over already, `reason`
+    /// is not kept.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         let mut later = PendingWakes::new();
         self.latch(reason, None, now, true, &mut later)

@@ -4,14 +4,16 @@ use std::task::Waker;
 
 use slab::Slab;
 
-/// The wakers that are called when a node, or a node or clock near it, ends or changes.
+/// The wakers of the tasks that wait at one node. They are called when the node ends, closes,
+/// settles, pauses or resumes, or when a watched deadline becomes earlier.
 #[derive(Debug)]
 pub(crate) struct Waiters(SmallSlab<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
     waker: Waker,
-    /// Whether the waker is also called when a descendant of the node ends, as a driver's must be.
+    /// Whether the waker is also called when a descendant ends, as that of a task that polls the
+    /// node must be.
     below: bool,
 }
 
@@ -20,7 +22,8 @@ impl Waiters {
         Self(SmallSlab::new())
     }
 
-    /// Stores a task's waker, and answers the waker that it replaced.
+    /// Stores a task's waker under `key`, or under a new key, which the method writes to `key`.
+    /// Answers the waker that it replaced.
     ///
     /// The caller drops the answered waker after it released the node's lock, because the drop of a
     /// waker may drop a task.

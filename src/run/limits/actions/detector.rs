@@ -27,8 +27,8 @@ pub(super) struct ActionRow<'a> {
 }
 
 impl LoopDetector {
-    /// Sets limits on loops: of two values of one limit the smaller holds. Answers whether a limit
-    /// changed.
+    /// Sets limits on loops, which end the run or, without `ends`, are only reported. Of two values
+    /// of one limit the smaller holds. Answers whether a limit changed.
     pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> bool {
         let place = match ends {
             true => &mut self.limits,
@@ -95,7 +95,7 @@ impl LoopDetector {
     }
 }
 
-/// The number of loops that a run remembers at a time.
+/// The maximum of loops that a run remembers for each kind of report.
 const LOOPS: usize = 16;
 
 /// The loops of a run that were seen before, so that each is reported once per `every` rounds.
@@ -123,7 +123,7 @@ struct ReportedLoop {
 pub(super) struct SeenLoop {
     /// The number of times that the window of remembered actions holds the loop.
     pub(super) count: u32,
-    /// Whether the loop came back once more since the last look at it.
+    /// Whether a new action or result repeated the loop; false if only the limits changed.
     pub(super) again: bool,
 }
 

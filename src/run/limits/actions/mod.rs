@@ -44,7 +44,8 @@ pub(crate) struct Actions {
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 
-/// The memory for a run's actions. Many ended runs are remembered, and store no actions.
+/// The stored actions of a run. A registry remembers many ended runs, so a run that is over stores
+/// none.
 #[derive(Debug, Default)]
 enum LoopMemory {
     #[default]

@@ -85,7 +85,7 @@ impl From<LoopFinding> for RunNotice {
 /// The limits on the loops of a run; `None` turns a limit off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoopLimits {
-    /// The number of repeats before the first report, and between further reports.
+    /// A loop is reported each time that its count reaches a multiple of this number.
     pub(crate) warn: Option<NonZeroU32>,
     /// The number of repeats that ends the run.
     pub(crate) stop: Option<NonZeroU32>,
@@ -157,7 +157,7 @@ pub(crate) struct Action {
 #[derive(Debug, Default)]
 pub(in crate::run) struct RecentCalls {
     actions: VecDeque<Action>,
-    /// For each of the last calls, whether the request declared its tool.
+    /// For each of the last calls, whether its request may have declared the called tool.
     known: VecDeque<bool>,
 }
 
@@ -173,8 +173,9 @@ impl RecentCalls {
         saturating_u32(self.known.iter().filter(|known| !**known).count())
     }
 
-    /// Marks an action that a tool reported as repeated by the history. Answers whether the history
-    /// brings the action's result; `None` if there is no such action.
+    /// Finds the action that a tool of the program reported for this call of the history, so that
+    /// the call is not counted twice. Answers whether the history brings a result that the tool did
+    /// not report; `None` without such an action.
     pub(in crate::run) fn repeated(&mut self, call: u64, result: u64) -> Option<bool> {
         let mut actions = self.actions.iter_mut();
         let action = actions.find(|action| action.from_tool && action.call == call)?;
@@ -208,7 +209,8 @@ impl RecentCalls {
         by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
     }
 
-    /// Counts the actions with the last call and the same result; other calls may stand between.
+    /// Counts how often in succession the last call had its last result. Other calls may stand
+    /// between; another result of the same call ends the count.
     fn same_call(&self) -> u32 {
         let mut actions = self.actions.iter().rev();
         let Some(last) = actions.next().filter(|last| last.result.is_some()) else {
@@ -268,7 +270,7 @@ impl LoopPattern {
         limit.map(std::num::NonZeroU32::get)
     }
 
-    /// The count of this pattern at which it is reported, and the distance to further reports.
+    /// The number at whose multiples the count of this pattern is reported; `None` for no reports.
     pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,

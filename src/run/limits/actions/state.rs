@@ -262,7 +262,7 @@ fn dedup_findings(effects: &mut Vec<Effect>) {
 /// The maximum of calls that are stored while they wait for their results.
 const OPEN: usize = 128;
 
-/// The number of call ids that a run remembers.
+/// The maximum of call ids that a run remembers.
 const IDS: usize = 256;
 
 /// The maximum length of a stored tool name, in characters.
@@ -313,7 +313,8 @@ impl Calls {
         };
         let found = of(&mut self.open);
         let found = match id {
-            // The call stood in an answer, and in no history, so its result is looked up there.
+            // The call may stand in an answer alone, because the request brings its result without
+            // the call.
             Some(_) => found.or_else(|| of(&mut self.expected)),
             None => found,
         };

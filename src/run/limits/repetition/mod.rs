@@ -23,7 +23,7 @@ pub(in crate::run) struct Streak {
     repeats: u32,
     /// The heartbeats that the program sent since the last action or progress.
     beats: u32,
-    /// The number of series of equal actions before this one.
+    /// The number of times that a new series began, at another action or at progress.
     row: u64,
     /// The count of repeats at which the next notice is due; 0 for the limit.
     next: u32,
@@ -38,7 +38,8 @@ pub(crate) enum Repetition {
     Moving,
     /// The run looks stuck, from now or from before.
     Stuck {
-        /// The number of equal actions in a row, the first included.
+        /// The number of equal actions in a row, the first included, or of heartbeats if these are
+        /// more.
         repeats: u32,
         /// Whether this repeat is due for a report. The first report is due at the limit, and
         /// another each time that as many more repeats have come.
