@@ -30,7 +30,7 @@ use crate::{
         ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, Scope, TerminalReason,
         Terminated, nanos,
     },
-    supervise::{Claim, LayerPart, Settings, SupervisedFuture, TaskTimer},
+    supervise::{Claim, LayerPart, LayerSettings, SupervisedFuture, TaskTimer},
 };
 
 /// The state of a call that survives from one attempt to the next.
@@ -289,7 +289,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let service = &mut self.service;
         // The attempt has its share of the time. The answer names the call: layers further
         // out look for it. A whole answer may still be classified as a failure.
-        let settings = Settings::new(LayerPart::Deadlines(Scope::Found));
+        let settings = LayerSettings::new(LayerPart::Deadlines(Scope::Found));
         let settings = settings.reading().untold().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))

@@ -117,7 +117,7 @@ use crate::{
     llm::{AnswerReader, History, is_plain, names_events, names_json},
     run::{LoopLimits, Run},
     supervise::{
-        Claim, Hooks, Observer, ReadRequest, RequestReader, Settings, SupervisedBody,
+        Claim, LayerHooks, LayerSettings, Observer, ReadRequest, RequestReader, SupervisedBody,
         SupervisedFuture, dialect_of,
     },
 };
@@ -261,7 +261,7 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let answer = AnswerReader::nothing();
-        let settings = Settings::hooks(CallsReader { answer }).reading();
+        let settings = LayerSettings::hooks(CallsReader { answer }).reading();
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, HistoryReader(run), request, max_body)
         })
@@ -280,7 +280,7 @@ impl CallsReader {
     }
 }
 
-impl Hooks for CallsReader {
+impl LayerHooks for CallsReader {
     fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
         if !is_plain(headers) {
             return;

@@ -105,7 +105,7 @@ use crate::{
     attempt::generates,
     error::BoxError,
     run::{Clock, Nanos, Run, TaskId, Terminated, TurnLimit, nanos},
-    supervise::{Claim, Hooks, LayerPart, Settings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerHooks, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
@@ -306,8 +306,8 @@ where
             }
         }
         let settings = match cap.finaliser {
-            Some(_) => Settings::hooks(ClosingDeadline),
-            None => Settings::new(LayerPart::Nothing),
+            Some(_) => LayerSettings::hooks(ClosingDeadline),
+            None => LayerSettings::new(LayerPart::Nothing),
         };
         SupervisedFuture::new(entry, settings.timed(), request, |request| {
             self.inner.call(request)
@@ -319,7 +319,7 @@ where
 #[derive(Debug)]
 struct ClosingDeadline;
 
-impl Hooks for ClosingDeadline {
+impl LayerHooks for ClosingDeadline {
     fn pending(&mut self, found: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
         // No timer for the start of the closing: it wakes every waiting task of the run.
         found.nearest().clocks.get(Clock::Drain).map(nanos)

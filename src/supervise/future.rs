@@ -9,7 +9,7 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{body::SupervisedBody, claim::Claim, settings::Settings, supervisor::Supervisor};
+use super::{body::SupervisedBody, claim::Claim, settings::LayerSettings, supervisor::Supervisor};
 use crate::{
     error::BoxError,
     run::{Role, TaskId},
@@ -70,7 +70,7 @@ impl<F> SupervisedFuture<F> {
     #[inline]
     pub(crate) fn new<B>(
         claim: Claim,
-        settings: Settings,
+        settings: LayerSettings,
         request: Request<B>,
         call: impl FnOnce(Request<B>) -> F,
     ) -> Self {

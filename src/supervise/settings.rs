@@ -16,7 +16,7 @@ use crate::{
 
 /// The settings by which one layer's supervision of a call differs from another's.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LayerSettings {
     pub(super) part: LayerPart,
     /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
     /// the response although it does not settle the node.
@@ -44,13 +44,13 @@ pub(crate) enum LayerPart {
     /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
     /// The layer has behaviour of its own, or a rare one, behind a pointer.
-    Hooks(Box<dyn Hooks>),
+    LayerHooks(Box<dyn LayerHooks>),
 }
 
 /// The callbacks for behaviour that only one layer has.
 ///
 /// In each method `run` is the node that the layer acts on.
-pub(crate) trait Hooks: Debug + Send + Sync {
+pub(crate) trait LayerHooks: Debug + Send + Sync {
     /// Handles a `Pending` of the inner future or body; the method does not end the node.
     ///
     /// Returns the next deadline of the layer, if any: the layer is polled again then at
@@ -72,7 +72,7 @@ pub(crate) trait Hooks: Debug + Send + Sync {
 
     /// Observes a frame before the caller gets it.
     ///
-    /// `observer` is `Some` if the layer [reads](Settings::reading) the response or settles the
+    /// `observer` is `Some` if the layer [reads](LayerSettings::reading) the response or settles the
     /// node.
     fn frame(&mut self, run: &Run, observer: Option<&Observer>) {
         let _ = (run, observer);
@@ -102,7 +102,7 @@ pub(crate) trait Hooks: Debug + Send + Sync {
     }
 }
 
-impl Settings {
+impl LayerSettings {
     pub(crate) const fn new(part: LayerPart) -> Self {
         Self {
             part,
@@ -114,8 +114,8 @@ impl Settings {
     }
 
     /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
-    pub(crate) fn hooks(hooks: impl Hooks + 'static) -> Self {
-        Self::new(LayerPart::Hooks(Box::new(hooks)))
+    pub(crate) fn hooks(hooks: impl LayerHooks + 'static) -> Self {
+        Self::new(LayerPart::LayerHooks(Box::new(hooks)))
     }
 
     /// Has the layer read the response.
@@ -160,7 +160,7 @@ impl LayerPart {
         match self {
             Self::Deadlines(scope) => run.in_scope(*scope).clocks.next(),
             Self::Window(window) => window.pending(run, observer, now, task),
-            Self::Hooks(hooks) => hooks.pending(run, now, task),
+            Self::LayerHooks(hooks) => hooks.pending(run, now, task),
             Self::Nothing | Self::Disconnect(_) => None,
         }
     }
@@ -172,14 +172,14 @@ impl LayerPart {
             // The head is a sign of life, but no content. It stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
             Self::Window(window) => window.frame(run, Some(FrameKind::Life), None),
-            Self::Hooks(hooks) => hooks.head(run, headers),
+            Self::LayerHooks(hooks) => hooks.head(run, headers),
             _ => {}
         }
     }
 
     #[inline]
     pub(super) fn data(&mut self, run: &Run, data: &Bytes) {
-        if let Self::Hooks(hooks) = self {
+        if let Self::LayerHooks(hooks) = self {
             hooks.data(run, data);
         }
     }
@@ -195,7 +195,7 @@ impl LayerPart {
     ) {
         match self {
             Self::Window(window) => window.frame(run, seen, observer),
-            Self::Hooks(hooks) => hooks.frame(run, observer),
+            Self::LayerHooks(hooks) => hooks.frame(run, observer),
             _ => {}
         }
     }
@@ -203,7 +203,7 @@ impl LayerPart {
     pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
         match self {
             Self::Window(window) => window.failed(run, now, task),
-            Self::Hooks(hooks) => hooks.failed(task),
+            Self::LayerHooks(hooks) => hooks.failed(task),
             _ => {}
         }
     }
@@ -215,14 +215,14 @@ impl LayerPart {
                 let target = run.in_scope(*scope);
                 drop(target.end(TerminalReason::ClientDisconnect, None, run.now()));
             }
-            Self::Hooks(hooks) => hooks.dropped(run),
+            Self::LayerHooks(hooks) => hooks.dropped(run),
             _ => {}
         }
     }
 
     pub(super) fn error(&self, run: &Run, error: BoxError) -> BoxError {
         match self {
-            Self::Hooks(hooks) => hooks.error(run, error),
+            Self::LayerHooks(hooks) => hooks.error(run, error),
             _ => error,
         }
     }
@@ -231,7 +231,7 @@ impl LayerPart {
     pub(super) fn release(&mut self, run: &Run) {
         match self {
             Self::Window(window) => window.release(run),
-            Self::Hooks(hooks) => hooks.release(run),
+            Self::LayerHooks(hooks) => hooks.release(run),
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use http_body_util::LengthLimitError;
 
 use super::{
     observer::{FrameKind, Observer, ResponseFacts},
-    settings::Settings,
+    settings::LayerSettings,
     timer::TaskTimer,
 };
 use crate::{
@@ -34,7 +34,7 @@ const READY_FRAMES: u8 = 16;
 #[derive(Debug)]
 pub(crate) struct Supervisor {
     pub(super) run: Run,
-    pub(super) settings: Settings,
+    pub(super) settings: LayerSettings,
     reader: ResponseReader,
     owns: bool,
     /// Whether the body has ended, so that its drop settles the node; only with settings that
@@ -71,7 +71,7 @@ impl Supervisor {
     #[inline]
     pub(super) fn new<B>(
         claim: super::claim::Claim,
-        settings: Settings,
+        settings: LayerSettings,
         request: &Request<B>,
     ) -> Self {
         let reader = if settings.reads || claim.owns {

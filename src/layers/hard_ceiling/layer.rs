@@ -17,7 +17,9 @@ use super::caller_deadline::{CallerDeadline, CallerLimits};
 use crate::{
     error::BoxError,
     run::{Clock, Limits, Nanos, Run, Scope, TaskId, TerminalReason, nanos},
-    supervise::{Claim, Hooks, LayerPart, Observer, Settings, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerHooks, LayerPart, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
+    },
 };
 
 /// Ends a node at an absolute limit: see the [module](super).
@@ -172,15 +174,15 @@ where
             scope = Scope::Run;
         }
         let settings = if observes {
-            Settings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
+            LayerSettings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
         } else {
             limits.tighten(&entry.run, scope);
             match announced {
                 Some(announced) => {
                     let caller = CallerDeadline::new(announced, &entry.run);
-                    Settings::hooks(CallerCeiling { caller, scope })
+                    LayerSettings::hooks(CallerCeiling { caller, scope })
                 }
-                None => Settings::new(LayerPart::Deadlines(scope)),
+                None => LayerSettings::new(LayerPart::Deadlines(scope)),
             }
         };
         SupervisedFuture::new(entry, settings.timed(), request, |request| {
@@ -196,7 +198,7 @@ struct CallerCeiling {
     scope: Scope,
 }
 
-impl Hooks for CallerCeiling {
+impl LayerHooks for CallerCeiling {
     fn pending(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
         let next = found.in_scope(self.scope).clocks.next();
         self.caller.pending(now, task).into_iter().chain(next).min()
@@ -243,7 +245,7 @@ impl ObservedCeiling {
     }
 }
 
-impl Hooks for ObservedCeiling {
+impl LayerHooks for ObservedCeiling {
     /// Reports the limits that have passed, and returns the time of the next one.
     fn pending(&mut self, found: &Run, now: Duration, _: TaskId) -> Option<Nanos> {
         let mut next: Option<Nanos> = None;

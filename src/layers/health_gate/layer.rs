@@ -26,7 +26,7 @@ use crate::{
     error::BoxError,
     llm::failure::Classifier,
     run::{Nanos, Run, TaskId},
-    supervise::{Claim, Hooks, Settings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// The shortest setting, the resolution of tokio's timer: a shorter one counts as 1 ms.
@@ -216,9 +216,12 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
-        SupervisedFuture::new(claim, Settings::hooks(PathDeadlines), request, |request| {
-            Passage::new(service, gate, run, request)
-        })
+        SupervisedFuture::new(
+            claim,
+            LayerSettings::hooks(PathDeadlines),
+            request,
+            |request| Passage::new(service, gate, run, request),
+        )
     }
 }
 
@@ -244,7 +247,7 @@ impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
 #[derive(Debug)]
 struct PathDeadlines;
 
-impl Hooks for PathDeadlines {
+impl LayerHooks for PathDeadlines {
     fn pending(&mut self, run: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
         run.node().next_deadline()
     }

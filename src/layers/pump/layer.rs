@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::BoxError,
     run::{Run, Scope, TaskGuard, TerminalReason},
-    supervise::{Claim, Hooks, LayerPart, Settings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerHooks, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// Runs each call in a task of its own: see the [module](super).
@@ -107,8 +107,8 @@ where
         // The node that a drop by the caller ends or closes, and whose end stops the task.
         let run = entry.run.clone();
         let settings = match drain {
-            Some(limit) => Settings::hooks(Drain(limit)),
-            None => Settings::new(LayerPart::Disconnect(Scope::Found)),
+            Some(limit) => LayerSettings::hooks(Drain(limit)),
+            None => LayerSettings::new(LayerPart::Disconnect(Scope::Found)),
         };
         let drains = drain.is_some();
         SupervisedFuture::new(entry, settings.reading(), request, |request| {
@@ -122,7 +122,7 @@ where
             let inner = &mut self.inner;
             // Observes the answer within the task: once the reader has left, the outer part does
             // not.
-            let settings = Settings::new(LayerPart::Nothing).reading().untold();
+            let settings = LayerSettings::new(LayerPart::Nothing).reading().untold();
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
             start(call, run, frames, drains)
@@ -170,7 +170,7 @@ where
 #[derive(Debug)]
 struct Drain(Duration);
 
-impl Hooks for Drain {
+impl LayerHooks for Drain {
     fn dropped(&mut self, found: &Run) {
         let now = found.now();
         let until = now.saturating_add(self.0);

@@ -19,7 +19,7 @@ use crate::{
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
     run::{InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
-    supervise::{Claim, Hooks, Settings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].
@@ -190,7 +190,7 @@ where
         let entry = Claim::new(call, owns);
         SupervisedFuture::new(
             entry,
-            Settings::hooks(RunName).reading(),
+            LayerSettings::hooks(RunHeader).reading(),
             request,
             |request| self.inner.call(request),
         )
@@ -199,9 +199,9 @@ where
 
 /// Puts the run's id into the response's headers, or into the error.
 #[derive(Debug)]
-struct RunName;
+struct RunHeader;
 
-impl Hooks for RunName {
+impl LayerHooks for RunHeader {
     fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
         // A `RunId` only has characters that are valid in a header.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
