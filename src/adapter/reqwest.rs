@@ -14,8 +14,8 @@
 //! byte was written, the connection pool sends the request again. The upstream has not
 //! seen the request then.
 //!
-//! The service sets no timeout: one that fires inside looks like the provider's own. A
-//! timeout that the builder has stays.
+//! The service sets no timeout, because a timeout of the client would count as a failure of the
+//! provider. A timeout that the program set on the builder stays.
 //!
 //! # Cancel safety
 //!

@@ -19,7 +19,8 @@ use crate::{
 };
 
 pin_project! {
-    /// The body of the answer that the caller gets: the held bytes unchanged, then the rest.
+    /// The body of the answer that the layer returns: the held bytes, unchanged, then the rest of
+    /// the attempt's body.
     #[project = BodyProj]
     #[derive(Debug)]
     pub struct AttemptBody<B>
@@ -27,15 +28,15 @@ pin_project! {
         B: Body,
     {
         pub(super) held: HeldPrefix,
-        // The inner body; `None` once it has ended.
+        // The attempt's body; `None` once it has ended or failed, or the layer's node is over.
         #[pin]
         pub(super) inner: Option<SupervisedBody<B>>,
         // The node of the layer: the call, or an attempt of a layer further out.
         pub(super) own: Run,
         pub(super) ownership: Option<Ownership>,
         pub(super) completion: Option<Box<Completion>>,
-        // Counts the brackets of a JSON document that is handed on before its end, to see there
-        // whether it was cut.
+        // Counts the brackets of a JSON answer that was committed before its end, to detect at the
+        // end that the document is incomplete; `None` for other answers.
         pub(super) document: Option<JsonOutline>,
     }
 
@@ -50,9 +51,11 @@ pin_project! {
 }
 
 impl<B: Body> BodyProj<'_, B> {
-    /// Drops the inner body, which settles the attempt; then settles the layer's node.
+    /// Drops the inner body, which settles the attempt; then settles the layer's node, if the layer
+    /// owns it, and notifies the observer.
     ///
-    /// The node ends as the attempt did, or as aborted if held bytes were not handed on.
+    /// The node ends for the failure that the layer returned, or else as the attempt did. It ends
+    /// as aborted if the caller has not received all held bytes.
     fn close(&mut self) {
         self.inner.set(None);
         if let Some(ownership) = self.ownership.take() {
@@ -65,10 +68,11 @@ impl<B: Body> BodyProj<'_, B> {
         }
     }
 
-    /// The error of a JSON document that ends with `polled` and is not whole.
+    /// Fails the attempt and answers an error if `polled` is the end of an incomplete JSON
+    /// document.
     ///
-    /// The error replaces the last frame: a server that has sent all announced bytes does
-    /// not poll for more.
+    /// The error replaces the last frame: a server that has sent all announced bytes does not poll
+    /// the body again.
     fn cut(
         &mut self,
         polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
@@ -113,14 +117,16 @@ where
             return Poll::Ready(None);
         };
         if this.own.node().is_over() {
-            // The caller gets no held byte of a node that has ended.
+            // The layer's node has ended: the caller gets none of the bytes that are still held.
             this.close();
             return Poll::Ready(Some(Err(this.own.to_terminated().into())));
         }
         if !this.held.is_empty() || inner.is_end_stream() {
-            // The inner body has nothing left in which it could report that the attempt was cut.
+            // The inner body does not report here that its attempt was ended early: held frames
+            // come before it, or it has ended.
             if let Some(end) = this.ownership.as_ref().and_then(Ownership::cut) {
-                // The node ends as its attempt did, and the caller gets no held byte.
+                // The layer's node ends as its attempt did, and the bytes that are still held are
+                // dropped.
                 *this.held = HeldPrefix::default();
                 this.close();
                 return Poll::Ready(Some(Err(end.into())));
@@ -145,8 +151,8 @@ where
             return Poll::Ready(Some(Err(cut.into())));
         }
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            // The node settles now and not at the drop, so that a later end of the run changes
-            // nothing.
+            // The layer's node settles now and not at the drop of the body: an end of the run in
+            // between would replace the answer's own end.
             this.close();
         }
         polled
@@ -166,8 +172,8 @@ where
         let held = self.held.len() as u64;
         let mut hint = inner.size_hint();
         if self.held.breaks() {
-            // With an exact length a server would stop before it polls for the error, and
-            // the held bytes would pass for the whole.
+            // With an exact length a server would stop polling before the held error, and send the
+            // held bytes as a complete body.
             hint = SizeHint::new();
         }
         if let Some(upper) = hint.upper() {

@@ -41,7 +41,8 @@ pub(super) struct AttemptDriver<S, C> {
     /// The node of the layer: the call, or an attempt of a layer further out.
     pub(super) own: Run,
     timer: TaskTimer,
-    /// Whether `poll_ready` of the service was ready, and no call has used that up.
+    /// Whether the readiness with which the service was handed over is unused: no attempt took it,
+    /// and `yield_service` has not given it up.
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
@@ -87,12 +88,13 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Gives back the driver's timer and waiter.
+    /// Drops the driver's timer, and removes its waiter from the layer's node.
     pub(super) fn release(&mut self) {
         self.timer.release(&self.own);
     }
 
-    /// Gives back what the ready service reserved, for the upload may take long.
+    /// Replaces the ready service by a clone that is not ready, while the upload is pending. The
+    /// ready service may hold a concurrency permit, which other calls need.
     pub(super) fn yield_service(&mut self)
     where
         S: Clone,
@@ -102,14 +104,17 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Has the task polled again at `due`; the supervised call watches the node.
+    /// Wakes the task at `due`, and at the end of the layer's node. The node's deadlines wake the
+    /// task only if `due` includes them: during an attempt the supervised call watches them.
     pub(super) fn wait(&mut self, due: Option<Nanos>, scope: &PollScope, cx: &mut Context<'_>) {
         self.timer.wait(scope, &self.own, due, cx);
     }
 
-    /// Waits for `at` and for the end of a node, while no supervised call watches it.
+    /// Wakes the task at `at`, and at the next deadline or the end of a node, while no supervised
+    /// call watches that node.
     ///
-    /// The watched node is `attempt`, or the layer's own if there is none.
+    /// The node is `attempt`, or the layer's own if there is none. If its deadline has passed
+    /// already, the method checks the node and answers `Again`.
     pub(super) fn watch<B: Body>(
         &mut self,
         attempt: Option<&Run>,
@@ -128,22 +133,25 @@ impl<S, C> AttemptDriver<S, C> {
         Poll::Pending
     }
 
-    /// The step that ends the call, if the layer's node has ended.
+    /// The step that ends the call with an error, if the layer's node or a node above it has ended.
     pub(super) fn ended<B: Body>(&mut self) -> Option<Next<B>> {
         let over = self.own.node().is_over();
         over.then(|| Next::Done(Err(self.end_error(None))))
     }
 
-    /// The step that ends the call, if the layer's node has ended or is closing.
+    /// The step that ends the call with an error, if the layer's node has ended or is closing.
     ///
-    /// This check is for the time between two attempts: a closing node lets an attempt
-    /// finish, and starts none.
+    /// The driver calls this method while no attempt runs: a closing node lets a running attempt
+    /// finish, but admits no new one.
     pub(super) fn ended_or_closing<B: Body>(&mut self) -> Option<Next<B>> {
         let stops = self.own.node().is_over() || self.own.node().is_closing();
         stops.then(|| Next::Done(Err(self.end_error(None))))
     }
 
-    /// The error of a node that has ended; its source is `error`, or the last attempt's error.
+    /// Drops the settle guard, and makes the error for the end of the layer's node.
+    ///
+    /// The error's source is `error`, or else the last attempt's error. An error that reports this
+    /// same end already is returned unchanged.
     pub(super) fn end_error(&mut self, error: Option<BoxError>) -> BoxError {
         let ended = self.own.to_terminated();
         drop(self.settle_guard.take());
@@ -158,7 +166,8 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Settles the layer's node for a request that no upstream can serve; returns the error.
+    /// Settles the layer's node for a request that cannot be sent to any upstream; returns the
+    /// error. If the node has ended before, returns the error of that end.
     pub(super) fn refuse(&mut self, error: BoxError) -> BoxError {
         if self.own.node().is_over() {
             return self.end_error(Some(error));
@@ -185,7 +194,7 @@ impl<S, C> AttemptDriver<S, C> {
 }
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    /// Starts the first attempt: the whole request is there.
+    /// Starts the first attempt, once the whole request body is buffered.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
         self.own.begin_tries();
@@ -198,7 +207,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Opens an attempt, unless the node has ended or is closing.
+    /// Opens an attempt below the layer's node. Ends the call instead if that node has ended or is
+    /// closing.
     #[inline]
     pub(super) fn start<B: Body>(&mut self, permit: Option<Permit<'static>>) -> Next<B> {
         let Some(attempt) = self.own.admit(NodeKind::Attempt) else {
@@ -214,7 +224,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Polls the service until it is ready for the attempt.
+    /// Calls the service's `poll_ready` for an opened attempt. The attempt starts once the service
+    /// is ready.
+    ///
+    /// An error of `poll_ready`, or the end of the attempt meanwhile, counts as a failed attempt.
     pub(super) fn ready<B>(
         &mut self,
         slot: &mut Option<Admitted>,
@@ -234,14 +247,16 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         };
         let attempt = admitted.attempt.clone();
         let readiness = self.service.poll_ready(cx);
-        // Compares the clocks: the service may become ready at the deadline itself.
+        // This check reads the clock, because the service may become ready in the poll in which the
+        // attempt's deadline passes.
         let alive = attempt.node().check(self.own.now(), scope.task()).is_ok();
         if let Some(ended) = self.ended() {
             return Poll::Ready(ended);
         }
         let error = match readiness {
             Poll::Ready(Err(error)) => readiness_error(error.into()),
-            // The attempt's share of the time has passed.
+            // The attempt has ended but the layer's node has not: the attempt's share of the time
+            // has passed.
             _ if !alive => attempt.to_terminated().into(),
             Poll::Ready(Ok(())) => return Poll::Ready(Next::Call(admitted)),
             Poll::Pending => {
@@ -255,7 +270,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))
     }
 
-    /// Calls the service for the attempt.
+    /// Makes the attempt's request, and calls the ready service with it.
     ///
     /// # Errors
     ///
@@ -287,22 +302,26 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             owns: true,
         };
         let service = &mut self.service;
-        // The attempt has its share of the time. The answer names the call: layers further
-        // out look for it. A whole answer may still be classified as a failure.
+        // The supervised call enforces the attempt's deadlines, such as its share of the time.
+        // `untold` keeps the attempt out of the answer's extensions, where layers further out look
+        // for the call. `deferring` settles the attempt only when the body drops, because a whole
+        // answer may still be classified as a failure.
         let settings = LayerSettings::new(LayerPart::Deadlines(Scope::Found));
         let settings = settings.reading().untold().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))
     }
 
-    /// The time at which an attempt commits, even if its answer has shown no content.
+    /// The time at which a held answer commits although it has shown no content: `hold` after the
+    /// attempt was opened. `None` if no `hold` is set.
     pub(super) fn commit_deadline(&self, attempt: &Run) -> Option<Nanos> {
         let hold = self.policy.settings().hold?;
         Some(nanos(attempt.node().opened().saturating_add(hold)))
     }
 }
 
-/// The error of `poll_ready`, as one of the transport: the service saw no request.
+/// Wraps an error of `poll_ready` in a `TransportError`, because the service got no request. Leaves
+/// an error whose chain holds a `Terminated` or a `TransportError`.
 fn readiness_error(error: BoxError) -> BoxError {
     if Terminated::find(&*error).is_some() || TransportError::is_in(&*error) {
         return error;
@@ -312,13 +331,13 @@ fn readiness_error(error: BoxError) -> BoxError {
 
 /// The head of a request that may be sent more than once.
 ///
-/// The first attempt gets the caller's extensions themselves. Mostly they hold the run
-/// alone, which each attempt replaces, and a clone of the map would cost more than the
-/// rest of the template.
+/// The first attempt gets the caller's own extensions, without a clone. Mostly they hold only the
+/// run, which the driver replaces in each attempt: a clone of the map would cost more than the rest
+/// of the template.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestTemplate {
-    /// The head of each attempt, with the extensions of later attempts. The extensions are a
-    /// clone of the caller's, or empty if the caller's hold only the run.
+    /// The head of each attempt's request. Its extensions are those of every attempt but the first:
+    /// a clone of the caller's, or empty if the caller's hold only the run.
     head: Parts,
     /// The caller's extensions, until the first attempt takes them.
     first: Option<Extensions>,
@@ -331,8 +350,8 @@ impl RequestTemplate {
         if !run_alone {
             head.extensions = extensions.clone();
         }
-        // Each attempt sets its number: an entry here makes the map grow once, and not in
-        // the clone of each attempt.
+        // The driver sets the attempt's number in each request: an entry here makes the map grow
+        // once, and not in the clone of each attempt.
         head.headers.insert(X_ATTEMPT, number_value(1));
         Self {
             head,

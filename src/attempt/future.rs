@@ -29,7 +29,8 @@ use crate::{
     supervise::{Claim, Upload},
 };
 
-/// The most states that a call goes through in one poll.
+/// The most states that one poll of a call drives; then the future wakes itself and returns
+/// `Pending`.
 const MAX_STATES: usize = 64;
 
 pin_project! {
@@ -37,9 +38,9 @@ pin_project! {
     ///
     /// # Errors
     ///
-    /// A [`Terminated`](crate::Terminated) once the node has ended, with the last error as
-    /// its source if there was one; else the error of the last attempt, or of a request
-    /// that no upstream can serve.
+    /// A [`Terminated`](crate::Terminated) once the layer's node has ended, with the last attempt's
+    /// error as its source if there was one. Otherwise the error of the last attempt, or of a
+    /// request that cannot be sent to any upstream.
     ///
     /// # Cancel safety
     ///
@@ -62,7 +63,7 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            // The attempt first: the node of the call settles after those below it.
+            // Drop the attempt first: the layer's node must settle after the nodes below it.
             this.state.set(AttemptState::Over);
             this.driver.release();
         }
@@ -78,7 +79,7 @@ where
 {
     /// Begins a call of `service`, which is ready.
     ///
-    /// A request body of more than the policy's `max_body` bytes is an error.
+    /// The call fails if the request body has more than the policy's `max_body` bytes.
     pub(crate) fn new(service: &mut S, mut request: Request<Q>, policy: C) -> Self
     where
         S: Clone,
@@ -175,7 +176,7 @@ pin_project! {
     where
         B: Body,
     {
-        /// The request's body is being read.
+        /// The request's body is being buffered.
         Upload {
             #[pin]
             upload: Upload<Q>,
@@ -187,9 +188,10 @@ pin_project! {
             #[pin]
             peek: Peek<F, B>,
             attempt: Run,
-            // The time at which the held answer commits, on the clock of the run.
+            // The time at which a held answer commits without content; `None` if no `hold` is set.
             commit_at: Option<Nanos>,
-            // The time at which a failed answer is classified by the part that is held.
+            // The time at which a failed answer is classified from its held part: `ERROR_TIME`
+            // after the first poll that found it incomplete.
             classify_at: Option<Nanos>,
         },
         /// The call waits before another attempt.
@@ -256,7 +258,7 @@ where
                     }
                 };
                 if due.is_some_and(|at| at <= nanos(now)) {
-                    // A deadline of the call at the same instant wins.
+                    // A deadline of the layer's node at this instant wins over the commit.
                     drop(attempt.node().check(now, scope.task()));
                     if let Some(ended) = driver.ended() {
                         return Poll::Ready(ended);

@@ -9,27 +9,30 @@
 //! # The order of the questions
 //!
 //! 1. Is the layer's own node alive, by the clocks?
-//! 2. Were the last attempts of the run all silent?
+//! 2. Is the run below the idle breaker's limit of silent attempts in a row?
 //! 3. May the request be carried out twice?
-//! 4. Is the failure of a class that another attempt can cure?
+//! 4. Can another attempt cure a failure of this class, and does the upstream ask for no longer
+//!    wait than the budget allows?
 //! 5. Is there time for the wait and for an attempt?
-//! 6. Is an attempt or a candidate left, and is that candidate not in a cooldown?
+//! 6. Is an attempt left, or a suitable candidate that is in no cooldown?
 //! 7. Does the program's hook agree?
-//! 8. Do the budgets pay?
+//! 8. Do the run's error limits and the shared bucket grant the attempt?
 //!
-//! The first no is the reason why no attempt follows, in the event `chain_stopped`.
+//! The first no ends the call, and is the reason in the event `chain_stopped`. A no to the first
+//! question logs no event: the end of the node is the result.
 //!
 //! # What is held, and until when
 //!
 //! | answer | held until |
 //! |---|---|
 //! | a stream of events | its first content event, its end, 256 events or 256 KiB |
-//! | any other answer | its end, or 256 KiB |
+//! | any other answer of success | its end, or 256 KiB |
+//! | a 204, 1xx or 3xx | not held |
 //! | a compressed answer | its first byte |
-//! | the answer of a failure | 64 KiB or one second, to classify it |
+//! | a 4xx or 5xx, to classify it | its end, 64 KiB or one second |
 //!
-//! The caller gets the held bytes unchanged. Of more than a few frames, small ones are
-//! joined.
+//! The caller gets the held bytes unchanged. Beyond a few frames, small frames are joined into
+//! larger ones.
 //!
 //! # What no caller is handed
 //!
@@ -92,6 +95,7 @@ pub(crate) const MAX_ERROR: usize = 64 * 1024;
 /// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
 
-/// An answer's extension: a layer further in has committed to it, so no attempt follows.
+/// An answer's extension: a retry or fallback layer further in has committed to this answer, so no
+/// layer further out makes another attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Committed;

@@ -40,7 +40,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Follows a failed attempt by another, or hands its answer or error on.
+    /// Decides what follows a failed attempt: another attempt, or the end of the call.
     #[cold]
     pub(super) fn failed<B: Body<Data = Bytes>>(
         &mut self,
@@ -51,7 +51,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Next<B> {
         let now = self.own.now();
         if !is_wanted(&self.own, now, task) {
-            // The node's own end is its result: the failure is neither counted nor logged.
+            // The layer's node has ended or is closing: its end is the call's result, and the
+            // failure is neither counted nor logged.
             return self.give_up(failed);
         }
         let counted = self.note(&failure, &failed, attempt);
@@ -78,15 +79,17 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Drops a failed attempt, and answers with the end of the node.
+    /// Drops a failed attempt, and ends the call with the end of the layer's node as its error.
     fn give_up<B: Body>(&mut self, failed: FailedAttempt<B>) -> Next<B> {
         let error = failed.into_error();
         Next::Done(Err(self.end_error(error)))
     }
 
-    /// Records a failed attempt; counts it if the budget counts every attempt.
+    /// Adds a failed attempt to the call's tries; counts it as an error of the run if the budget
+    /// counts every attempt.
     ///
-    /// A failure that a layer further in has counted is not counted again.
+    /// A failure that a layer further in has counted is not counted again. Answers the result of
+    /// the count, or `None` if the failure was not counted.
     fn note<B: Body>(
         &mut self,
         failure: &Failure,
@@ -106,13 +109,16 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
     }
 
-    /// Counts silent attempts in a row, against the idle breaker.
+    /// Counts a silent attempt in the run's row of them, or resets the row after another failure.
+    ///
+    /// The method denies another attempt if the idle breaker's limit is reached, unless the breaker
+    /// fails over and this layer can move to another candidate.
     fn count_silence<B: Body>(
         &mut self,
         failed: &FailedAttempt<B>,
         attempt: &Run,
     ) -> Result<(), Denial> {
-        // A layer further in has counted this attempt.
+        // A layer further in that recorded the failure has also counted the silence.
         let is_counted = attempt.failing().is_some();
         if !failed.is_silence(&self.own) {
             if !is_counted {
@@ -132,7 +138,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Settles a failed attempt, and starts or waits for the next.
+    /// Settles a failed attempt, and starts the next one, after the permit's wait if it is not
+    /// zero.
     fn again<B: Body<Data = Bytes>>(
         &mut self,
         failure: &Failure,
@@ -141,7 +148,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         RetryPermit { wait, permit }: RetryPermit,
     ) -> Next<B> {
         let now = self.own.now();
-        // A layer further in may have stopped for another reason.
+        // If a layer further in has recorded a terminal reason for the attempt, that reason wins.
         let reason = attempt.failing().and_then(|failing| failing.reason);
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
@@ -164,7 +171,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Hands the failed answer or the error on to the caller: no attempt follows.
+    /// Ends the call with the failed answer or error, because no attempt follows. If the idle
+    /// breaker ends idle runs, ends the run instead.
     fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
@@ -174,7 +182,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         attempt: &Run,
     ) -> Next<B> {
         let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
-        // Logged before a node ends by it. The layer further out logs for its attempt.
+        // The event is logged before a node ends by the denial. If the layer's node is an attempt,
+        // the layer further out logs the event, unless the run ends here.
         if ends_run || self.own.kind() != NodeKind::Attempt {
             self.report(denied, &failure);
         }
@@ -240,7 +249,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Records that the attempt serves the call, and names the failure that may follow.
+    /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
+    /// node's failure.
+    ///
+    /// Answers what reports the attempt's end to the policy's observer; `None` without an observer.
     fn note_served(&self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
         self.own.fail_as(None);
@@ -253,7 +265,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }))
     }
 
-    /// Hands on the answer of the last attempt; `failed` is the reason if it is a failure.
+    /// Makes the call's answer from that of the last attempt; `failed` is the terminal reason of a
+    /// failed answer.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,
         answer: PeekedAnswer<B>,

@@ -55,8 +55,8 @@ pub(super) struct PeekedAnswer<B: Body> {
     pub(super) parts: Parts,
     pub(super) held: HeldPrefix,
     pub(super) body: SupervisedBody<B>,
-    /// Counts the brackets of a JSON document, to detect a cut after the commit; `None`
-    /// otherwise.
+    /// Counts the brackets of a JSON answer that was committed before its end, to detect at the end
+    /// that it is incomplete; `None` for other answers.
     pub(super) document: Option<JsonOutline>,
     rule: CommitRule,
 }
@@ -73,7 +73,7 @@ pub(super) enum AttemptOutcome<B: Body> {
     Failed(Failure, FailedAttempt<B>),
 }
 
-/// The answer or the error that a failed attempt leaves.
+/// The result of a failed attempt: an answer that is classified as a failure, or an error.
 #[derive(Debug)]
 pub(super) enum FailedAttempt<B: Body> {
     Answer(Box<PeekedAnswer<B>>),
@@ -127,7 +127,8 @@ where
         outcome.map_or(Poll::Pending, Poll::Ready)
     }
 
-    /// Stops reading the answer, and concludes from the part that is held.
+    /// Stops reading the answer: classifies a failed answer from its held part, commits any other.
+    /// `None` before the answer's head.
     pub(super) fn give_up(
         self: Pin<&mut Self>,
         own: &Run,
@@ -175,8 +176,8 @@ where
                 // Nothing to hold: after the end, `is_end_stream` is true.
                 None => {}
                 Some(Err(error)) if matches!(self.rule, CommitRule::Failure) => {
-                    // The status classifies the failure; the caller gets the error behind the
-                    // bytes.
+                    // The answer's status suffices to classify the failure; the caller gets the
+                    // error after the held bytes.
                     self.held.broke(error);
                     return Poll::Ready(Ok(PeekProgress::Classify));
                 }
@@ -197,7 +198,8 @@ where
         let Parts {
             status, headers, ..
         } = &self.parts;
-        // Replaces an answer that no caller may get, even if no attempt follows.
+        // The error that replaces an answer which the caller must not get, even if no attempt
+        // follows.
         let mut unusable: Option<BoxError> = None;
         let failure = match progress {
             Ok(PeekProgress::Failed) => match &self.rule {
@@ -246,7 +248,7 @@ where
     }
 }
 
-/// The time of day, to read a date in `retry-after`.
+/// The time of day, to compare with a date in `retry-after`; the Unix epoch without that header.
 #[allow(
     clippy::disallowed_methods,
     reason = "a date on the wire has no other clock"
@@ -268,19 +270,20 @@ const MAX_HELD: usize = 256 * 1024;
 /// The rule that decides how far an answer is read before the attempt commits or fails.
 #[derive(Debug)]
 enum CommitRule {
-    /// The answer is not read: it is handed on at once.
+    /// The answer is not read: the attempt commits at once.
     Nothing,
     /// The answer is not read: a candidate's own upstream redirects, which is a failure.
     Redirect(Redirected),
     /// The answer is not read: a layer further in has classified the failure.
     Classified(Box<Failure>),
-    /// The answer, a stream of events, is read to its first content.
+    /// The answer, a stream of events, is read to its first content or error event, its end, or the
+    /// maximum of held events or bytes.
     Content(ResponseMarks),
     /// The answer is read to its first byte.
     Byte,
-    /// The answer is read to its end.
+    /// The answer is read to its end, or until more than `MAX_HELD` bytes are held.
     End,
-    /// As much of a failed answer is read as classifies it.
+    /// The answer is a 4xx or 5xx: at most `MAX_ERROR` bytes are read, to classify it.
     Failure,
 }
 
@@ -288,7 +291,7 @@ enum CommitRule {
 #[derive(Debug)]
 enum PeekProgress {
     Commit,
-    /// The answer is a failure that its rule knows already.
+    /// The rule has found that the answer is a failure, without the held bytes.
     Failed,
     /// The held bytes decide whether the answer is a failure.
     Classify,
@@ -321,7 +324,8 @@ impl CommitRule {
             return Self::Byte;
         }
         match extensions.get::<ResponseMarks>() {
-            // The headers decide as well: a layer in between may have replaced the body.
+            // The marks alone do not suffice: a layer in between may have replaced the stream by
+            // another body.
             Some(marks) if Stream::is_events(status, answer.headers()) => {
                 Self::Content(marks.clone())
             }
@@ -390,7 +394,8 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
 }
 
 impl<B: Body> FailedAttempt<B> {
-    /// Takes the failed attempt's error; an answer is dropped, which ends its attempt.
+    /// Answers the failed attempt's error. Of a failed answer, drops the body, which ends the
+    /// attempt, and answers `None`.
     pub(super) fn into_error(self) -> Option<BoxError> {
         match self {
             Self::Answer(_) => None,
@@ -405,9 +410,10 @@ impl<B: Body> FailedAttempt<B> {
         }
     }
 
-    /// Whether the failure shows something about the upstream.
+    /// Whether the upstream, or the connection to it, caused the failure.
     ///
-    /// The error of a layer on this side, which refused the request, shows nothing about it.
+    /// The error of a layer of the program that refused the request says nothing about the
+    /// upstream.
     pub(super) fn is_of_upstream(&self, own: &Run) -> bool {
         let Self::Error(error) = self else {
             return true;
@@ -425,8 +431,8 @@ impl<B: Body> FailedAttempt<B> {
             .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))
     }
 
-    /// The reason for which the run of `own` is over in another tree, if the failure reports
-    /// one.
+    /// The reason for which the run with the id of `own` has ended in another tree, if the error or
+    /// the answer's headers report it.
     ///
     /// The headers of an answer count only if its candidate is `trusted`.
     pub(super) fn reason_elsewhere(&self, own: &Run, trusted: bool) -> Option<TerminalReason> {

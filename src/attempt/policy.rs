@@ -1,7 +1,7 @@
 //! What the retry layer and the fallback layer decide for the loop of attempts.
 //!
-//! `decide` asks, in one order, whether another attempt may follow; an admitted attempt is
-//! counted.
+//! `decide` asks, in one order, whether another attempt may follow. `Admitted` is an attempt that
+//! was opened, and that starts once the service is ready.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -18,7 +18,7 @@ use crate::{
     run::{ErrorAllowance, ErrorKey, Run, TaskId, TerminalReason, nanos},
 };
 
-/// The order of the attempts of one call.
+/// The rules for the attempts of one call: their requests, and whether another one follows.
 ///
 /// The retry layer repeats an attempt; the fallback layer moves to another candidate.
 pub trait AttemptPolicy {
@@ -48,12 +48,12 @@ pub trait AttemptPolicy {
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
 
-    /// The model that the request names, for requests without a candidate.
+    /// The model in the request's body, which names the failed model if there is no candidate.
     fn model(&self) -> Option<&str> {
         None
     }
 
-    /// The candidate of the current attempt; `None` if the request names none.
+    /// The candidate of the current attempt; `None` if no fallback layer chose one.
     fn current_candidate(&self) -> Option<&Candidate>;
 
     /// The label of the current candidate, for logs and error keys.
@@ -66,13 +66,15 @@ pub trait AttemptPolicy {
         self.subject()
     }
 
-    /// The wait before another attempt; a denial if the failure is not worth one.
+    /// The wait before another attempt; a denial if the failure's class allows none, or the
+    /// upstream asks for too long a wait.
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial>;
 
-    /// Finds the next attempt, and does not move on to it yet.
+    /// Finds the next attempt or candidate, but does not switch to it; a denial if none is left.
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial>;
 
-    /// Pays for the attempt that [`find_next`](Self::find_next) found, and moves on to it.
+    /// Switches to the attempt that [`find_next`](Self::find_next) found, with the budget's permit
+    /// if it is a repeat; a denial if a limit on errors or repeats is reached.
     fn take_next(
         &mut self,
         failure: &Failure,
@@ -81,16 +83,18 @@ pub trait AttemptPolicy {
 
     /// Records that the upstream of the current candidate failed.
     ///
-    /// The method is not called if the attempt was given up, or failed on this side of the
-    /// upstream.
+    /// The driver calls the method only if the attempt was sent to a candidate and failed because
+    /// of the upstream, and the call's node still admits attempts.
     fn note_failure(&mut self, _failure: &Failure) {}
 
-    /// Records that an attempt serves the call; the observer learns how it ends.
+    /// Records that an attempt serves the call. Answers an observer that learns how the attempt
+    /// ends, if the policy needs one.
     fn note_served(&self, _attempt: &Run) -> Option<Box<dyn CompletionObserver>> {
         None
     }
 
-    /// The time until the first cooldown of a suitable candidate ends.
+    /// The time until the first cooldown of a suitable candidate ends; `None` if there is no such
+    /// cooldown.
     fn earliest_retry(&self) -> Option<Duration> {
         None
     }
@@ -138,7 +142,8 @@ impl AttemptSettings {
 
 /// Learns how the attempt that served a call ended.
 pub trait CompletionObserver: Send + Sync + Debug {
-    /// The attempt's node ended for `reason`, and not because of a node above it.
+    /// Takes the `reason` for which the attempt's node ended. The method is not called if a node
+    /// above ended the attempt.
     fn ended(self: Box<Self>, reason: &TerminalReason);
 }
 
@@ -206,23 +211,24 @@ pub struct SideEffects;
 #[derive(Debug)]
 pub(super) struct RetryPermit {
     pub(super) wait: Duration,
-    /// The budget's permit, which gives the repeat back if the attempt never starts.
+    /// The budget's permit, which gives the repeat back if the attempt never starts; `None` at a
+    /// move to another candidate.
     pub(super) permit: Option<Permit<'static>>,
 }
 
 /// Whether the node may still start attempts: it has not ended, and is not closing.
 ///
-/// The function compares the clocks and not only the stored end: if the deadlines of an
-/// attempt and of its run coincide, the attempt fails first, and no other may follow in a
-/// run that is over.
+/// The function checks the deadlines against `now`, and not only the stored end: if the deadlines
+/// of an attempt and of its run coincide, the attempt fails first, and no other may follow in a run
+/// that is over.
 pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
     own.node().check(now, task).is_ok() && !own.node().is_closing()
 }
 
 /// Decides whether another attempt follows, as a repeat or at another model.
 ///
-/// The caller has asked [`is_wanted`]. The commit needs no question: before it no byte of
-/// the attempt has been handed on, and after it this function is not called.
+/// The caller has checked [`is_wanted`]. The function is never called after a commit, so no byte of
+/// the failed attempt has reached the layer's caller.
 pub(super) fn decide<C: AttemptPolicy>(
     policy: &mut C,
     own: &Run,
@@ -258,7 +264,8 @@ pub(super) fn decide<C: AttemptPolicy>(
 pub(super) struct Admitted {
     pub(super) attempt: Run,
     permit: Option<Permit<'static>>,
-    /// Whether a drop settles the attempt's node; a started attempt settles by its call.
+    /// Whether a drop settles the attempt's node as aborted; false once the service is called,
+    /// because the supervised call then settles it.
     settles: bool,
 }
 
@@ -279,7 +286,7 @@ impl Admitted {
         self.settles = false;
     }
 
-    /// Settles the attempt for `reason`, as it failed before it started.
+    /// Settles the attempt for `reason`, because it failed before the service was called.
     pub(super) fn fail(mut self, reason: TerminalReason) {
         self.settles = false;
         self.attempt.settle(reason);

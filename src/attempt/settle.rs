@@ -17,12 +17,12 @@ use crate::{
 pub(super) struct Ownership {
     pub(super) guard: SettleGuard,
     pub(super) attempt: Run,
-    /// The terminal reason of the layer's node, if a failed answer is handed on.
+    /// The terminal reason for the layer's node if the layer returned a failed answer; else `None`.
     pub(super) failed: Option<TerminalReason>,
 }
 
 impl Ownership {
-    /// The end of the attempt, if it was cut and did not end with its answer.
+    /// The attempt's end, if a timeout, an abort or the like ended it before its answer ended.
     pub(super) fn cut(&self) -> Option<Terminated> {
         let end = self.attempt.node().own_end()?;
         (!self.is_end_of_answer(end)).then(|| self.attempt.to_terminated())
@@ -44,8 +44,8 @@ impl Ownership {
         };
         let is_end_of_answer = self.is_end_of_answer(end);
         let failed = self.failed.filter(|_| is_end_of_answer);
-        // The failure wins over the attempt's end: its answer may end well, under a status of
-        // success.
+        // The failure wins over the attempt's end: the body of a failed answer may itself complete
+        // without an error.
         self.guard
             .settle(failed.unwrap_or_else(|| end.reason.clone()));
     }
@@ -74,9 +74,10 @@ impl Completion {
         }
     }
 
-    /// The terminal reason for the stream's error event, by the program's own rules.
+    /// Classifies the stream's error event by the program's own rules; `None` without an event, or
+    /// if a rule panics.
     ///
-    /// The node was settled without the program's rules.
+    /// The supervised body settled the attempt's node without these rules.
     fn reason_of_event(&self) -> Option<TerminalReason> {
         let event = self.marks.as_ref()?.failure()?;
         // A rule that panics must not abort the process: this may run in a drop.

@@ -8,7 +8,7 @@ use crate::llm::failure::{Failure, FailureClass};
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
-    /// The label of the attempt's candidate, if the request names one.
+    /// The label of the attempt's candidate; `None` if no fallback layer chose one.
     pub candidate: Option<Arc<str>>,
     /// The class of the attempt's failure.
     pub class: FailureClass,
@@ -44,7 +44,7 @@ impl Tries {
         &self.tried
     }
 
-    /// The time until the first cooldown of a suitable candidate ends.
+    /// The time from the failed answer until the first cooldown of a suitable candidate ends.
     ///
     /// `None` if no candidate that could serve the request is in a cooldown.
     #[must_use]
@@ -64,7 +64,7 @@ impl Tries {
         });
     }
 
-    /// Adds the attempts that a layer further in made for one candidate.
+    /// Adds the failed attempts that a layer further in made within one attempt of this layer.
     pub(super) fn append(&mut self, inner: &Self) {
         self.tried.extend_from_slice(&inner.tried);
     }

@@ -128,8 +128,8 @@ impl RunRegistry {
     }
 }
 
-/// Ends a live run, and answers whether this call ended it. An ended run stays unchanged: the
-/// reason is not added to those that came late.
+/// Ends a live run, and answers whether this call ended it. An ended run stays unchanged: `reason`
+/// does not become one of its late reasons.
 fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
     run.node().nearest_end().is_none() && run.node().end(reason, None, now).is_ok()
 }
@@ -180,7 +180,8 @@ impl RunDrain {
         }
     }
 
-    /// Ends the runs that still live, because the limit has passed.
+    /// Ends the runs that still live, because the limit has passed, and moves the timer to the end
+    /// of the grace.
     fn latch(&mut self, now: Instant) {
         self.fired = true;
         self.timer = None;

@@ -24,7 +24,8 @@ pub(crate) enum Finder {
 }
 
 impl RunRegistry {
-    /// Counts the request of `call` for its owner, and admits a new run.
+    /// Counts the request of `call` for its owner: as a new run, which is then admitted, or as a
+    /// turn of an admitted run, if `is_turn`.
     ///
     /// If a cap is exceeded, the call ends. A run that the request has just opened then ends too,
     /// and leaves no trace. Runs of other registries are not counted.
@@ -80,8 +81,8 @@ impl RunRegistry {
         self.report_refused(owner, cap, known);
     }
 
-    /// Takes the run of `call` out of the registry without a trace, unless a cap has admitted the
-    /// run or another request works on it.
+    /// Takes the run of `call` out of the registry without a trace. The run stays if a cap has
+    /// admitted it, observers know it, or another request works on it.
     pub(crate) fn withdraw(&self, call: &Run) {
         let run = call.run();
         let Some((identity, listed)) = self.entry_of(&run) else {

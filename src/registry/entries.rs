@@ -18,9 +18,11 @@ const REMEMBERED: usize = 1;
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
     table: SlabMap,
-    /// The times at which entries are looked at again: a queue for live, one for remembered ones.
+    /// The times at which entries are due for a check: one queue for live, one for remembered
+    /// entries.
     due: [TimerQueue; 2],
-    /// The time at which all live entries are looked at; `None` if no such look is planned.
+    /// The time at which all live runs are next due for a check; `None` if no such check is
+    /// planned.
     sweep: Option<Instant>,
     /// The replaced runs with an end that is not published yet, by serial number. The value says
     /// whether the program or a request chose the run's id.
@@ -29,7 +31,7 @@ pub(crate) struct Entries {
     live: usize,
     /// The change in the number of remembered runs since the last [`settle`](Self::settle).
     remembered: isize,
-    /// The runs that were removed from the shard, and that are dropped without the lock.
+    /// The runs that were removed from the shard, to be dropped after the lock is released.
     left: Vec<Run>,
 }
 
@@ -41,7 +43,8 @@ pub(crate) enum Retirement {
 }
 
 impl Entries {
-    /// Inserts an entry for a run, and answers the entry's location.
+    /// Inserts an entry for a run, in place of the key's former entry, and answers the new entry's
+    /// location.
     pub(crate) fn insert(
         &mut self,
         key: &EntryKey,
@@ -82,7 +85,8 @@ impl Entries {
         known.map_or(0, |known| known.generation)
     }
 
-    /// The run of this key, unless the next request opens a new one.
+    /// The run of this key, live or ended. `None` if the key is unknown, or its run completed or is
+    /// retired: then a request may open a new run.
     pub(crate) fn reusable(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
         let run = self.get(key, now)?;
         let retired = self.table.entry(key).is_some_and(|entry| entry.retired);
@@ -93,8 +97,8 @@ impl Entries {
         }
     }
 
-    /// Gives a run that a lookup found by its id an idle limit. Of several limits the smallest
-    /// stays.
+    /// Marks the run of this key as shared, because a lookup found it by its id, and lowers its
+    /// idle limit to `idle`. A smaller limit stays.
     pub(crate) fn share(&mut self, key: &EntryKey, idle: Duration, now: Instant) {
         let Some(index) = self.table.find(key) else {
             return;
@@ -124,7 +128,8 @@ impl Entries {
     }
 
     /// Retires the run of this location if it was idle for too long: no request finds it any more.
-    /// Otherwise answers when the run will have been idle for too long.
+    /// Otherwise answers when the run will have been idle for too long; `None` if idleness does not
+    /// end it.
     pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Retirement> {
         let entry = self.table.at(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
@@ -207,8 +212,8 @@ impl Entries {
         live.map(|entry| entry.run.clone())
     }
 
-    /// Marks the entry of a run that ended as remembered. Answers whether the run's id was given;
-    /// `None` if the end was published before.
+    /// Marks the entry of a run that ended as remembered; a replaced run is only counted as ended.
+    /// Answers whether the run's id was given; `None` if the end was published before.
     pub(crate) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.table.at(place) else {
             let named = self.replaced.remove(&place.serial)?;
@@ -252,7 +257,8 @@ impl Entries {
                 (None, Some(limit)) => match idle_until(entry.run.node(), limit, now) {
                     at if at <= now => {
                         suspects.push(entry.run.clone());
-                        // New work of the run may begin before the caller checks the run.
+                        // The entry gets another time, because new work of the run may begin before
+                        // the caller checks the run.
                         now.checked_add(limit)
                     }
                     at => Some(at),
@@ -261,7 +267,8 @@ impl Entries {
             };
             again.extend(next.map(|at| (at, place, which)));
         }
-        // After the loop: a limit of zero would be due again at once, without end.
+        // The times are pushed after the loop: an idle limit of zero would be due at once, and the
+        // loop would not end.
         for (at, place, which) in again {
             self.due[which].push(at, place);
         }
@@ -309,8 +316,8 @@ impl Entries {
 
     fn look_at(&mut self, place: Place, at: Instant, which: usize) {
         let due = &mut self.due[which];
-        // A forgotten entry leaves its timer in the queue. A known entry may have two timers,
-        // so the queue is cleaned only beyond twice as many, which is rare.
+        // A forgotten entry leaves its times in the queue. A known entry may have two times there,
+        // so the queue is cleaned only beyond four times per entry, which is rare.
         if due.len() > 4 * self.table.len() + 64 {
             due.retain(|place| self.table.knows(place));
         }

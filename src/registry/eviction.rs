@@ -1,4 +1,5 @@
-//! The queues that say which entry goes next: by expiry, or by rank if there are too many.
+//! The queues of the registry: ended runs in the order of their eviction, and entries by the time
+//! of their next check.
 
 use std::{
     cmp::Reverse,
@@ -11,13 +12,14 @@ use tokio::time::Instant;
 use super::RunRegistry;
 use crate::run::{End, LimitKind, Node, NodeState, Place, ReasonClass, ResetOn};
 
-/// Ended runs in the order of their ends, over all shards. Some may be forgotten already.
+/// Ended runs by rank, and within a rank in the order of their ends, over all shards. Some may be
+/// forgotten already.
 #[derive(Debug, Default)]
 pub(super) struct EvictionQueue {
     /// The ended runs by rank; rank 0 is evicted first. Rank 0: runs that completed, had a
-    /// generated id, or ended by a deadline of their caller; only a waiter needs their end. Rank 1:
-    /// runs with another end. Rank 2: runs that a limit or a clock ended, so that a flood of new
-    /// ids does not revive an old id.
+    /// generated id, or ended because their caller gives up at that time; only a waiter needs their
+    /// end. Rank 1: runs with another end. Rank 2: runs that a limit or a clock ended, so that a
+    /// flood of new ids does not revive an old id.
     ranks: [VecDeque<EvictionEntry>; 3],
 }
 
@@ -30,8 +32,8 @@ pub(super) struct EvictionEntry {
 
 impl EvictionQueue {
     pub(super) fn push(&mut self, entry: EvictionEntry, end: Option<&End>, named: bool) {
-        // A caller can cause these ends at no cost, so they must not evict other runs: an id
-        // that no observer knew before the end, or a time that the caller announced.
+        // A caller can cause these ends at no cost, so they must not evict other runs: a deadline
+        // that the caller announced, or the longest silence for which the caller waits.
         let theirs = |end: &&End| !matches!(end.measure, LimitKind::Announced | LimitKind::Unheard);
         let lasting = end.filter(|_| named).filter(theirs);
         let rank = match lasting.map(|end| end.reason.class()) {
@@ -58,8 +60,8 @@ impl EvictionQueue {
     }
 }
 
-/// The times at which entries are looked at, earliest first. Mostly each pushed time is later than
-/// the one before: such times stand in a queue, which costs less than a heap.
+/// The times at which entries are due for a check, earliest first. Mostly each pushed time is later
+/// than the one before: such times stand in a queue, which costs less than a heap.
 #[derive(Debug, Default)]
 pub(super) struct TimerQueue {
     in_order: VecDeque<(Instant, Place)>,

@@ -100,9 +100,9 @@ impl RunRegistry {
     /// The maximum of ended runs that the registry remembers.
     ///
     /// Beyond the maximum the registry forgets the oldest ended runs. The registry first forgets
-    /// runs that completed, that had a generated id, or that ended by a time that their caller
-    /// announced; then runs that were ended by other causes; last, runs that a limit or a clock
-    /// ended.
+    /// runs that completed, that had a generated id, or that ended by a deadline or silence limit
+    /// that their caller announced; then runs that were ended by other causes; last, runs that a
+    /// limit or a clock ended.
     pub const ENDED: usize = 10_000;
 
     /// How long the registry remembers an ended run after the last lookup that found it.
@@ -120,8 +120,10 @@ impl RunRegistry {
     /// The usual limit for a [`wait`](Self::wait): how long a caller waits for a run's end.
     pub const WAIT: Duration = Duration::from_secs(30);
 
-    /// How long after its deadline a run or call may still count as live. That happens if no
-    /// task checked its clocks, or if its work was never dropped.
+    /// How long after its deadline a run or call may still count as live.
+    ///
+    /// A run or call counts as live after its deadline if no task has checked its clocks since, or
+    /// if its work was never dropped.
     pub const SAFETY: Duration = Duration::from_secs(60);
 
     /// Makes a registry without runs.

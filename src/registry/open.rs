@@ -104,9 +104,10 @@ impl RunRegistry {
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
-    /// Finds or opens the run of this id, and enters it for the caller.
+    /// Finds or opens the run of this id, and counts the calling layer's request as work of the
+    /// run.
     ///
-    /// The run does not complete as idle before the caller has left it,
+    /// The run does not complete as idle before the layer undoes that by
     /// [`Node::leave`](crate::run::Node::leave). If owners have caps, an inner layer
     /// [admits](Self::admit) a new run.
     pub(crate) fn enter(
@@ -171,8 +172,9 @@ impl RunRegistry {
 
     /// Enrols a run that has no id in the registry yet. Answers whether it was enrolled.
     ///
-    /// The run takes `id` if no other run has it. Without `id` the run takes its generated one. A
-    /// run that its opener does not settle ends after it was idle for `idle`.
+    /// The run takes `id` unless a live or remembered run has it; a run that completed does not
+    /// count. Without `id` the run takes its generated one; if the registry is shut down, it then
+    /// ends as `Shutdown`. A run that its opener does not settle ends after it was idle for `idle`.
     pub(crate) fn adopt(
         &self,
         run: &Run,
@@ -246,8 +248,8 @@ impl RunRegistry {
         Some(run)
     }
 
-    /// Adds the run to the live runs; no other place does. [`Registration::ended`] removes the run.
-    /// Answers false if the registry is shut down.
+    /// Adds the run to the live runs; no other method does. [`Registration::ended`] takes the run
+    /// out when it ends. Answers false if the registry is shut down.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment, now: Instant) -> bool {
         if self.shared.is_closed() {
             return false;

@@ -165,7 +165,8 @@ impl OwnerCaps {
 }
 
 impl RunRegistry {
-    /// Makes the registry count the runs and turns of each owner, and answers the counts.
+    /// Answers the counts of each owner's runs and turns. From the first call on, the registry
+    /// counts them.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
         self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
     }
@@ -184,7 +185,8 @@ impl Owners {
         }
     }
 
-    /// Counts a new run of this owner; with `turn`, the run also counts as a turn.
+    /// Counts a new run of this owner; with `turn`, the request that opened the run also counts as
+    /// a turn.
     ///
     /// # Errors
     ///
@@ -353,7 +355,7 @@ impl OwnerCapLog {
 }
 
 impl RunRegistry {
-    /// Reports a request that an owner's cap refused, at most once a minute.
+    /// Reports a request that an owner's cap refused, at most once a minute per owner and cap.
     /// `run` is the run that the request found, if any. The caller must hold no lock: the method
     /// calls the program's subscriber and writer.
     pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {

@@ -41,7 +41,8 @@ pub(crate) struct Shared {
     remembered: AtomicIsize,
     /// The serial number of the newest entry; each entry has a higher one than the entry before.
     serial: AtomicU64,
-    /// The earliest time at which a shard is due for `tidy`, counted since the registry was made.
+    /// The earliest time at which a shard is due for `tidy`, in nanoseconds since `epoch`;
+    /// `Nanos::MAX` if none is.
     next: AtomicU64,
     epoch: Instant,
     hasher: RandomState,
@@ -53,7 +54,7 @@ pub(crate) struct Shared {
     sequence: Lock<u64>,
     pub(crate) events: broadcast::Sender<RunEvent>,
     pub(crate) trajectory: OnceLock<Trajectory>,
-    /// The counts of runs and turns by owner; set once a layer caps owners.
+    /// The counts of runs and turns by owner; unset until a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
     /// How often a limit in shadow mode would have ended a node. `completed` counts the nodes
     /// among them that completed.
@@ -144,7 +145,8 @@ impl Shared {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Completes idle runs, ends runs past a deadline, and forgets expired ended runs.
+    /// Completes idle runs, ends runs past a deadline, and forgets expired ended runs. Does nothing
+    /// while no shard is due.
     pub(crate) fn tidy(&self) {
         let now = Instant::now();
         let since = nanos(now.saturating_duration_since(self.epoch));
@@ -233,7 +235,8 @@ impl Shared {
         (result, left)
     }
 
-    /// Adds an ended run to the remembered ones, and forgets others beyond the maximum.
+    /// Adds an ended run to the eviction queue, and forgets the first runs of that queue beyond
+    /// `RunRegistry::ENDED`.
     fn remember(&self, entry: EvictionEntry, end: Option<&End>, named: bool) {
         // Declared before the lock, so that the runs are dropped after it.
         let mut forgotten = Vec::new();

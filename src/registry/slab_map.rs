@@ -30,7 +30,7 @@ pub(super) struct RunEntry {
     pub(super) same: Option<usize>,
     /// Whether the program or a request chose the run's id, and may use the id again.
     pub(super) named: bool,
-    /// The idle limit of a run with a given id; other runs end by themselves.
+    /// The idle limit of the run; `None` if the run ends with its one call.
     pub(super) idle: Option<Duration>,
     /// When the registry forgets the ended run; `None` while the run lives.
     pub(super) expires: Option<Instant>,

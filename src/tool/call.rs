@@ -77,7 +77,7 @@ impl<F> Call<F> {
     }
 }
 
-/// The digest of a value as JSON; of its error, if JSON cannot hold it.
+/// The digest of a value as JSON; of the serializer's error text, if the value has no JSON form.
 pub(crate) fn arguments(value: &impl Serialize) -> u64 {
     match serde_json::to_vec(value) {
         Ok(json) => canonical(&json),
@@ -86,7 +86,8 @@ pub(crate) fn arguments(value: &impl Serialize) -> u64 {
 }
 
 pin_project! {
-    /// A tool whose result is compared with that of the last same call: [`Call::result_by`].
+    /// The future of a tool call that compares its result with that of the last same call:
+    /// [`Call::result_by`].
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct CallResult<F, G> {
@@ -97,7 +98,8 @@ pin_project! {
 }
 
 impl<F> Call<F> {
-    /// Selects the part of the output that is compared with that of the last same call.
+    /// Selects the part of the output that the detection of loops compares with that of the last
+    /// same call.
     ///
     /// Without this selection only the arguments are compared, and after a failure the
     /// error's text. The selection has no effect unless the tool has

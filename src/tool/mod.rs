@@ -14,8 +14,8 @@ use crate::run::Run;
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
-/// The execution of a tool is a node of the run's tree: it ends when the run ends. A
-/// window of the tool ends the tool alone.
+/// The execution of a tool is a node of the run's tree: it ends when the run ends. If the tool's
+/// own window passes, the tool ends alone, and the run goes on.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -59,10 +59,10 @@ impl Tool {
     /// Sets the arguments of the call, for the detection of loops.
     ///
     /// A [`LoopGuardLayer`](crate::LoopGuardLayer) finds a run that repeats its calls in the
-    /// requests of an agent; with arguments, the run itself finds it. The run ends by the
-    /// limits of such a layer that one of its model calls has passed, or by
-    /// [`Run::end_when_looping`]; without either, observers get a notice when the run would
-    /// have ended by the default limits. [`Call::result_by`] adds the result.
+    /// requests of an agent; with arguments, the run itself finds it. The run ends by the limits of
+    /// such a layer, once one of its model calls has passed through it, or by the limits of
+    /// [`Run::end_when_looping`]; without either, observers get a notice when the run would have
+    /// ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         let arguments = call::arguments(arguments);

@@ -40,7 +40,8 @@ pin_project! {
 
     impl<F> PinnedDrop for Watch<F> {
         fn drop(this: Pin<&mut Self>) {
-            // `finish` drops the tool first: when its node has ended, the tool is gone.
+            // `finish` drops the tool's future before it settles the node: once the node has ended,
+            // the tool is gone.
             this.finish(TerminalReason::Aborted);
         }
     }
@@ -48,7 +49,8 @@ pin_project! {
 
 impl<F> Watch<F> {
     pub(crate) fn new(tool: Tool, future: F) -> Self {
-        // The check ends the node if a deadline has passed; the new tool inherits that end.
+        // The check ends the run's node if a deadline has passed; the new tool's node inherits that
+        // end.
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();
@@ -93,7 +95,8 @@ impl<F> Watch<F> {
         }
     }
 
-    /// Records the call for the detection of loops, once its node has settled.
+    /// Records the call for the detection of loops, if the tool has arguments. The caller has
+    /// settled the tool's node.
     pub(crate) fn record(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
         if let Some(action) = this.action.take() {
@@ -192,7 +195,8 @@ impl Grace {
 
     /// Polls the future of `tool`, which has ended, until it is ready or the time is up.
     ///
-    /// The time counts from the end of the tool's node.
+    /// The time counts from the end of the node above the tool. A tool that was never polled, or
+    /// that its own window ended, is ready at once.
     pub(crate) fn poll<F: Future>(
         &self,
         timer: &mut TaskTimer,
@@ -201,7 +205,7 @@ impl Grace {
         cx: &mut Context<'_>,
     ) -> Poll<()> {
         let node = tool.node();
-        // There is no grace if the tool's own window has passed: its time was up.
+        // A tool that its own window ended gets no grace: the tool has used up its time.
         let end = node.nearest_end().filter(|end| end.origin != node.number());
         let Some(end) = end.filter(|_| self.has_begun) else {
             return Poll::Ready(());

@@ -91,8 +91,8 @@ impl Stages {
         None
     }
 
-    /// Asks the checker, and returns its verdict with the number of the row of repeats
-    /// that the verdict covers.
+    /// Asks the checker, and returns its verdict with the number of the series of equal actions in
+    /// which the run was stuck.
     ///
     /// The result is `None` if the run has ended or is no longer stuck.
     async fn check(
@@ -193,7 +193,7 @@ impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
     }
 }
 
-/// The question, whether to go on, to a person about a run that looks stuck.
+/// The question to a person whether a run that looks stuck should continue.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Question {

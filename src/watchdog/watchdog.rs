@@ -29,7 +29,7 @@ const CHECK: Duration = Duration::from_secs(5);
 /// The default number of checks that may run concurrently.
 const CHECKS: usize = 16;
 
-/// The examiner of runs that look stuck: see the [module](super).
+/// Examines runs that look stuck, and may end them: see the [module](super).
 #[derive(Debug)]
 #[must_use = "it watches nothing unless it runs"]
 pub struct Watchdog {
@@ -104,10 +104,10 @@ impl Watchdog {
     /// Sets the service that asks a person whether a run that looks stuck should
     /// continue.
     ///
-    /// The watchdog asks unless a checker found that the run works. The answer
-    /// [`Stop`](Answer::Stop) ends the run as [`Stuck`](crate::TerminalReason::Stuck).
-    /// The question is dropped when the run ends. An error of the service is no answer,
-    /// and ends nothing.
+    /// The watchdog asks unless the checker found that the run works, or the watchdog has ended the
+    /// run by the checker's verdict. The answer [`Stop`](Answer::Stop) ends the run as
+    /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
+    /// of the service is no answer, and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
     where
         S: Service<Question, Response = Answer> + Clone + Send + 'static,
@@ -190,7 +190,7 @@ struct Inquiry {
 /// The waker of one inquiry, which wakes the watchdog's task and marks the inquiry as
 /// woken.
 ///
-/// The mark spares an open question a poll when another question is answered.
+/// Without the mark, the watchdog would poll all inquiries whenever one of them is woken.
 struct Signal {
     woken: AtomicBool,
     task: Lock<Waker>,

@@ -47,7 +47,8 @@ pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]
     fn load(&self) -> u64;
-    /// Replaces the value by `next(value)` in one atomic step; `false` if that is `None`.
+    /// Replaces the value by `next(value)` in one atomic step. Leaves the value and answers `false`
+    /// if `next` returns `None`.
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool;
 }
 
@@ -90,10 +91,12 @@ pub(crate) enum PermitSource {
 pub(crate) struct Bucket<C = AtomicU64> {
     /// The deposits in the bucket, in thousandths of a repeat; at most `cap`.
     deposits: C,
-    /// The time up to which the floor is spent, in nanoseconds.
+    /// The time up to which repeats have spent the floor, in nanoseconds on the clock of
+    /// `withdraw`.
     ///
-    /// Each repeat from the floor advances this time by `interval`. The time never lies
-    /// more than `burst` in the past, which limits how much unused time counts.
+    /// Each repeat from the floor advances this time by `interval`, from the current time if this
+    /// time has passed. A repeat that would advance it more than `burst` beyond the current time is
+    /// refused.
     spent_until: C,
     deposit: u64,
     cap: u64,
@@ -127,7 +130,8 @@ impl<C: Cell> Bucket<C> {
 
     /// Grants one repeat, from the deposits first; `None` if the bucket has none left.
     ///
-    /// `now` is in nanoseconds since the bucket was made, and is read for the floor only.
+    /// `now` answers nanoseconds since the buckets were made, and is called only if the deposits do
+    /// not suffice.
     #[inline]
     pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<PermitSource> {
         if self.deposits.update(|have| have.checked_sub(TOKEN)) {
@@ -140,7 +144,8 @@ impl<C: Cell> Bucket<C> {
         if self.interval == 0 {
             return None;
         }
-        // One burst ahead of the clock: a new bucket has a full burst.
+        // The latest value of `spent_until`, one burst ahead of the clock: so a new bucket grants a
+        // full burst at once.
         let due = now().saturating_add(self.burst);
         let drawn = self.spent_until.update(|until| {
             let next = until.max(due - self.burst).checked_add(self.interval)?;
@@ -168,7 +173,7 @@ impl<C: Cell> Bucket<C> {
 
     #[inline]
     fn add(&self, amount: u64) {
-        // A healthy service has full buckets, which are not written.
+        // A full bucket is not written: while a service is healthy, its buckets are mostly full.
         self.deposits
             .update(|have| (have < self.cap).then(|| (have + amount).min(self.cap)));
     }
@@ -197,17 +202,17 @@ pub(super) const NAMES: usize = 256;
 /// The longest candidate name with a bucket of its own, in bytes; callers may choose names.
 pub(super) const NAME: usize = 256;
 
-/// One bucket per candidate, so that an outage of one does not starve another.
+/// One bucket per candidate, so that the repeats to one candidate use up no repeats to another.
 #[derive(Debug)]
 pub(super) struct Buckets {
     rates: Rates,
     opened: Instant,
     /// The bucket for requests without a candidate, which needs no look-up.
     unnamed: Arc<Bucket>,
-    /// The buckets by candidate name: a hash table of which each place is taken once, for good.
+    /// The buckets by candidate name: a hash table in which each slot is set once and never freed.
     ///
-    /// Readers write nothing; the counter of a lock would cost more than the bucket. No name
-    /// is removed, or a flood of names would refill buckets.
+    /// A lookup writes nothing; the counter of a read lock would cost more than the bucket. No name
+    /// is removed, because a name that came again would get a new bucket with a full burst.
     named: Box<[OnceLock<NamedBucket>]>,
     hasher: RandomState,
     /// The bucket for all names without a bucket of their own.
@@ -251,8 +256,8 @@ impl Buckets {
         }
         let start = self.hasher.hash_one(name) as usize % NAMES;
         let (before, from) = self.named.split_at(start);
-        // The first place that is free or has this name. Of two threads at a free place the
-        // later one finds the name of the earlier.
+        // Linear probing: the first slot that is free or has this name. If two threads find one
+        // slot free, the later thread gets the earlier thread's name and compares it.
         let place = from.iter().chain(before).find_map(|place| {
             let named = place.get_or_init(|| NamedBucket {
                 name: name.into(),

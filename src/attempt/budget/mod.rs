@@ -16,8 +16,8 @@ use crate::{
 
 /// A budget for repeats of failed attempts: see the [module](crate::layers::retry_budget).
 ///
-/// A budget is cheap to clone. Clones share the spent repeats; each has its own settings,
-/// so a setter does not change other clones.
+/// A budget is cheap to clone. Clones share the buckets that pay for repeats; each clone has its
+/// own settings, so a setter does not change other clones.
 ///
 /// ```
 /// use std::time::Duration;
@@ -34,9 +34,9 @@ pub struct RetryBudget(Arc<Settings>);
 impl RetryBudget {
     /// Makes a budget with the default limits.
     ///
-    /// The defaults are two attempts per candidate and call; three repeats of one failure
-    /// and ten failures per run; for all runs, repeats of a fifth of the first attempts,
-    /// and ten repeats per second in any case.
+    /// The defaults are two attempts per candidate and call; three repeats of one failure and ten
+    /// failures per run; for all runs together at one candidate, repeats of a fifth of the first
+    /// attempts, and ten repeats per second in any case.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Settings::new()))
@@ -125,13 +125,16 @@ impl RetryBudget {
 
     /// The longest wait that an upstream may ask for; by default 60 s.
     ///
-    /// If an upstream asks for a longer wait, its candidate is not tried again.
+    /// If an upstream asks for a longer wait, the retry layer does not repeat the call at its
+    /// candidate.
     #[must_use]
     pub fn max_retry_after(self, max: Duration) -> Self {
         self.set(|settings| settings.max_retry_after = max)
     }
 
-    /// The least time that must be left for an attempt after the wait; by default 100 ms.
+    /// The least time from the end of the wait to the call's next deadline; by default 100 ms.
+    ///
+    /// If less time is left for another attempt, none follows.
     #[must_use]
     pub fn min_attempt(self, min: Duration) -> Self {
         self.set(|settings| settings.min_attempt = min)
@@ -146,7 +149,7 @@ impl RetryBudget {
         self.set(|settings| settings.count = count)
     }
 
-    /// How many attempts in a row may be silent for their step window; off by default.
+    /// How many attempts of a run in a row may end by their step window; off by default.
     ///
     /// `then` says what happens after `silent` such attempts; five are recommended. An
     /// attempt that is not silent restarts the count, also one with an error of the
@@ -164,8 +167,9 @@ impl RetryBudget {
 
     /// A hook before every repeat and every fallback; `false` refuses the attempt.
     ///
-    /// The hook is called last but for the budgets. It runs on the request path and must
-    /// not block. A later hook replaces an earlier one.
+    /// The layers call the hook after all other checks except the run's error limits and the shared
+    /// budget. It runs on the request path and must not block. A later hook replaces an earlier
+    /// one.
     #[must_use]
     pub fn before_attempt(
         self,
@@ -185,7 +189,8 @@ impl RetryBudget {
         }
     }
 
-    /// A permit for one repeat to `candidate`; `None` if the candidate has none left.
+    /// A permit for one repeat to `candidate`; `None` if the candidate's bucket is empty. An
+    /// unshared budget always grants a permit.
     ///
     /// A permit that is dropped before it is [spent](Permit::spend) gives the repeat back.
     ///
@@ -232,7 +237,8 @@ impl RetryBudget {
         );
     }
 
-    /// Limits the errors of the run that `call` belongs to.
+    /// Limits the errors of the call's run, unless the run has one call and the budget counts only
+    /// failures that reach the harness.
     pub(crate) fn limit_errors_of_call(&self, call: &Run) {
         // A run of one call ends with the first failure that reaches the harness.
         let counts = self.settings().count == Count::Every;
@@ -257,7 +263,7 @@ impl RetryBudget {
         Some(buckets.of(candidate))
     }
 
-    /// Makes the waits of one call.
+    /// Makes the generator of one call's waits.
     ///
     /// Each call has its own seed, so that calls that failed together do not repeat together.
     pub(crate) fn backoff(&self, seed: u64) -> Backoff {
@@ -299,7 +305,8 @@ pub enum IdleBreaker {
     /// The run ends, as [`IdleCircuitOpen`](crate::TerminalReason::IdleCircuitOpen).
     #[default]
     End,
-    /// The silent candidate is not tried again in the call; another one is.
+    /// The retry layer does not repeat the call at the silent candidate; the fallback layer moves
+    /// it to another one.
     FailOver,
 }
 
@@ -308,11 +315,12 @@ pub enum IdleBreaker {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct NextAttempt<'a> {
-    /// The call that makes the attempt.
+    /// The node that makes the attempt: the call, or an attempt of a layer further out.
     pub run: &'a Run,
-    /// The number of the attempt in the call; no hook sees the first, which is 1.
+    /// The number of the attempt in the call, from 1. Attempts that failed before the service was
+    /// called do not count. The hook is not called before a layer's first attempt.
     pub attempt: u32,
-    /// The label of the attempt's candidate, if the request names one.
+    /// The label of the attempt's candidate; `None` if no fallback layer chose one.
     pub candidate: Option<&'a str>,
     /// The class of the previous attempt's failure.
     pub after: FailureClass,
@@ -386,13 +394,14 @@ impl fmt::Debug for Settings {
 #[derive(Debug)]
 #[must_use = "dropped, it gives the repeat back"]
 pub struct Permit<'a> {
-    /// The bucket that a drop refunds; `None` for a budget that is not shared.
+    /// The bucket that a drop refunds; `None` in an unshared budget, and once the permit is spent.
     from: Option<(Lender<'a>, PermitSource)>,
 }
 
 /// The bucket of a permit, borrowed where possible.
 ///
-/// Threads that count references to one bucket contend as much as those that withdraw.
+/// A borrow saves the bucket's reference count, on which threads contend as much as on the bucket's
+/// own counts.
 #[derive(Debug)]
 enum Lender<'a> {
     Borrowed(&'a Arc<Bucket>),
@@ -418,7 +427,7 @@ impl<'a> Permit<'a> {
         self.from = None;
     }
 
-    /// Turns the permit into one without the borrow, to be stored beside the budget.
+    /// Turns the permit into one that does not borrow the budget, so that a future can store it.
     pub fn into_owned(mut self) -> Permit<'static> {
         let from = self.from.take().map(|(lender, source)| match lender {
             Lender::Borrowed(bucket) => (Lender::Owned(Arc::clone(bucket)), source),
@@ -446,10 +455,11 @@ impl Drop for Permit<'_> {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Jitter {
-    /// A wait lies between zero and the base, which doubles with each repeat.
+    /// A wait lies between zero and the base, which doubles with each repeat up to the longest
+    /// wait.
     #[default]
     Full,
-    /// A wait lies between the base and three times the previous wait.
+    /// A wait lies between the base and three times the previous wait, up to the longest wait.
     Decorrelated,
 }
 
@@ -461,7 +471,7 @@ pub(crate) struct Delays {
     pub(crate) jitter: Jitter,
 }
 
-/// The factor by which waits for an overloaded upstream are longer.
+/// The factor on the base of the waits for an overloaded upstream.
 const SLOWLY: Nanos = 4;
 
 /// Generates the waits of one call, one before each repeat.

@@ -47,7 +47,7 @@ impl fmt::Display for InvalidBaseUrl {
 
 impl Error for InvalidBaseUrl {}
 
-/// The URL of an upstream, up to the operation.
+/// The URL of an upstream, up to the path of the operation: `https://host/v1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
     scheme: Scheme,

@@ -6,12 +6,13 @@ use crate::{
     headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},
 };
 
-/// Removes from the caller's headers what no candidate gets, and asks for uncompressed answers.
+/// Removes from the caller's headers those that no candidate gets, and sets
+/// `accept-encoding: identity`.
 pub(crate) fn undress(headers: &mut HeaderMap) {
     // This step is first: a caller may name any header in `connection`, also one that is set
     // below.
     strip_hop(headers);
-    // The whole body is there: no upstream needs to ask for it.
+    // The whole body is buffered: no upstream needs to ask for it by a status 100.
     headers.remove(header::EXPECT);
     // A compressed answer cannot be classified.
     let identity = HeaderValue::from_static("identity");
@@ -20,7 +21,7 @@ pub(crate) fn undress(headers: &mut HeaderMap) {
 
 /// Removes the headers that hold for one connection only, and those that `connection` names.
 ///
-/// Of a chunked message this function removes a `content-length` as well.
+/// If there is a `transfer-encoding`, this function removes `content-length` as well.
 pub(crate) fn strip_hop(headers: &mut HeaderMap) {
     // Mostly there is no such header, and one scan is cheaper than nine removals.
     if !headers.keys().any(is_hop) {
@@ -67,9 +68,11 @@ fn says(said: &HeaderValue, length: usize) -> bool {
     plain && digits.parse() == Ok(length)
 }
 
-/// Whether a header of an answer speaks for its server, to browsers or another tower-agent.
+/// Whether a response header makes a statement about its server, to browsers or another
+/// tower-agent.
 ///
-/// An upstream must not speak for the program's own server.
+/// From an upstream that is not trusted the caller must not get such a header, which would count as
+/// the program's own: a cookie, for example, or a terminal reason.
 fn speaks_for_its_server(name: &HeaderName) -> bool {
     matches!(
         name.as_str(),
@@ -88,7 +91,8 @@ fn speaks_for_its_server(name: &HeaderName) -> bool {
 }
 
 impl Candidate {
-    /// Removes from the candidate's answer the headers that no caller may see.
+    /// Removes the hop-by-hop headers from the candidate's answer. If the candidate is not trusted,
+    /// also removes those that speak for its server.
     pub(crate) fn strip_answer(&self, headers: &mut HeaderMap) {
         strip_hop(headers);
         if self.trusted || !headers.keys().any(speaks_for_its_server) {
@@ -100,7 +104,8 @@ impl Candidate {
         }
     }
 
-    /// Turns the caller's headers into those of an attempt with a body of `length`.
+    /// Turns the caller's headers into those of a request to this candidate, with a body of
+    /// `length` bytes.
     pub(crate) fn dress(
         &self,
         headers: &mut HeaderMap,

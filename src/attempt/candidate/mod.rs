@@ -1,6 +1,6 @@
 //! One model at one upstream: its URL, its account, and the requests that it gets.
 //!
-//! The candidate and its credential stand here.
+//! This file holds the candidate and its API key.
 
 mod base_url;
 mod headers;
@@ -120,8 +120,8 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the URL is not absolute, has credentials or a query, or is neither
-    /// `http` nor `https`.
+    /// If the URL is not absolute, is neither `http` nor `https`, names no host or an invalid port,
+    /// or has credentials or a query.
     pub fn base_url(mut self, url: Uri) -> Result<Self, InvalidBaseUrl> {
         self.base_url = Some(BaseUrl::new(&url)?);
         Ok(self)
@@ -176,7 +176,8 @@ impl Candidate {
         self
     }
 
-    /// The limits of the candidate's attempts, in place of those of the layers.
+    /// The limits of the candidate's attempts, in place of those of the layers. Limits in the
+    /// request's extensions win over them.
     #[must_use]
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
@@ -196,8 +197,9 @@ impl Candidate {
     /// Whether the candidate gets the caller's credentials in spite of its own upstream or
     /// account.
     ///
-    /// The credentials are `authorization`, `x-api-key`, `api-key`, `x-goog-api-key` and
-    /// `cookie`. By default the candidate does not get them.
+    /// The credentials are `authorization`, `x-api-key`, `api-key`, `x-goog-api-key` and `cookie`.
+    /// By default a candidate with its own upstream gets none of them, and one with only its own
+    /// account gets only `cookie`.
     #[must_use]
     pub const fn forward_credentials(mut self, forward: bool) -> Self {
         self.forward_credentials = forward;
@@ -260,7 +262,7 @@ impl Candidate {
     pub(crate) fn speaks(&self, operation: Option<Operation>) -> bool {
         match operation {
             Some(operation) => self.dialect.speaks(operation),
-            // An own upstream has no URL for an unknown operation.
+            // For a candidate with its own upstream, no URL can be built from an unknown operation.
             None => self.base_url.is_none(),
         }
     }
@@ -310,7 +312,8 @@ impl fmt::Debug for Candidate {
 }
 
 impl Candidate {
-    /// Whether the candidate uses an account of its own.
+    /// Whether the candidate uses an account of its own: an API key, or a credential among its
+    /// headers.
     pub(crate) fn has_own_account(&self) -> bool {
         self.api_key.is_some()
             || CREDENTIALS
@@ -353,7 +356,8 @@ impl Candidate {
             && self.same_credential(other)
     }
 
-    /// Whether an outage of one candidate probably affects the other: they share a host.
+    /// Whether an outage of one candidate probably affects the other: they share a host and port,
+    /// or both use the request's upstream.
     pub(crate) fn same_provider(&self, other: &Self) -> bool {
         match (&self.base_url, &other.base_url) {
             (Some(this), Some(other)) => this.same_authority(other),
@@ -363,7 +367,7 @@ impl Candidate {
     }
 }
 
-/// Headers that select a part of an account; with another account's key they are refused.
+/// Headers that select a part of an account; an upstream refuses them with another account's key.
 pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
     HeaderName::from_static("openai-organization"),
     HeaderName::from_static("openai-project"),
