@@ -92,8 +92,8 @@ impl TerminalReason {
             StatusCode::UNPROCESSABLE_ENTITY,
         );
         match self {
-            // A call inherits this reason if its run completes before the call: then the call is
-            // cut.
+            // A call that outlives its run inherits `Completed` from it. The end of the run has cut
+            // that call, so the status is that of a closed connection.
             Self::Completed => ("completed", Success, closed),
             Self::Failed(_) => ("upstream_failed", Failure, StatusCode::BAD_GATEWAY),
             Self::StepTimeout => ("step_timeout", Timeout, late),

@@ -42,7 +42,7 @@ impl Rates {
     }
 }
 
-/// The integer of one half of a bucket; a trait, so that loom can replace it in tests.
+/// The atomic integer behind each of a bucket's two numbers; tests implement it for loom's.
 pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]

@@ -24,7 +24,9 @@ use crate::{
     supervise::{Claim, LayerHooks, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
-/// Runs each call in a task of its own: see the [module](super).
+/// Polls each request to the model, and its answer, in a task of its own.
+///
+/// The deadlines then hold while the caller does not read: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct PumpLayer {
     frames: usize,

@@ -121,7 +121,9 @@ pub enum RetrySame {
     Slowly,
 }
 
-/// Which other candidate is worth a try after a candidate has failed.
+/// The condition under which another candidate is worth a try after a failure.
+///
+/// Each [`FailureClass`] has one.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TryOther {

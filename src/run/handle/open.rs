@@ -1,4 +1,4 @@
-//! Opens the nodes of a run's tree for the layers.
+//! Opens the nodes of a run's tree for the layers, and links the ends of nodes in two trees.
 
 use std::{sync::Arc, time::Duration};
 

@@ -92,8 +92,9 @@ impl<P: EndHook> Node<P> {
 
     /// Opens the one call that may start though this node is closing.
     ///
-    /// Attempts below the call are opened alive; other nodes are not. The caller must
-    /// [`enter`](Self::enter) this node before, because a closing node without work ends.
+    /// The closing ends every other new node at its opening, but for the attempts of this call.
+    /// The caller must [`enter`](Self::enter) this node before, because a closing node without
+    /// work ends.
     pub(crate) fn last_call(self: &Arc<Self>, number: u64, payload: P, now: Duration) -> Arc<Self> {
         self.open(NodeKind::Call, number, payload, now, true)
     }

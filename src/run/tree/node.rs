@@ -363,8 +363,8 @@ impl<P> Children<P> {
 
 /// The effects of an end that its hooks delay: actions, and requests to sub-agents.
 pub(crate) struct PendingWakes<P> {
-    /// The actions that the drop calls, after all wakers, because an action may take long. The drop
-    /// calls them even if a waker panics.
+    /// The actions that the drop calls. `spread` has called the wakers by then, because an action
+    /// may take long; if a waker panics, the drop still calls the actions.
     actions: Vec<Box<dyn FnOnce()>>,
     /// The sub-agents that still have to be asked to stop, each with the reason.
     pub(crate) stop_requests: VecDeque<(Weak<Node<P>>, TerminalReason)>,
