@@ -261,11 +261,12 @@ impl<S: Strategy<Value = Plan>> Suite<S> {
 }
 
 /// One of many thousand stacks each: an attempt that is ended while its answer is held, an
-/// error that waits for its reader, a frame before an error in one poll, and a window that
-/// the first content makes shorter than the silence before it.
+/// error that waits for its reader, a frame before an error in one poll, a window that the
+/// first content makes shorter than the silence before it, and a complete answer whose
+/// transport is let go at a ceiling while a pump holds the rest.
 #[test]
 fn stacks_that_broke_a_promise_keep_it() {
-    for seed in [711_493, 776_361, 819_934, 825_063, 899_215] {
+    for seed in [711_493, 776_361, 819_934, 825_063, 899_215, 2_053_992] {
         let tree = cases::plans().new_tree(&mut runner(seed));
         let plan = tree.unwrap().current();
         let broken = judge(&plan, &drive::run(&plan));
