@@ -312,7 +312,8 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
     });
     // In the instant of the limit only the transport of a complete answer is let go.
     let gave = |event: &Event| matches!(event, Event::Gave(_, Given::Terminator));
-    let before = limit * 4 + u64::from(story.at(gave).is_some());
+    let completed = story.last().reasons[1] == Some(TerminalReason::Completed);
+    let before = limit * 4 + u64::from(completed && story.at(gave).is_some());
     if ended.is_some_and(|index| quarters(story.entries[index].at) < before) {
         // There is no upstream to end; a reader may hold the rest.
         return Ok(());
