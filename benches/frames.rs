@@ -6,8 +6,6 @@
 
 mod support;
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use criterion::measurement::WallTime;
 use criterion::{
@@ -18,18 +16,7 @@ use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceBuilder};
 use tower_agent::{HardCeilingLayer, Run, StepTimeoutLayer, llm::stream::StreamReader};
 
-use support::{FRAMES, Frames, Slot, Upstream, drain, request, runtime};
-
-const LIMIT: Duration = Duration::from_secs(600);
-
-const TOKEN: &[u8] =
-    b"a frame of 200 bytes that is not an event: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
-xxxxxxxxxxxxxxxxxxxxxxxxx";
-
-const EVENT: &[u8] = b"data: {\"id\":\"chatcmpl-9f8a7b6c5d4e3f2a\",\"object\":\"chat.completion.chunk\",\
-\"created\":1760000000,\"model\":\"gpt-test\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\" hello\"},\
-\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+use support::{EVENT, FRAMES, Frames, LIMIT, Slot, TOKEN, Upstream, drain, request, runtime};
 
 /// The answer of `service`, ready to be read.
 fn answer<S, B>(rt: &Runtime, mut service: S, run: &Run) -> B

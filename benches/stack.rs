@@ -1,22 +1,22 @@
-//! What the five layers together cost a call: T4.
+//! What the five layers together cost a call, and the layers of a gateway a frame: T4, T14.
 //!
 //! `cargo bench --bench stack`.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
+mod support;
+
 use std::{
-    convert::Infallible,
     future::{Future, Ready, ready},
     hint::black_box,
     pin::pin,
     sync::Arc,
     task::{Context, Poll, Waker},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use criterion::{Criterion, criterion_group, criterion_main};
-use http::{HeaderName, HeaderValue, Request, Response};
+use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use http::{Request, Response};
 use http_body_util::{Empty, Full};
 use tower::{
     Layer, Service, ServiceBuilder,
@@ -28,26 +28,9 @@ use tower_agent::{
     RetryBudgetLayer, StepTimeoutLayer,
 };
 
-const LIMIT: Duration = Duration::from_secs(600);
-
-/// Answers at once.
-#[derive(Clone)]
-struct Upstream;
-
-impl<B> Service<Request<B>> for Upstream {
-    type Response = Response<Empty<Bytes>>;
-    type Error = Infallible;
-    type Future = Ready<Result<Self::Response, Infallible>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<B>) -> Self::Future {
-        black_box(&request);
-        ready(Ok(Response::new(Empty::new())))
-    }
-}
+use support::{
+    Answers, EVENT, FRAMES, Frames, LIMIT, drain, full_stack, prompt, ready_after, runtime,
+};
 
 /// Repeats what failed while the budget lasts, as tower's documentation shows.
 #[derive(Clone)]
@@ -78,46 +61,21 @@ impl<E> tower::retry::Policy<Request<Full<Bytes>>, Response<Empty<Bytes>>, E> fo
 #[derive(Clone)]
 struct Extension(#[allow(dead_code, reason = "carried only")] Arc<str>);
 
-/// Eight headers and 200 bytes, the first candidate's model asked for.
-fn request() -> Request<Full<Bytes>> {
-    let mut body = br#"{"model":"large","messages":[{"role":"user","content":""#.to_vec();
-    body.resize(200 - 4, b'x');
-    body.extend_from_slice(br#""}]}"#);
-    assert_eq!(body.len(), 200);
-    let mut request = Request::post("/v1/chat/completions")
-        .body(Full::from(body))
-        .unwrap();
-    for (name, value) in [
-        ("host", "api.example.com"),
-        ("content-type", "application/json"),
-        ("content-length", "200"),
-        ("accept", "application/json"),
-        ("authorization", "Bearer secret"),
-        ("user-agent", "bench"),
-        ("x-stainless-lang", "python"),
-        ("x-session-id", "s"),
-    ] {
-        let name = HeaderName::from_static(name);
-        let value = HeaderValue::from_static(value);
-        request.headers_mut().insert(name, value);
-    }
-    request
-}
-
 fn stack(c: &mut Criterion) {
-    let rt = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .build()
-        .unwrap();
+    let rt = runtime();
     let _entered = rt.enter();
-    let template = request();
+    let template = prompt();
+    let upstream = Answers {
+        body: Empty::<Bytes>::new(),
+        events: false,
+    };
     let mut group = c.benchmark_group("T4_call_ready_stack");
     macro_rules! bench {
         ($name:literal, $layer:expr) => {
             bench!($name, $layer, |_| {});
         };
         ($name:literal, $layer:expr, $prepare:expr) => {
-            let mut service = $layer.layer(Upstream);
+            let mut service = $layer.layer(upstream.clone());
             group.bench_function($name, |b| {
                 let mut cx = Context::from_waker(Waker::noop());
                 b.iter(|| {
@@ -168,5 +126,31 @@ fn stack(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, stack);
+/// A frame of a stream through the layers of a gateway, after one `Pending`: T14.
+fn frame(c: &mut Criterion) {
+    let rt = runtime();
+    let _entered = rt.enter();
+    let mut group = c.benchmark_group("T14_stack_frame_pending");
+    group.throughput(Throughput::Elements(FRAMES as u64));
+    let upstream = Answers {
+        body: Frames::pending(EVENT),
+        events: true,
+    };
+    macro_rules! bench {
+        ($name:literal, $service:expr) => {
+            let mut service = $service;
+            group.bench_function($name, |b| {
+                let mut answer = || ready_after(service.call(prompt())).unwrap().into_body();
+                b.iter_batched(&mut answer, drain, BatchSize::SmallInput);
+            });
+        };
+    }
+    bench!("bare", upstream.clone());
+    bench!("tower_agent", full_stack(upstream.clone()));
+    let timeout = tower_http::timeout::ResponseBodyTimeoutLayer::new(LIMIT);
+    bench!("tower_http", timeout.layer(upstream));
+    group.finish();
+}
+
+criterion_group!(benches, stack, frame);
 criterion_main!(benches);

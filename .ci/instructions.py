@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Counts the instructions that the layers add, and holds them to `.ci/instructions.txt`.
+
+    python3 .ci/instructions.py            # prints the table
+    python3 .ci/instructions.py --check    # fails if a count is more than 3 % above its bound
+    python3 .ci/instructions.py --write    # writes the counts of now as the bounds
+
+Needs valgrind. Each case of `benches/instructions.rs` runs with two numbers; the difference of the
+two counts is what the calls or frames alone cost, and the bare case is subtracted from it.
+"""
+
+import concurrent.futures
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOUNDS = ROOT / ".ci" / "instructions.txt"
+SLACK = 1.03
+FEW = {"T3": 400, "T4": 100, "T5": 400}  # calls; of the others bodies of 1,024 frames
+
+
+def build():
+    command = ["cargo", "bench", "--bench", "instructions", "--no-run", "--message-format", "json"]
+    lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for line in lines.splitlines():
+        message = json.loads(line)
+        if message.get("target", {}).get("name") == "instructions" and message.get("executable"):
+            return message["executable"]
+    sys.exit("cargo names no bench `instructions`")
+
+
+def counted(program, case, times):
+    """How many instructions the program takes, and how many calls or frames those were."""
+    command = ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", program, case]
+    run = subprocess.run([*command, str(times)], check=True, capture_output=True, text=True)
+    return int(re.search(r"Collected : (\d+)", run.stderr)[1]), int(run.stdout)
+
+
+def each(program, case):
+    few = FEW.get(case.split("/")[0], 2)
+    (low, some), (high, more) = (counted(program, case, times) for times in (few, 3 * few))
+    return (high - low) / (more - some)
+
+
+def bounds():
+    lines = BOUNDS.read_text().splitlines() if BOUNDS.exists() else []
+    return {case: int(count) for case, count in (line.split() for line in lines)}
+
+
+def main():
+    program = os.environ.get("INSTRUCTIONS") or build()
+    listed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    cases = [line.split()[0] for line in listed.splitlines()]
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        counts = dict(zip(cases, pool.map(lambda case: each(program, case), cases)))
+    stored, worse = bounds(), []
+    added = {}
+    for case, count in counts.items():
+        bare = counts[case.split("/")[0] + "/bare"]
+        if count == bare and case.endswith("/bare"):
+            continue
+        added[case] = round(count - bare)
+        bound = stored.get(case)
+        print(f"{case:20} {added[case]:>8,}   bound {bound if bound is not None else '-':>8}")
+        ours = case.endswith("/tower_agent")
+        if ours and (bound is None or added[case] > bound * SLACK):
+            worse.append(case)
+    if "--write" in sys.argv:
+        ours = {case: count for case, count in added.items() if case.endswith("/tower_agent")}
+        BOUNDS.write_text("".join(f"{case} {count}\n" for case, count in ours.items()))
+    elif "--check" in sys.argv and worse:
+        sys.exit(f"above the bound: {', '.join(worse)}")
+
+
+if __name__ == "__main__":
+    main()
