@@ -4,6 +4,7 @@
     python3 .ci/instructions.py            # prints the table
     python3 .ci/instructions.py --check    # fails if a count is more than 3 % above its bound
     python3 .ci/instructions.py --write    # writes the counts of now as the bounds
+    python3 .ci/instructions.py T3 T5      # prints those groups alone
 
 Needs valgrind. Each case of `benches/instructions.rs` runs with two numbers; the difference of the
 two counts is what the calls or frames alone cost, and the bare case is subtracted from it.
@@ -54,7 +55,9 @@ def bounds():
 def main():
     program = os.environ.get("INSTRUCTIONS") or build()
     listed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
     cases = [line.split()[0] for line in listed.splitlines()]
+    cases = [case for case in cases if not wanted or case.split("/")[0] in wanted]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         counts = dict(zip(cases, pool.map(lambda case: each(program, case), cases)))
     stored, worse = bounds(), []

@@ -27,10 +27,10 @@ use crate::{
     headers::X_ATTEMPT,
     llm::failure::{CoolingDown, TransportError},
     run::{
-        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, Scope, TerminalReason,
+        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
         Terminated, nanos,
     },
-    supervise::{Claim, LayerPart, LayerSettings, SupervisedFuture, TaskTimer},
+    supervise::{Claim, LayerSettings, SupervisedFuture, TaskTimer},
 };
 
 /// The state of a call that survives from one attempt to the next.
@@ -306,7 +306,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // `untold` keeps the attempt out of the answer's extensions, where layers further out look
         // for the call. `deferring` settles the attempt only when the body drops, because a whole
         // answer may still be classified as a failure.
-        let settings = LayerSettings::new(LayerPart::Deadlines(Scope::Found));
+        let settings = LayerSettings::passive();
         let settings = settings.reading().untold().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))

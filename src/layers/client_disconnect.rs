@@ -89,7 +89,7 @@ use tower_service::Service;
 use crate::{
     error::BoxError,
     run::Scope,
-    supervise::{Claim, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a call when its caller disconnects: see the [module](self).
@@ -157,7 +157,7 @@ where
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        let settings = LayerSettings::new(LayerPart::Disconnect(self.scope)).reading();
+        let settings = LayerSettings::disconnect(self.scope).reading();
         SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }

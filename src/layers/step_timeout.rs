@@ -125,7 +125,7 @@ use tower_service::Service;
 use crate::{
     error::BoxError,
     run::{HEARTBEAT, Limits, ResetOn, Run, Scope},
-    supervise::{Claim, LayerPart, LayerSettings, StepWindow, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerSettings, StepWindow, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a node that makes no progress for a window: see the [module](self).
@@ -296,7 +296,7 @@ where
         };
         let entry = Claim::of(&mut request);
         let window = windows.for_request(&request).window(&entry.run, scope);
-        let settings = LayerSettings::new(LayerPart::Window(window)).reading();
+        let settings = LayerSettings::window(window).reading();
         SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }

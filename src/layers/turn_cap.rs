@@ -104,8 +104,8 @@ use tower_service::Service;
 use crate::{
     attempt::generates,
     error::BoxError,
-    run::{Clock, Nanos, Run, TaskId, Terminated, TurnLimit, nanos},
-    supervise::{Claim, LayerHooks, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
+    run::{Run, Terminated, TurnLimit},
+    supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
@@ -305,23 +305,7 @@ where
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let settings = match cap.finaliser {
-            Some(_) => LayerSettings::hooks(ClosingDeadline),
-            None => LayerSettings::new(LayerPart::Nothing),
-        };
-        SupervisedFuture::new(entry, settings.timed(), request, |request| {
-            self.inner.call(request)
-        })
-    }
-}
-
-/// Enforces the time limit of a closing run while a call waits; `call` counts the turns.
-#[derive(Debug)]
-struct ClosingDeadline;
-
-impl LayerHooks for ClosingDeadline {
-    fn pending(&mut self, found: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
-        // No timer for the start of the closing: it wakes every waiting task of the run.
-        found.nearest().clocks.get(Clock::Drain).map(nanos)
+        let settings = LayerSettings::passive();
+        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }

@@ -7,7 +7,8 @@ use tokio::time::Instant;
 use super::{
     handle::Run,
     report::Terminated,
-    tree::{Nanos, TaskId, nanos},
+    state::NodeState,
+    tree::{Nanos, Node, TaskId, nanos},
 };
 
 thread_local! {
@@ -195,6 +196,15 @@ impl PollScope {
 
     pub(crate) const fn task(&self) -> TaskId {
         self.task
+    }
+
+    /// The earliest absolute deadline of `node`, and of the nodes above it up to the one that
+    /// another enforcer around this poll checks.
+    pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Option<Nanos> {
+        let around = if self.is_nested() { self.enforced } else { 0 };
+        let nodes = std::iter::once(node).chain(node.ancestors());
+        let ours = nodes.take_while(|node| node.number() != around);
+        ours.filter_map(|node| node.clocks.next()).min()
     }
 
     /// Checks the clocks from the root down to `run`, on the way out of a pending poll.

@@ -42,7 +42,7 @@ pub(crate) use self::{
     marks::{ShiftedMarks, Stream},
     observer::{FrameKind, Observer, ResponseFacts, dialect_of},
     read_request::{ReadRequest, RequestReader, Upload},
-    settings::{LayerHooks, LayerPart, LayerSettings},
+    settings::{LayerHooks, LayerSettings},
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
     window::StepWindow,

@@ -21,8 +21,6 @@ pub(crate) struct LayerSettings {
     /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
     /// the response although it does not settle the node.
     pub(super) reads: bool,
-    /// Whether the layer has deadlines that a stream of ready frames must not starve.
-    pub(super) is_timed: bool,
     /// Whether the layer puts the run into the response's extensions, provided it settles the
     /// node.
     pub(super) tells: bool,
@@ -34,11 +32,10 @@ pub(crate) struct LayerSettings {
 
 /// The behaviour of one layer in a supervised call.
 #[derive(Debug)]
-pub(crate) enum LayerPart {
-    /// The layer measures no time, and changes nothing.
+pub(super) enum LayerPart {
+    /// The layer measures nothing, and changes nothing. Its deadlines, if it has some, stand on
+    /// the node.
     Nothing,
-    /// The layer enforces the node's own deadlines; the scope chooses between node and run.
-    Deadlines(Scope),
     /// The layer ends the node, or notifies observers, after a window of silence.
     Window(StepWindow),
     /// A drop of the unfinished future or body ends the node that the scope chooses.
@@ -103,14 +100,28 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
 }
 
 impl LayerSettings {
-    pub(crate) const fn new(part: LayerPart) -> Self {
+    const fn new(part: LayerPart) -> Self {
         Self {
             part,
             reads: false,
-            is_timed: false,
             tells: true,
             defers: false,
         }
+    }
+
+    /// Creates the settings of a layer that measures nothing at a poll.
+    pub(crate) const fn passive() -> Self {
+        Self::new(LayerPart::Nothing)
+    }
+
+    /// Creates the settings of a layer that ends the node, or notifies observers, after `window`.
+    pub(crate) const fn window(window: StepWindow) -> Self {
+        Self::new(LayerPart::Window(window))
+    }
+
+    /// Creates the settings of a layer that ends the node in `scope` if the caller leaves.
+    pub(crate) const fn disconnect(scope: Scope) -> Self {
+        Self::new(LayerPart::Disconnect(scope))
     }
 
     /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
@@ -121,12 +132,6 @@ impl LayerSettings {
     /// Has the layer read the response.
     pub(crate) const fn reading(mut self) -> Self {
         self.reads = true;
-        self
-    }
-
-    /// Has the layer, as enforcer, check the deadlines also during a series of ready frames.
-    pub(crate) const fn timed(mut self) -> Self {
-        self.is_timed = true;
         self
     }
 
@@ -158,7 +163,6 @@ impl LayerPart {
         task: TaskId,
     ) -> Option<Nanos> {
         match self {
-            Self::Deadlines(scope) => run.in_scope(*scope).clocks.next(),
             Self::Window(window) => window.pending(run, observer, now, task),
             Self::LayerHooks(hooks) => hooks.pending(run, now, task),
             Self::Nothing | Self::Disconnect(_) => None,

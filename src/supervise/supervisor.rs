@@ -27,7 +27,7 @@ use crate::{
     },
 };
 
-/// The number of ready frames in a row at which a timed enforcer checks the deadlines.
+/// The number of ready frames in a row at which an enforcer checks the deadlines.
 const READY_FRAMES: u8 = 16;
 
 /// The state of one layer for one call: first in the response future, then in the body.
@@ -157,52 +157,38 @@ impl Supervisor {
 
     /// Handles a `Pending` of the inner future or body.
     ///
-    /// An enforcer checks the deadlines of its task; an inner wrapper only reports its own to
-    /// the driver. `Ready` holds the cause for which the layer stops the future or body;
+    /// An enforcer checks the deadlines of its node; an inner wrapper only reports that of its
+    /// part to the driver. `Ready` holds the cause for which the layer stops the future or body;
     /// `Pending` means that the task will be woken at the next deadline.
+    #[inline]
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
-        self.ready = 0;
-        if role.is_inner() && !self.settings.part.measures() && !self.has_news() {
-            return Poll::Pending;
-        }
-        let now = PollScope::at(&self.run);
-        self.note(now);
-        let observer = match &self.reader {
-            ResponseReader::Body(observer) => Some(observer),
-            _ => None,
-        };
-        let deadline = self
-            .settings
-            .part
-            .pending(&self.run, observer, now, role.task());
         match role {
-            Role::Inner(_) => {
-                let passed = deadline.is_some_and(|at| at <= nanos(now));
-                if passed && self.is_complete() {
-                    return Poll::Ready(StopCause::Ended);
-                }
-                PollScope::lower(deadline, self.run.node().payload.epoch);
-                Poll::Pending
-            }
-            Role::Enforcer(scope) => self.enforce(scope, now, deadline, cx),
+            Role::Inner(_) if !self.settings.part.measures() && !self.has_news() => Poll::Pending,
+            Role::Inner(task) => self.measure(*task),
+            Role::Enforcer(scope) => self.enforce(scope, cx),
         }
+    }
+
+    /// Reports the next deadline of an inner wrapper's part to the driver.
+    fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
+        let now = PollScope::at(&self.run);
+        let deadline = self.part_pending(now, task);
+        if deadline.is_some_and(|at| at <= nanos(now)) && self.is_complete() {
+            return Poll::Ready(StopCause::Ended);
+        }
+        PollScope::lower(deadline, self.run.node().payload.epoch);
+        Poll::Pending
     }
 
     /// Ends the node if a deadline has passed; else has the task woken at the next one.
     ///
     /// If the caller has the complete response by then, the result is a clean end.
-    fn enforce(
-        &mut self,
-        scope: &PollScope,
-        now: Duration,
-        mut deadline: Option<Nanos>,
-        cx: &mut Context<'_>,
-    ) -> Poll<StopCause> {
+    fn enforce(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
+        self.ready = 0;
+        let now = PollScope::at(&self.run);
+        let own = self.part_pending(now, scope.task());
         let node = self.run.node();
-        if node.is_closing() {
-            // No layer reports the deadline of a node that drains, so the enforcer adds it.
-            deadline = deadline.into_iter().chain(node.next_deadline()).min();
-        }
+        let deadline = own.into_iter().chain(scope.next_deadline(node)).min();
         let next = PollScope::lower(deadline, node.payload.epoch);
         let passed = next.is_some_and(|next| next.has_passed(&self.run, now));
         if passed && self.is_complete() {
@@ -218,6 +204,16 @@ impl Supervisor {
         }
         self.timer.wait_for(scope, &self.run, next, cx);
         Poll::Pending
+    }
+
+    /// Notes the signs of life since the last wait, and starts the wait of the layer's part.
+    fn part_pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
+        self.note(now);
+        let observer = match &self.reader {
+            ResponseReader::Body(observer) => Some(observer),
+            _ => None,
+        };
+        self.settings.part.pending(&self.run, observer, now, task)
     }
 
     /// Whether the caller has the complete response, although the inner body has not ended.
@@ -269,7 +265,7 @@ impl Supervisor {
             _ => None,
         };
         self.settings.part.frame(&self.run, seen, observer);
-        if self.settings.is_timed && !role.is_inner() {
+        if !role.is_inner() {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {
                 return Err(StopCause::Over);
@@ -284,14 +280,12 @@ impl Supervisor {
     #[cold]
     fn look(&mut self) -> bool {
         self.ready = 0;
-        let now = self.run.now();
-        let passed = self
-            .run
-            .node()
-            .next_deadline()
-            .is_some_and(|at| at <= nanos(now));
-        if passed {
-            drop(self.run.node().check(now, TaskId::NONE));
+        let node = self.run.node();
+        if let Some(deadline) = node.next_deadline() {
+            let now = self.run.now();
+            if deadline <= nanos(now) {
+                drop(node.check(now, TaskId::NONE));
+            }
         }
         self.is_over()
     }

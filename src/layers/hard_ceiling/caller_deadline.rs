@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::{
     llm::names_events,
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
+    supervise::{LayerHooks, Observer},
 };
 
 /// Enforces the limits that a caller announced, on its one call.
@@ -69,10 +70,21 @@ impl CallerDeadline {
         }
     }
 
+    /// Withdraws the announced deadline, and removes the window of silence.
+    fn withdraw(&mut self) {
+        self.set_deadline(None);
+        let window = self.silence.take().and_then(|silence| silence.window);
+        if let Some(window) = window {
+            self.call.node().remove_window(&window);
+        }
+    }
+}
+
+impl LayerHooks for CallerDeadline {
     /// Replaces the limits on the head by those on the body, when the head arrives.
-    pub(super) fn answered(&mut self, headers: &HeaderMap) {
+    fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
         if self.call.is_of_many() {
-            self.release();
+            self.withdraw();
             return;
         }
         self.set_deadline(self.announced.after_the_head(names_events(headers)));
@@ -83,30 +95,25 @@ impl CallerDeadline {
         });
     }
 
-    /// Handles a `Pending`: runs the silence limit, and returns the call's next deadline.
-    pub(super) fn pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
+    /// Runs the silence limit; the call's other deadlines stand on its node.
+    fn pending(&mut self, _: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
         if self.call.is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
-            self.release();
+            self.withdraw();
             return None;
         }
-        let silence = self.silence.as_mut();
-        let silent = silence.map(|silence| silence.wait(&self.call, now, task));
-        silent
-            .into_iter()
-            .chain(self.call.node().clocks.next())
-            .min()
+        let silence = self.silence.as_mut()?;
+        Some(silence.wait(&self.call, now, task))
     }
 
-    #[inline]
-    pub(super) fn frame(&mut self) {
+    fn frame(&mut self, _: &Run, _: Option<&Observer>) {
         if let Some(silence) = &mut self.silence {
             silence.reset();
         }
     }
 
     /// Lets `task` end the call for a passed silence limit, after an error of the inner service.
-    pub(super) fn failed(&self, task: TaskId) {
+    fn failed(&mut self, task: TaskId) {
         let window = self
             .silence
             .as_ref()
@@ -116,12 +123,8 @@ impl CallerDeadline {
         }
     }
 
-    pub(super) fn release(&mut self) {
-        self.set_deadline(None);
-        let window = self.silence.take().and_then(|silence| silence.window);
-        if let Some(window) = window {
-            self.call.node().remove_window(&window);
-        }
+    fn release(&mut self, _: &Run) {
+        self.withdraw();
     }
 }
 

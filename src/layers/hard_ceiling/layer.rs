@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -17,9 +17,7 @@ use super::caller_deadline::{CallerDeadline, CallerLimits};
 use crate::{
     error::BoxError,
     run::{Clock, Limits, Nanos, Run, Scope, TaskId, TerminalReason, nanos},
-    supervise::{
-        Claim, LayerHooks, LayerPart, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
-    },
+    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a node at an absolute limit: see the [module](super).
@@ -180,44 +178,12 @@ where
             match announced {
                 Some(announced) => {
                     let caller = CallerDeadline::new(announced, &entry.run);
-                    LayerSettings::hooks(CallerCeiling { caller, scope })
+                    LayerSettings::hooks(caller)
                 }
-                None => LayerSettings::new(LayerPart::Deadlines(scope)),
+                None => LayerSettings::passive(),
             }
         };
-        SupervisedFuture::new(entry, settings.timed(), request, |request| {
-            self.inner.call(request)
-        })
-    }
-}
-
-/// Enforces the deadlines of the node in `scope`, and those that the caller of a call announced.
-#[derive(Debug)]
-struct CallerCeiling {
-    caller: CallerDeadline,
-    scope: Scope,
-}
-
-impl LayerHooks for CallerCeiling {
-    fn pending(&mut self, found: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
-        let next = found.in_scope(self.scope).clocks.next();
-        self.caller.pending(now, task).into_iter().chain(next).min()
-    }
-
-    fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
-        self.caller.answered(headers);
-    }
-
-    fn frame(&mut self, _: &Run, _: Option<&Observer>) {
-        self.caller.frame();
-    }
-
-    fn failed(&mut self, task: TaskId) {
-        self.caller.failed(task);
-    }
-
-    fn release(&mut self, _: &Run) {
-        self.caller.release();
+        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }
 

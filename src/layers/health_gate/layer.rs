@@ -25,8 +25,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::failure::Classifier,
-    run::{Nanos, Run, TaskId},
-    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// The shortest setting, the resolution of tokio's timer: a shorter one counts as 1 ms.
@@ -216,12 +215,9 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
-        SupervisedFuture::new(
-            claim,
-            LayerSettings::hooks(PathDeadlines),
-            request,
-            |request| Passage::new(service, gate, run, request),
-        )
+        SupervisedFuture::new(claim, LayerSettings::passive(), request, |request| {
+            Passage::new(service, gate, run, request)
+        })
     }
 }
 
@@ -240,16 +236,6 @@ impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
             .field("inner", &self.inner)
             .field("gate", &self.gate)
             .finish()
-    }
-}
-
-/// Enforces the absolute deadlines of a node, and of all nodes above it, while it is pending.
-#[derive(Debug)]
-struct PathDeadlines;
-
-impl LayerHooks for PathDeadlines {
-    fn pending(&mut self, run: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
-        run.node().next_deadline()
     }
 }
 

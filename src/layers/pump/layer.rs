@@ -21,7 +21,7 @@ use super::{
 use crate::{
     error::BoxError,
     run::{Run, Scope, TaskGuard, TerminalReason},
-    supervise::{Claim, LayerHooks, LayerPart, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// Polls each request to the model, and its answer, in a task of its own.
@@ -110,7 +110,7 @@ where
         let run = entry.run.clone();
         let settings = match drain {
             Some(limit) => LayerSettings::hooks(Drain(limit)),
-            None => LayerSettings::new(LayerPart::Disconnect(Scope::Found)),
+            None => LayerSettings::disconnect(Scope::Found),
         };
         let drains = drain.is_some();
         SupervisedFuture::new(entry, settings.reading(), request, |request| {
@@ -124,7 +124,7 @@ where
             let inner = &mut self.inner;
             // Observes the answer within the task: once the reader has left, the outer part does
             // not.
-            let settings = LayerSettings::new(LayerPart::Nothing).reading().untold();
+            let settings = LayerSettings::passive().reading().untold();
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
             start(call, run, frames, drains)

@@ -17,7 +17,7 @@ use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
     registry::RunRegistry,
-    supervise::{Claim, LayerPart, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
+    supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends the runs of a session when its user sends a stop phrase: see the
@@ -124,7 +124,7 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.max_body;
-        let settings = LayerSettings::new(LayerPart::Nothing);
+        let settings = LayerSettings::passive();
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, stop, request, max_body)
         })
