@@ -261,7 +261,8 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let answer = AnswerReader::nothing();
-        let settings = LayerSettings::hooks(CallsReader { answer }).reading();
+        let settings = LayerSettings::hooks(CallsReader { answer });
+        let settings = settings.reading().frames();
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, HistoryReader(run), request, max_body)
         })
@@ -293,15 +294,13 @@ impl LayerHooks for CallsReader {
     }
 
     #[inline]
-    fn data(&mut self, _: &Run, data: &Bytes) {
-        self.answer.push(data);
-    }
-
-    #[inline]
-    fn frame(&mut self, found: &Run, tap: Option<&Observer>) {
+    fn frame(&mut self, found: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+        if let Some(data) = data {
+            self.answer.push(data);
+        }
         // Record the calls here and not at the drop: a caller that has the last bytes may send
         // its next request before it drops the body.
-        if tap.is_some_and(Observer::is_complete) {
+        if observer.is_some_and(Observer::is_complete) {
             self.finish(found);
         }
     }

@@ -188,33 +188,60 @@ impl Observer {
         }
     }
 
+    /// Counts the data of a frame. The innermost layer of an event stream classifies its events.
     #[inline]
-    pub(crate) fn frame(&mut self, data: &Bytes) -> FrameKind {
+    pub(crate) fn frame(&mut self, data: &Bytes) {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
             ObserverMode::Bytes => true,
             ObserverMode::Judging(stream) => stream.push(data).progress,
-            ObserverMode::Following(follower) => {
-                let latest = follower.judged.progressed();
-                let position = follower.judged.position();
-                let grown = std::mem::replace(&mut follower.position, position) != position;
-                if !grown && !data.is_empty() {
-                    return FrameKind::Inserted;
-                }
-                std::mem::replace(&mut follower.progressed, latest) != latest
-            }
+            // The layer that classifies the events also notes them on the node.
+            ObserverMode::Following(_) => return,
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
+        } else {
+            self.life();
+        }
+    }
+
+    fn life(&mut self) {
+        self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
+    }
+
+    /// The kind of the first frame after a [`wait`](Self::wait), which was counted before; `data`
+    /// is `None` for trailers.
+    pub(crate) fn kind(&mut self, data: Option<&Bytes>) -> FrameKind {
+        let progress = match (&mut self.mode, data) {
+            (_, None) => false,
+            (ObserverMode::Following(follower), Some(data)) => {
+                let position = follower.judged.position();
+                if follower.position == position && !data.is_empty() {
+                    return FrameKind::Inserted;
+                }
+                follower.progressed != follower.judged.progressed()
+            }
+            _ => self.unnoted == Some(ResetOn::Content),
+        };
+        if progress {
             FrameKind::Progress
         } else {
-            self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
             FrameKind::Life
         }
     }
 
+    /// Prepares for the next frame's [`kind`](Self::kind), at a `Pending`, after the
+    /// [`note`](Self::note) of the frames so far.
+    pub(crate) fn wait(&mut self) {
+        self.unnoted = None;
+        if let ObserverMode::Following(follower) = &mut self.mode {
+            follower.progressed = follower.judged.progressed();
+            follower.position = follower.judged.position();
+        }
+    }
+
     /// Marks the response as complete: the caller gets its trailers, which are its last frame.
-    pub(crate) const fn trailers(&mut self) {
+    pub(crate) fn trailers(&mut self) {
         self.announced = AnnouncedLength::NOTHING;
     }
 

@@ -21,6 +21,8 @@ pub(crate) struct LayerSettings {
     /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
     /// the response although it does not settle the node.
     pub(super) reads: bool,
+    /// Whether the hooks get every frame, and not only the first one after a `Pending`.
+    pub(super) frames: bool,
     /// Whether the layer puts the run into the response's extensions, provided it settles the
     /// node.
     pub(super) tells: bool,
@@ -62,17 +64,13 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
         let _ = (run, headers);
     }
 
-    /// Observes data of the body before the caller gets it.
-    fn data(&mut self, run: &Run, data: &Bytes) {
-        let _ = (run, data);
-    }
-
-    /// Observes a frame before the caller gets it.
+    /// Observes the first frame after a `Pending` before the caller gets it; every frame, if the
+    /// layer [asked for that](LayerSettings::frames).
     ///
-    /// `observer` is `Some` if the layer [reads](LayerSettings::reading) the response or settles the
-    /// node.
-    fn frame(&mut self, run: &Run, observer: Option<&Observer>) {
-        let _ = (run, observer);
+    /// `data` is `None` for trailers. `observer` has counted the frame; it is `Some` if the layer
+    /// [reads](LayerSettings::reading) the response or settles the node.
+    fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+        let _ = (run, data, observer);
     }
 
     /// Handles an error of the inner future or body, if the node was live until then.
@@ -104,6 +102,7 @@ impl LayerSettings {
         Self {
             part,
             reads: false,
+            frames: false,
             tells: true,
             defers: false,
         }
@@ -135,6 +134,12 @@ impl LayerSettings {
         self
     }
 
+    /// Has the hooks get every frame.
+    pub(crate) const fn frames(mut self) -> Self {
+        self.frames = true;
+        self
+    }
+
     /// Keeps the run out of the response's extensions.
     pub(crate) const fn untold(mut self) -> Self {
         self.tells = false;
@@ -158,7 +163,7 @@ impl LayerPart {
     pub(super) fn pending(
         &mut self,
         run: &Run,
-        observer: Option<&Observer>,
+        observer: Option<&mut Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
@@ -175,31 +180,26 @@ impl LayerPart {
         match self {
             // The head is a sign of life, but no content. It stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
-            Self::Window(window) => window.frame(run, Some(FrameKind::Life), None),
+            Self::Window(window) => window.frame(run, Some(FrameKind::Life)),
             Self::LayerHooks(hooks) => hooks.head(run, headers),
             _ => {}
         }
     }
 
-    #[inline]
-    pub(super) fn data(&mut self, run: &Run, data: &Bytes) {
-        if let Self::LayerHooks(hooks) = self {
-            hooks.data(run, data);
-        }
-    }
-
-    /// Handles a frame that the caller gets; `seen` and `observer` are `None` if the layer
-    /// observes no response.
-    #[inline]
+    /// Handles a frame that the caller gets; `observer` is `None` if the layer observes no
+    /// response.
     pub(super) fn frame(
         &mut self,
         run: &Run,
-        seen: Option<FrameKind>,
-        observer: Option<&Observer>,
+        data: Option<&Bytes>,
+        observer: Option<&mut Observer>,
     ) {
         match self {
-            Self::Window(window) => window.frame(run, seen, observer),
-            Self::LayerHooks(hooks) => hooks.frame(run, observer),
+            Self::Window(window) => {
+                let kind = observer.map(|observer| observer.kind(data));
+                window.frame(run, kind);
+            }
+            Self::LayerHooks(hooks) => hooks.frame(run, data, observer.as_deref()),
             _ => {}
         }
     }

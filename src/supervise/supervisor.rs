@@ -11,7 +11,7 @@ use http_body::{Body, Frame};
 use http_body_util::LengthLimitError;
 
 use super::{
-    observer::{FrameKind, Observer, ResponseFacts},
+    observer::{Observer, ResponseFacts},
     settings::LayerSettings,
     timer::TaskTimer,
 };
@@ -41,6 +41,8 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
+    /// Whether the part has handled a `Pending`, and no frame since then.
+    has_waited: bool,
     timer: TaskTimer,
 }
 
@@ -52,6 +54,15 @@ enum ResponseReader {
     /// The state before the head of the response has arrived.
     Head(ResponseFacts),
     Body(Observer),
+}
+
+impl ResponseReader {
+    const fn observer_mut(&mut self) -> Option<&mut Observer> {
+        match self {
+            Self::Body(observer) => Some(observer),
+            _ => None,
+        }
+    }
 }
 
 /// The cause for which the layer stops a body.
@@ -86,6 +97,7 @@ impl Supervisor {
             owns: claim.owns,
             ended: false,
             ready: 0,
+            has_waited: false,
             timer: TaskTimer::default(),
         }
     }
@@ -208,11 +220,9 @@ impl Supervisor {
 
     /// Notes the signs of life since the last wait, and starts the wait of the layer's part.
     fn part_pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
+        self.has_waited = true;
         self.note(now);
-        let observer = match &self.reader {
-            ResponseReader::Body(observer) => Some(observer),
-            _ => None,
-        };
+        let observer = self.reader.observer_mut();
         self.settings.part.pending(&self.run, observer, now, task)
     }
 
@@ -244,27 +254,22 @@ impl Supervisor {
             // end must not turn the end into a completion.
             return Err(StopCause::Over);
         }
-        if let Some(data) = frame.data_ref() {
-            self.settings.part.data(&self.run, data);
-        }
-        let seen = match &mut self.reader {
-            ResponseReader::Body(observer) => match frame.data_ref() {
-                Some(data) => Some(observer.frame(data)),
+        let data = frame.data_ref();
+        if let ResponseReader::Body(observer) = &mut self.reader {
+            match data {
+                Some(data) => observer.frame(data),
                 None => {
                     // Trailers are the last frame of a body, so the stream must be
                     // complete.
                     observer.finish().map_err(StopCause::Cut)?;
                     observer.trailers();
-                    Some(FrameKind::Life)
                 }
-            },
-            _ => None,
-        };
-        let observer = match &self.reader {
-            ResponseReader::Body(observer) => Some(observer),
-            _ => None,
-        };
-        self.settings.part.frame(&self.run, seen, observer);
+            }
+        }
+        if std::mem::take(&mut self.has_waited) || self.settings.frames {
+            let observer = self.reader.observer_mut();
+            self.settings.part.frame(&self.run, data, observer);
+        }
         if !role.is_inner() {
             self.ready += 1;
             if self.ready >= READY_FRAMES && self.look() {

@@ -66,10 +66,14 @@ impl StepWindow {
     pub(super) fn pending(
         &mut self,
         run: &Run,
-        observer: Option<&Observer>,
+        observer: Option<&mut Observer>,
         now: Duration,
         task: TaskId,
     ) -> Option<Nanos> {
+        let observer = observer.map(|observer| {
+            observer.wait();
+            &*observer
+        });
         self.look_for_content(observer);
         if self.resets_on.is_none() && !observer.is_some_and(Observer::has_heartbeats) {
             // Without a heartbeat so far, the open connection counts as life.
@@ -96,18 +100,12 @@ impl StepWindow {
 
     /// Resets the count of silence if the frame is an event of `resets_on`; else stops the
     /// count until the next `Pending`.
-    #[inline]
-    pub(super) fn frame(
-        &mut self,
-        run: &Run,
-        seen: Option<FrameKind>,
-        observer: Option<&Observer>,
-    ) {
+    pub(super) fn frame(&mut self, run: &Run, kind: Option<FrameKind>) {
         let resets = match self.resets_on {
             // A frame that another layer of this process inserted says nothing about the
             // upstream.
-            None | Some(ResetOn::AnyByte) => seen != Some(FrameKind::Inserted),
-            Some(ResetOn::Content) => seen == Some(FrameKind::Progress),
+            None | Some(ResetOn::AnyByte) => kind != Some(FrameKind::Inserted),
+            Some(ResetOn::Content) => kind == Some(FrameKind::Progress),
             Some(ResetOn::Step) => false,
         };
         if resets {
@@ -115,12 +113,10 @@ impl StepWindow {
         } else if self.timer.is_counting() {
             self.timer.interrupt(run.in_scope(self.scope), run.now());
         }
-        // The new length counts from the next wait on: the wait that this frame ended had the
-        // old one.
-        self.look_for_content(observer);
     }
 
-    /// Switches from the first length to `step` once the response has had content.
+    /// Switches from the first length to `step` once the response has had content. The wait that
+    /// the content ended had the first length.
     #[inline]
     fn look_for_content(&mut self, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
@@ -106,7 +107,7 @@ impl LayerHooks for CallerDeadline {
         Some(silence.wait(&self.call, now, task))
     }
 
-    fn frame(&mut self, _: &Run, _: Option<&Observer>) {
+    fn frame(&mut self, _: &Run, _: Option<&Bytes>, _: Option<&Observer>) {
         if let Some(silence) = &mut self.silence {
             silence.reset();
         }

@@ -136,7 +136,9 @@ impl Outgoing {
             observer.trailers();
             return Ok(());
         };
-        let seen = observer.frame(data);
+        observer.frame(data);
+        let seen = observer.kind(Some(data));
+        observer.wait();
         self.pulse.hand_on(seen == FrameKind::Progress);
         if let Some(outlet) = &mut self.outlet {
             outlet.pass(data, observer.judged());
