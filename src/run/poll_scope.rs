@@ -86,14 +86,14 @@ impl Role {
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
         let number = run.node().number();
-        DRIVER.with(|state| {
-            if state.driver.get() == task && state.enforced.get() == number {
-                return Self::Inner(task);
-            }
-            let scope = PollScope::new(state, task, run);
-            state.enforced.set(number);
-            Self::Enforcer(scope)
-        })
+        let is_inner =
+            DRIVER.with(|state| state.enforced.get() == number && state.driver.get() == task);
+        if is_inner {
+            return Self::Inner(task);
+        }
+        let scope = PollScope::new(task, run);
+        DRIVER.with(|state| state.enforced.set(number));
+        Self::Enforcer(scope)
     }
 
     /// Calls `poll` as if no wrapper outside enforced the node. So the outermost wrapper inside
@@ -121,34 +121,35 @@ impl PollScope {
     /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
-        DRIVER.with(|state| Self::new(state, TaskId::of(waker), run))
+        Self::new(TaskId::of(waker), run)
     }
 
-    #[inline]
-    fn new(state: &DriverState, task: TaskId, run: &Run) -> Self {
-        state.now.set(None);
-        let enforced = state.enforced.get();
-        let driver = state.driver.get();
-        let outer = if driver == task {
-            Outer::Driver
-        } else {
-            state.driver.set(task);
-            let node = state.node.replace(run.node().number());
-            let next = state.next.take();
-            state.enforced.set(0);
-            if driver == TaskId::NONE {
-                Outer::None
-            } else {
-                Outer::Foreign(driver, node, next)
-            }
-        };
+    fn new(task: TaskId, run: &Run) -> Self {
         let epoch = run.node().epoch();
-        Self {
-            task,
-            outer,
-            enforced,
-            epoch,
-        }
+        DRIVER.with(|state| {
+            state.now.set(None);
+            let enforced = state.enforced.get();
+            let driver = state.driver.get();
+            let outer = if driver == task {
+                Outer::Driver
+            } else {
+                state.driver.set(task);
+                let node = state.node.replace(run.node().number());
+                let next = state.next.take();
+                state.enforced.set(0);
+                if driver == TaskId::NONE {
+                    Outer::None
+                } else {
+                    Outer::Foreign(driver, node, next)
+                }
+            };
+            Self {
+                task,
+                outer,
+                enforced,
+                epoch,
+            }
+        })
     }
 
     /// The time of this pending poll, since the tree of `run` was opened. The first wrapper that
@@ -202,9 +203,14 @@ impl PollScope {
     /// another enforcer around this poll checks.
     pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Option<Nanos> {
         let around = if self.is_nested() { self.enforced } else { 0 };
-        let nodes = std::iter::once(node).chain(node.ancestors());
-        let ours = nodes.take_while(|node| node.number() != around);
-        ours.filter_map(|node| node.clocks.next()).min()
+        let mut next = node.clocks.next();
+        for node in node.ancestors() {
+            if node.number() == around {
+                break;
+            }
+            next = next.into_iter().chain(node.clocks.next()).min();
+        }
+        next
     }
 
     /// Checks the clocks from the root down to `run`, on the way out of a pending poll.
