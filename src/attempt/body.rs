@@ -14,7 +14,7 @@ use crate::{
     body::HeldPrefix,
     error::BoxError,
     llm::failure::{FailureClass, IncompleteJson, JsonOutline},
-    run::Run,
+    run::{Run, Terminated},
     supervise::SupervisedBody,
 };
 
@@ -68,6 +68,14 @@ impl<B: Body> BodyProj<'_, B> {
         }
     }
 
+    /// The end of the layer's node, or of its attempt, if that was ended early.
+    fn end(&self) -> Option<Terminated> {
+        if self.own.node().is_over() {
+            return Some(self.own.to_terminated());
+        }
+        self.ownership.as_ref().and_then(Ownership::cut)
+    }
+
     /// Fails the attempt and answers an error if `polled` is the end of an incomplete JSON
     /// document.
     ///
@@ -116,36 +124,38 @@ where
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        if this.own.node().is_over() {
-            // The layer's node has ended: the caller gets none of the bytes that are still held.
-            this.close();
-            return Poll::Ready(Some(Err(this.own.to_terminated().into())));
-        }
-        if !this.held.is_empty() || inner.is_end_stream() {
-            // The inner body does not report here that its attempt was ended early: held frames
-            // come before it, or it has ended.
-            if let Some(end) = this.ownership.as_ref().and_then(Ownership::cut) {
-                // The layer's node ends as its attempt did, and the bytes that are still held are
-                // dropped.
-                *this.held = HeldPrefix::default();
-                this.close();
-                return Poll::Ready(Some(Err(end.into())));
-            }
-        }
-        let polled = if this.held.is_empty() {
-            let polled = inner.poll_frame(cx);
-            if let (Some(outline), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
-                if let Some(data) = frame.data_ref() {
-                    outline.push(data);
-                }
-            }
-            polled
+        let is_held = !this.held.is_empty();
+        let polled = if !is_held {
+            inner.poll_frame(cx)
+        } else if this.end().is_some() {
+            Poll::Ready(None)
         } else if this.held.wants_flush() {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         } else {
             Poll::Ready(this.held.next())
         };
+        match &polled {
+            Poll::Pending => return polled,
+            Poll::Ready(Some(Ok(frame))) => {
+                let Some(outline) = &mut *this.document else {
+                    return polled;
+                };
+                if let (Some(data), false) = (frame.data_ref(), is_held) {
+                    outline.push(data);
+                }
+            }
+            Poll::Ready(Some(Err(_))) => {}
+            // The body of an attempt that has ended does not say that its attempt, or the
+            // layer's node, was ended early.
+            Poll::Ready(None) => {
+                if let Some(end) = this.end() {
+                    *this.held = HeldPrefix::default();
+                    this.close();
+                    return Poll::Ready(Some(Err(end.into())));
+                }
+            }
+        }
         if let Some(cut) = this.cut(&polled) {
             this.close();
             return Poll::Ready(Some(Err(cut.into())));
