@@ -711,3 +711,71 @@ async fn a_layer_between_is_dropped_at_a_limit_and_sees_no_error() {
     assert_eq!(reason, TerminalReason::StepTimeout);
     assert_eq!(results.load(Ordering::Relaxed), 0);
 }
+
+/// The layer outside has no deadline of its own, and enforces the one that the layer inside set.
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_always_ready_ends_at_a_ceiling_further_in() {
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
+    let service = ServiceBuilder::new()
+        .layer(ClientDisconnectLayer::new())
+        .layer(HardCeilingLayer::new(WINDOW))
+        .service(upstream.clone());
+    let mut body = service.oneshot(request()).await.unwrap().into_body();
+    body.token().await;
+    advance(WINDOW).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+    assert!(read.frames <= 15, "{} frames", read.frames);
+}
+
+/// The program's layer asks twice; the second time it waits, and its inside is not called.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_the_run_holds_while_a_layer_between_waits_before_its_next_call() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::answer(500, "{}"));
+    let inside = HardCeilingLayer::new(WINDOW)
+        .scope(Scope::Run)
+        .layer(upstream.clone());
+    let between = service_fn(move |request: Request<_>| {
+        let mut inside = inside.clone();
+        async move {
+            let answer = inside.call(request).await;
+            tokio::time::sleep(4 * WINDOW).await;
+            answer
+        }
+    });
+    let service = StepTimeoutLayer::new(8 * WINDOW).layer(between);
+
+    let start = Instant::now();
+    let outcome = Outcome::of(service.oneshot(run.attach(request()))).await;
+
+    assert_eq!(start.elapsed(), WINDOW);
+    assert_eq!(
+        origin(&outcome.error.unwrap()),
+        (NodeKind::Run, TerminalReason::HardCeiling)
+    );
+}
+
+/// A layer between that hands the frames on late does not prolong a window inside of it.
+#[tokio::test(start_paused = true)]
+async fn a_sign_of_life_counts_when_the_upstream_gives_it_not_when_a_layer_hands_it_on() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
+    let inside = ServiceBuilder::new()
+        .layer(PumpLayer::new(8))
+        .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
+        .service(upstream);
+    let service = ClientDisconnectLayer::new().layer(inside);
+    let start = Instant::now();
+    let answer = service.oneshot(run.attach(request())).await.unwrap();
+    let mut body = answer.into_body();
+    body.token().await;
+    tokio::time::sleep(WINDOW / 2).await;
+
+    let read = body.read().await;
+
+    assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), WINDOW);
+}
