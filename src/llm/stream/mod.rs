@@ -60,6 +60,7 @@
 
 mod partial_text;
 mod reader;
+mod shape;
 #[cfg(test)]
 mod tests;
 
