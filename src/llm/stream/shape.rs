@@ -33,7 +33,7 @@ const MAX_GAPS: usize = 6;
 /// In a stream in which no two neighbors have the same shape, to record each event would double
 /// the cost.
 const PATIENCE: u8 = 4;
-const RETRY: u8 = 16;
+const RETRY: u8 = 32;
 
 /// The most digits of a recorded sequence number: as many always fit into a `u64`.
 const MAX_DIGITS: usize = 19;
@@ -93,7 +93,9 @@ impl Shape {
             text: None,
         };
         let (name, fixed) = self.bytes.split_at(usize::from(self.name_len));
-        if event.name != name {
+        // Most events have no name, and the address of an empty slice need not be mapped: there
+        // some processors take 80 ns to compare no bytes.
+        if event.name.len() != name.len() || (!name.is_empty() && event.name != name) {
             return None;
         }
         let mut data = event.data;
