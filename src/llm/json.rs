@@ -398,6 +398,19 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// Reads a string from behind its opening quote; `None` if its closing quote is missing.
+    #[inline]
+    pub(crate) fn before_quote(bytes: &'a [u8]) -> Option<Self> {
+        let (raw, escaped) = Scanner::new(bytes).string().ok()?;
+        Some(Self { raw, escaped })
+    }
+
+    /// Returns the string as the document has it.
+    #[inline]
+    pub(crate) const fn raw(self) -> &'a [u8] {
+        self.raw
+    }
+
     #[inline]
     pub(crate) const fn is_empty(self) -> bool {
         self.raw.is_empty()

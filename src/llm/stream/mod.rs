@@ -27,8 +27,10 @@
 //! # Cost
 //!
 //! A content frame is classified without an allocation, in time linear in its bytes, however it
-//! is cut into chunks. Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes
-//! are kept; a longer event is classified by its name.
+//! is cut into chunks. If it differs only in its texts from the event before it, its JSON is not
+//! walked again: the first content event of a stream allocates half a kilobyte for that.
+//! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event are kept;
+//! a longer event is classified by its name.
 //!
 //! # Examples
 //!
@@ -60,6 +62,7 @@
 
 mod partial_text;
 mod reader;
+mod shape;
 #[cfg(test)]
 mod tests;
 

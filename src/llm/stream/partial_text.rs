@@ -50,27 +50,27 @@ impl Partial {
         Arc::ptr_eq(&self.shared, &other.shared)
     }
 
-    /// Adds the text of an event with content to the collected text.
-    pub(super) fn add(&self, dialect: Dialect, event: &Event<'_>) {
-        let mut push = |part: Text<'_>| self.push(&String::from_utf8_lossy(&part.decoded()));
-        // Ignore errors: the grammar classified the event as content, so its data is
-        // well-formed.
-        let _ = match dialect {
-            Dialect::OpenAiChat => chat(event.data, &mut push),
-            Dialect::OpenAiResponses => responses(event, &mut push),
-            Dialect::Anthropic => anthropic(event.data, &mut push),
-            Dialect::Any | Dialect::Custom(_) => Ok(()),
-        };
-    }
-
     /// Adds as many whole characters of `part` as fit into the limit.
-    fn push(&self, part: &str) {
+    pub(super) fn push(&self, part: Text<'_>) {
+        let part = part.decoded();
+        let part = &*String::from_utf8_lossy(&part);
         let mut shared = self.shared.lock();
         let room = self.max.saturating_sub(shared.text.len());
         let fits = cut(part, if shared.is_full { 0 } else { room });
         shared.text.push_str(fits);
         shared.is_full |= fits.len() < part.len();
     }
+}
+
+/// Reads the parts of the answer's text in an event with content, and passes them to `push`.
+pub(super) fn read_text<'a>(dialect: Dialect, event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) {
+    // Ignore errors: the grammar classified the event as content, so its data is well-formed.
+    let _ = match dialect {
+        Dialect::OpenAiChat => chat(event.data, push),
+        Dialect::OpenAiResponses => responses(event, push),
+        Dialect::Anthropic => anthropic(event.data, push),
+        Dialect::Any | Dialect::Custom(_) => Ok(()),
+    };
 }
 
 /// Reads the text of a chat event's choice with index 0, and passes it to `push`.

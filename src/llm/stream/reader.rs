@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::partial_text::Partial;
+use super::{
+    partial_text::{Partial, read_text},
+    shape::{Match, Shape},
+};
 use crate::llm::{
     dialect::{
         Anthropic, Detected, Dialect, Finish, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
@@ -42,6 +45,17 @@ impl StreamReader {
     /// The partial text of the answer, if it is collected.
     pub(crate) const fn kept_text(&self) -> Option<&Partial> {
         self.marks.partial.as_ref()
+    }
+
+    #[cfg(test)]
+    pub(super) const fn forget_shape(&mut self) {
+        self.marks.shape.forget();
+    }
+
+    /// The number of events that were read by the shape of the event before them.
+    #[cfg(test)]
+    pub(super) const fn shape_hits(&self) -> u64 {
+        self.marks.shape.hits
     }
 
     /// Reads the next bytes of the stream, and classifies each event that they complete.
@@ -198,6 +212,7 @@ pub(super) struct StreamMarks {
     pub(super) pings: Pings,
     /// The partial text of the answer, if it is collected.
     pub(super) partial: Option<Partial>,
+    pub(super) shape: Shape,
 }
 
 /// The count of the stream's pings that are heartbeats.
@@ -212,7 +227,19 @@ impl StreamMarks {
     #[inline]
     pub(super) fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
-        let verdict = self.judge(event);
+        let (verdict, text) = match self.shape.matches(event) {
+            Some(Match {
+                verdict,
+                sequence,
+                text,
+            }) => {
+                if let Some(sequence) = sequence {
+                    self.stream.report_sequence(sequence);
+                }
+                (verdict, text)
+            }
+            None => (self.walk(event), None),
+        };
         match verdict.kind {
             EventKind::Content => {
                 seen.content = true;
@@ -222,7 +249,12 @@ impl StreamMarks {
                 if !verdict.reasoning {
                     self.text.get_or_insert(event.end);
                     if let Some(partial) = &self.partial {
-                        partial.add(self.dialect, event);
+                        match text {
+                            Some(text) => partial.push(text),
+                            None => {
+                                read_text(self.dialect, event, &mut |text| partial.push(text));
+                            }
+                        }
                     }
                 }
             }
@@ -263,6 +295,26 @@ impl StreamMarks {
             return;
         }
         self.pings.count += 1;
+    }
+
+    /// Classifies an event of another shape than the event before it.
+    #[inline(never)]
+    fn walk(&mut self, event: &Event<'_>) -> EventVerdict {
+        let verdict = self.judge(event);
+        if verdict.kind != EventKind::Content {
+            self.shape.forget();
+            return verdict;
+        }
+        let (mut text, mut texts) = (None, 0);
+        if self.partial.is_some() {
+            read_text(self.dialect, event, &mut |part| {
+                text = Some(part);
+                texts += 1;
+            });
+        }
+        let text = text.filter(|_| texts == 1);
+        self.shape.record(self.dialect, event, verdict, text);
+        verdict
     }
 
     #[inline]

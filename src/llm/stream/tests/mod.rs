@@ -6,6 +6,7 @@ mod frame;
 mod json;
 mod reference;
 mod responses;
+mod shapes;
 mod splitter;
 mod streams;
 

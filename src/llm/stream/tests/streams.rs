@@ -11,23 +11,25 @@ use crate::llm::{
 
 /// All results that a stream reader returns.
 #[derive(Debug, PartialEq)]
-struct StreamMarks {
-    offsets: [Option<u64>; 4],
-    counts: [u64; 5],
+pub(super) struct StreamMarks {
+    offsets: [Option<u64>; 5],
+    counts: [u64; 6],
     dialect: Dialect,
     failure: Option<(String, String, String)>,
     usage: Option<Usage>,
     stop: Option<String>,
+    response_id: Option<String>,
     finish: Finish,
 }
 
-fn marks(judge: &StreamReader) -> StreamMarks {
+pub(super) fn marks(judge: &StreamReader) -> StreamMarks {
     StreamMarks {
         offsets: [
             judge.commit(),
             judge.text(),
             judge.terminator(),
             judge.error(),
+            judge.response_id_end().map(|(_, end)| end),
         ],
         counts: [
             judge.position(),
@@ -35,6 +37,7 @@ fn marks(judge: &StreamReader) -> StreamMarks {
             judge.progressed(),
             judge.next_sequence(),
             judge.heartbeats(),
+            judge.events(),
         ],
         dialect: judge.dialect(),
         failure: judge
@@ -42,6 +45,7 @@ fn marks(judge: &StreamReader) -> StreamMarks {
             .map(|it| (it.kind.clone(), it.code.clone(), it.message.clone())),
         usage: judge.usage(),
         stop: judge.stop_reason().map(str::to_owned),
+        response_id: judge.response_id().map(str::to_owned),
         finish: judge.finish(),
     }
 }
