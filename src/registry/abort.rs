@@ -3,7 +3,6 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -61,10 +60,8 @@ impl RunRegistry {
     }
 
     fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
-        let shared = &self.shared;
-        shared.tidy();
-        let session = shared.session(Arc::from(session));
-        let runs = shared.sessions(&session, |sessions| sessions.of(&session, owner.0));
+        self.shared.tidy();
+        let runs = self.shared.sessions.lock().find(session, Some(owner));
         let (mut aborted, now) = (Vec::new(), Instant::now());
         // Each run is checked, ended and dropped before the next, so that its memory enters the
         // processor's cache once.

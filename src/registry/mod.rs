@@ -61,8 +61,8 @@ mod key;
 mod open;
 mod owner_caps;
 mod page;
+mod sessions;
 mod shared;
-mod slab_map;
 #[cfg(test)]
 mod tests;
 
@@ -166,11 +166,8 @@ impl RunRegistry {
     /// Finds the live runs of this session, of all owners, oldest first: for an operator.
     #[must_use]
     pub fn find_session(&self, session: &str) -> Vec<Run> {
-        let mut runs = self.find_checked(|registry| {
-            let session = registry.shared.session(Arc::from(session));
-            let shared = &registry.shared;
-            shared.sessions(&session, |sessions| sessions.find(&session))
-        });
+        let mut runs =
+            self.find_checked(|registry| registry.shared.sessions.lock().find(session, None));
         runs.retain(|run| run.terminal_reason().is_none());
         runs
     }
