@@ -101,14 +101,11 @@ impl Shared {
         self.with_shard((place.serial % SHARDS as u64) as usize, f)
     }
 
-    /// Collects the runs that a function answers for each shard, with one lock at a time.
-    pub(crate) fn collect<R: IntoIterator<Item = Run>>(
-        &self,
-        f: impl Fn(&mut Entries) -> R,
-    ) -> Vec<Run> {
+    /// Collects the runs that a function adds for each shard, with one lock at a time.
+    pub(crate) fn collect(&self, f: impl Fn(&Entries, &mut Vec<Run>)) -> Vec<Run> {
         let mut runs = Vec::new();
         for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| runs.extend(f(entries)));
+            self.with_shard(shard, |entries| f(entries, &mut runs));
         }
         runs
     }
