@@ -67,13 +67,7 @@ impl RunRegistry {
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
         let old = self.get(owner, old);
-        let enrolment = Enrolment {
-            key: self.shared.key(owner, new),
-            session: old.as_ref().and_then(Run::session),
-            named: true,
-            idle: Some(self.idle_of(old.as_ref())),
-            finder: Finder::Program,
-        };
+        let enrolment = self.successor(owner, new, old.as_ref());
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
         })?;
@@ -92,13 +86,7 @@ impl RunRegistry {
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
-        let enrolment = Enrolment {
-            key: self.shared.key(owner, id.clone()),
-            session: ended.session(),
-            named: true,
-            idle: Some(self.idle_of(Some(&ended))),
-            finder: Finder::Program,
-        };
+        let enrolment = self.successor(owner, id.clone(), Some(&ended));
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
@@ -282,8 +270,16 @@ impl RunRegistry {
         }
     }
 
-    fn idle_of(&self, run: Option<&Run>) -> Duration {
-        let idle = run.and_then(|run| self.shared.idle_limit(run.node().payload.identity()?));
-        idle.unwrap_or(Self::IDLE)
+    /// The parameters of a run that the program opens in the session of another run.
+    fn successor(&self, owner: Owner, id: RunId, before: Option<&Run>) -> Enrolment {
+        let known = before.and_then(|run| run.node().payload.identity());
+        let idle = known.and_then(|known| self.shared.idle_limit(known));
+        Enrolment {
+            key: self.shared.key(owner, id),
+            session: before.and_then(Run::session),
+            named: true,
+            idle: Some(idle.unwrap_or(Self::IDLE)),
+            finder: Finder::Program,
+        }
     }
 }
