@@ -13,7 +13,10 @@ use crate::run::Run;
 /// The live runs of each session, by owner, with their serial numbers. The end of one owner's
 /// session costs nothing for other owners.
 #[derive(Debug, Default)]
-pub(super) struct Sessions(HashMap<Arc<str>, BTreeMap<u128, Slab<(u64, Run)>>>);
+pub(super) struct Sessions(HashMap<Arc<str>, BTreeMap<u128, NumberedRuns>>);
+
+/// Runs with their serial numbers.
+type NumberedRuns = Slab<(u64, Run)>;
 
 impl Sessions {
     /// Inserts a run into its session, and answers the run's slot for a later `remove`.
