@@ -1,17 +1,17 @@
 //! Ends runs from outside: one, a session, or all at a shutdown or after a drain.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, timeout_at};
 
 use super::{RunRegistry, entries::Entries, owner_caps::Owner};
-use crate::run::{Run, RunId, Settled, TaskId, TerminalReason};
+use crate::run::{Run, RunId, TaskId, TerminalReason};
 
 impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Answers whether this call ended it.
@@ -61,10 +61,8 @@ impl RunRegistry {
     }
 
     fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
-        let shared = &self.shared;
-        shared.tidy();
-        let session = shared.session(Arc::from(session));
-        let runs = shared.sessions(&session, |sessions| sessions.of(&session, owner.0));
+        self.shared.tidy();
+        let runs = self.shared.sessions.lock().find(session, Some(owner));
         let (mut aborted, now) = (Vec::new(), Instant::now());
         // Each run is checked, ended and dropped before the next, so that its memory enters the
         // processor's cache once.
@@ -116,14 +114,14 @@ impl RunRegistry {
             // A run at its turn cap is held open for a last call, which a drain does not admit.
             node.release(began);
         }
-        RunDrain::new(live, now.checked_add(limit))
+        RunDrain(Box::pin(drain(live, now.checked_add(limit))))
     }
 
     /// Makes the registry admit no run from now on, and answers its live runs.
     fn close(&self) -> Vec<Run> {
         self.shared.tidy();
         self.shared.close();
-        let live = |entries: &mut Entries| entries.live().collect::<Vec<_>>();
+        let live = |entries: &Entries, runs: &mut Vec<_>| runs.extend(entries.live());
         self.shared.collect(live)
     }
 }
@@ -147,100 +145,59 @@ fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
 /// # Panics
 ///
 /// If the future is polled outside of a Tokio runtime with time while runs are left.
-#[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct RunDrain {
-    /// The runs that the drain still waits for; the next one stands last. The future waits for one
-    /// at a time, so each end wakes it at most once.
-    left: Vec<Run>,
-    settled: Option<Settled>,
-    /// The timer for `until`; `None` until it is needed, and after it fired.
-    timer: Option<Pin<Box<Sleep>>>,
-    /// The instant at which the drain cuts runs; `None` (never) if no instant can hold it.
-    limit: Option<Instant>,
-    /// The instant for which the timer is set: the limit, then the end of the grace.
-    until: Option<Instant>,
-    fired: bool,
-    cut: usize,
-}
+pub struct RunDrain(Pin<Box<dyn Future<Output = usize> + Send + Sync>>);
 
 /// How long after the limit the drain waits for the work of cut runs to be dropped.
 const GRACE: Duration = Duration::from_secs(1);
 
-impl RunDrain {
-    pub(super) const fn new(left: Vec<Run>, limit: Option<Instant>) -> Self {
-        Self {
-            left,
-            settled: None,
-            timer: None,
-            limit,
-            until: limit,
-            fired: false,
-            cut: 0,
+/// Waits until the runs have settled, or until the grace after `limit` is over. At `limit` (never,
+/// if that is `None`) it ends the runs that are left. Answers the number of runs that were cut.
+async fn drain(mut left: Vec<Run>, limit: Option<Instant>) -> usize {
+    let (mut cut, mut until) = (0, limit);
+    // One run at a time, so that each end wakes the task at most once.
+    while let Some(run) = left.last() {
+        let is_settled = match until {
+            Some(until) => timeout_at(until, run.settled()).await.is_ok(),
+            None => {
+                run.settled().await;
+                true
+            }
+        };
+        if is_settled {
+            cut += usize::from(was_cut(run, limit));
+            left.pop();
+        } else if until == limit {
+            until = limit.and_then(|limit| limit.checked_add(GRACE));
+            let now = Instant::now();
+            for run in &left {
+                drop(run.node().check(run.at(now), TaskId::NONE));
+            }
+        } else {
+            break;
         }
     }
+    cut + left.iter().filter(|run| was_cut(run, limit)).count()
+}
 
-    /// Ends the runs that still live, because the limit has passed, and moves the timer to the end
-    /// of the grace.
-    fn latch(&mut self, now: Instant) {
-        self.fired = true;
-        self.timer = None;
-        self.until = self.until.and_then(|until| until.checked_add(GRACE));
-        for run in &self.left {
-            drop(run.node().check(run.at(now), TaskId::NONE));
-        }
-    }
-
-    /// Whether the run ended as `Shutdown` because the limit of the drain passed.
-    fn was_cut(&self, run: &Run) -> bool {
-        let end = run.node().own_end();
-        let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
-        let at = end.and_then(|end| run.instant(end.at));
-        at.zip(self.limit).is_some_and(|(at, limit)| at >= limit)
-    }
+/// Whether the run ended as `Shutdown` because the limit of the drain passed.
+fn was_cut(run: &Run, limit: Option<Instant>) -> bool {
+    let end = run.node().own_end();
+    let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
+    let at = end.and_then(|end| run.instant(end.at));
+    at.zip(limit).is_some_and(|(at, limit)| at >= limit)
 }
 
 impl Future for RunDrain {
     type Output = usize;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<usize> {
-        let this = &mut *self;
-        loop {
-            if let Some(settled) = &mut this.settled {
-                if Pin::new(settled).poll(cx).is_pending() {
-                    break;
-                }
-                this.settled = None;
-                if let Some(run) = this.left.pop() {
-                    this.cut += usize::from(this.was_cut(&run));
-                }
-            }
-            match this.left.last() {
-                Some(run) => this.settled = Some(run.settled()),
-                None => {
-                    this.timer = None;
-                    return Poll::Ready(this.cut);
-                }
-            }
-        }
-        let Some(until) = this.until else {
-            return Poll::Pending;
-        };
-        let timer = this
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(until)));
-        // The timer is polled outside tokio's coop budget, as in `RunWait`.
-        let mut timer = tokio::task::unconstrained(timer);
-        if Pin::new(&mut timer).poll(cx).is_ready() {
-            if this.fired {
-                this.settled = None;
-                let left = std::mem::take(&mut this.left);
-                this.cut += left.iter().filter(|run| this.was_cut(run)).count();
-                return Poll::Ready(this.cut);
-            }
-            this.latch(Instant::now());
-            cx.waker().wake_by_ref();
-        }
-        Poll::Pending
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for RunDrain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RunDrain(..)")
     }
 }

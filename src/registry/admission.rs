@@ -7,7 +7,7 @@ use super::{
     entries::Entries,
     owner_caps::{Owner, OwnerCaps},
 };
-use crate::run::{EntryLocation, Identity, Run, RunNotice, TerminalReason};
+use crate::run::{Identity, Run, RunNotice, TerminalReason};
 
 /// A request's mark: a layer opened its call, and no cap has counted the request yet. Calls that
 /// the program attached to a run carry no mark, and are not counted.
@@ -34,18 +34,18 @@ impl RunRegistry {
     /// one new id, one counts as the run, and the others count as turns of it.
     pub(crate) fn admit(&self, call: &Run, caps: OwnerCaps, is_turn: bool) {
         let run = call.run();
-        let entry = self.entry_of(&run);
-        let Some((identity, listed)) = entry.filter(|_| call.terminal_reason().is_none()) else {
+        let identity = self.identity_of(&run);
+        let Some(identity) = identity.filter(|_| call.terminal_reason().is_none()) else {
             return;
         };
         let (owner, owners) = (Owner(identity.owner), self.count_owners());
-        let admission = &identity.admission;
+        let (admission, place) = (&identity.admission, identity.place);
         let open = || {
-            self.shared.with_entry(listed, |entries| {
+            self.shared.with_entry(place, |entries| {
                 let is_new = !admission.is_admitted();
                 is_new.then(|| match owners.open(owner, caps, is_turn) {
                     Ok(open) => Ok((open, admission.admit())),
-                    Err(cap) => Err((cap, entries.withdraw(listed.place))),
+                    Err(cap) => Err((cap, entries.withdraw(place))),
                 })
             })
         };
@@ -64,7 +64,7 @@ impl RunRegistry {
                 return;
             }
             Some(Err((cap, true))) => {
-                self.shared.leave_session(identity, listed);
+                self.shared.leave_session(identity);
                 (cap, &run, None)
             }
             Some(Err((cap, false))) => (cap, call, Some(call)),
@@ -85,20 +85,19 @@ impl RunRegistry {
     /// admitted it, observers know it, or another request works on it.
     pub(crate) fn withdraw(&self, call: &Run) {
         let run = call.run();
-        let Some((identity, listed)) = self.entry_of(&run) else {
+        let Some(identity) = self.identity_of(&run) else {
             return;
         };
-        let withdraw = |entries: &mut Entries| entries.withdraw(listed.place);
-        if self.shared.with_entry(listed, withdraw) {
-            self.shared.leave_session(identity, listed);
+        let withdraw = |entries: &mut Entries| entries.withdraw(identity.place);
+        if self.shared.with_entry(identity.place, withdraw) {
+            self.shared.leave_session(identity);
         }
     }
 
-    /// The run's [`Identity`] and its location in this registry; `None` if it is not enrolled here.
-    fn entry_of<'a>(&self, run: &'a Run) -> Option<(&'a Identity, &'a EntryLocation)> {
+    /// The run's identity, if this registry gave it.
+    fn identity_of<'a>(&self, run: &'a Run) -> Option<&'a Identity> {
         let identity = run.node().payload.identity()?;
         let registry = identity.registration.as_ptr();
-        let is_here = std::ptr::addr_eq(registry, Arc::as_ptr(&self.shared));
-        Some((identity, identity.listed.get().filter(|_| is_here)?))
+        std::ptr::addr_eq(registry, Arc::as_ptr(&self.shared)).then_some(identity)
     }
 }

@@ -61,8 +61,8 @@ mod key;
 mod open;
 mod owner_caps;
 mod page;
+mod sessions;
 mod shared;
-mod slab_map;
 #[cfg(test)]
 mod tests;
 
@@ -81,7 +81,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::{entries::Entries, shared::Shared};
+use self::shared::Shared;
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
@@ -158,19 +158,16 @@ impl RunRegistry {
     #[must_use]
     pub fn find(&self, id: &RunId) -> Vec<Run> {
         self.find_checked(|registry| {
-            let of_id = |entries: &mut entries::Entries| entries.find(id).collect::<Vec<_>>();
-            registry.shared.collect(of_id)
+            let shared = &registry.shared;
+            shared.collect(|entries, runs| runs.extend(entries.find(id)))
         })
     }
 
     /// Finds the live runs of this session, of all owners, oldest first: for an operator.
     #[must_use]
     pub fn find_session(&self, session: &str) -> Vec<Run> {
-        let mut runs = self.find_checked(|registry| {
-            let session = registry.shared.session(Arc::from(session));
-            let shared = &registry.shared;
-            shared.sessions(&session, |sessions| sessions.find(&session))
-        });
+        let mut runs =
+            self.find_checked(|registry| registry.shared.sessions.lock().find(session, None));
         runs.retain(|run| run.terminal_reason().is_none());
         runs
     }
@@ -181,10 +178,7 @@ impl RunRegistry {
     /// and [`open_runs`](Self::open_runs) counts them.
     #[must_use]
     pub fn list(&self) -> Vec<RunSnapshot> {
-        let runs = self.find_checked(|registry| {
-            let all = |entries: &mut entries::Entries| entries.all().collect::<Vec<_>>();
-            registry.shared.collect(all)
-        });
+        let runs = self.find_checked(Self::runs);
         runs.iter().map(Run::snapshot).collect()
     }
 
@@ -253,8 +247,8 @@ impl RunRegistry {
 
     /// All live and remembered runs of the registry, in no order.
     pub(crate) fn runs(&self) -> Vec<Run> {
-        let all = |entries: &mut Entries| entries.all().collect::<Vec<_>>();
-        self.shared.collect(all)
+        self.shared
+            .collect(|entries, runs| runs.extend(entries.all()))
     }
 }
 

@@ -14,8 +14,7 @@ use super::{
     shared::Shared,
 };
 use crate::run::{
-    Admission, EntryLocation, Identity, Membership, Registration, Run, RunId, RunNotice,
-    Settlement, TerminalReason,
+    Admission, Identity, Registration, Run, RunId, RunNotice, Settlement, TerminalReason,
 };
 
 /// The parameters with which a run enters the registry.
@@ -68,13 +67,7 @@ impl RunRegistry {
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
         let old = self.get(owner, old);
-        let enrolment = Enrolment {
-            key: self.shared.key(owner, new),
-            session: old.as_ref().and_then(Run::session),
-            named: true,
-            idle: Some(self.idle_of(old.as_ref())),
-            finder: Finder::Program,
-        };
+        let enrolment = self.successor(owner, new, old.as_ref());
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
         })?;
@@ -93,14 +86,7 @@ impl RunRegistry {
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
-        let key = self.shared.key(owner, id.clone());
-        let enrolment = Enrolment {
-            session: ended.session(),
-            named: true,
-            idle: Some(self.idle_of(Some(&ended))),
-            finder: Finder::Program,
-            key,
-        };
+        let enrolment = self.successor(owner, id.clone(), Some(&ended));
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
@@ -129,15 +115,7 @@ impl RunRegistry {
         finder: Finder,
     ) -> Run {
         self.shared.tidy();
-        let now = Instant::now();
-        let key = self.shared.key(owner, id);
-        let enrolment = Enrolment {
-            key: key.clone(),
-            session,
-            named: true,
-            idle: Some(idle),
-            finder,
-        };
+        let (key, now) = (self.shared.key(owner, id), Instant::now());
         let (run, enrolled) = self.shared.with(&key, |entries| {
             if let Some(run) = entries.reusable(&key, now) {
                 // Found by its id, the run no longer belongs to one call.
@@ -158,7 +136,13 @@ impl RunRegistry {
                 run.run_state().set_unused();
                 run.node().enter();
             }
-            self.identify(&run, &enrolment, entries.generation(&key) + 1);
+            let enrolment = Enrolment {
+                key: key.clone(),
+                session,
+                named: true,
+                idle: Some(idle),
+                finder,
+            };
             let enrolled = self.enrol(entries, &run, enrolment, now);
             (run, Some(enrolled))
         });
@@ -189,27 +173,26 @@ impl RunRegistry {
         let given = id.is_some();
         let key = self.shared.key(owner, id.unwrap_or_else(|| run.id()));
         let adopted = self.shared.with(&key, |entries| {
-            let mut enrolment = Enrolment {
+            if self.shared.is_closed() || entries.reusable(&key, now).is_some() {
+                return false;
+            }
+            let settlement = &run.node().payload.settlement;
+            let enrolment = Enrolment {
                 key: key.clone(),
                 session,
                 named: given,
-                idle: None,
+                idle: (given || !settlement.is_with_call()).then_some(idle),
                 finder,
             };
-            let taken = entries.reusable(&key, now).is_some();
-            let generation = entries.generation(&key) + 1;
-            if self.shared.is_closed() || taken || !self.identify(run, &enrolment, generation) {
-                return false;
-            }
-            if given {
+            let enrolled = self.enrol(entries, run, enrolment, now);
+            if enrolled && given {
                 // Only a run that a layer opened is unused: the program may still use its own.
-                if run.node().payload.settlement.is(Settlement::Layer) {
+                if settlement.is(Settlement::Layer) {
                     run.run_state().set_unused();
                 }
                 run.node().make_shared();
             }
-            enrolment.idle = (!run.node().payload.settlement.is_with_call()).then_some(idle);
-            self.enrol(entries, run, enrolment, now)
+            enrolled
         });
         if !adopted {
             if !given && self.shared.is_closed() {
@@ -229,73 +212,54 @@ impl RunRegistry {
     fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
         let now = Instant::now();
         let key = enrolment.key.clone();
-        let owner = Owner(key.owner);
         let run = self.shared.with(&key, |entries| {
             let known = entries.get(&key, now);
             if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
                 return None;
             }
             let run = Run::open();
-            self.identify(&run, &enrolment, entries.generation(&key) + 1);
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
         // No cap applies to the program, but its runs count for the owner.
         let counted = self.shared.owners.get();
-        if let Some(Ok(open)) = counted.map(|all| all.open(owner, OwnerCaps::new(), false)) {
+        if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));
         }
         run.notify(&RunNotice::Opened);
         Some(run)
     }
 
-    /// Adds the run to the live runs; no other method does. [`Registration::ended`] takes the run
-    /// out when it ends. Answers false if the registry is shut down.
+    /// Gives the run its identity, and adds it to the live runs; no other method does.
+    /// [`Registration::ended`] takes the run out when it ends. Answers false if the registry is
+    /// shut down, or if the run has an identity already.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment, now: Instant) -> bool {
-        if self.shared.is_closed() {
-            return false;
-        }
-        let Enrolment {
-            key,
-            session,
-            named,
-            idle,
-            ..
-        } = with;
-        let serial = self.shared.next_serial();
-        let (hash, owner) = (key.hash(), key.owner);
-        let session = session.map(|name| {
-            let session = self.shared.session(name);
-            let hash = session.hash();
-            // The run joins its session under the shard's lock, so that no end comes in between.
-            let slot = self.shared.sessions(&session.clone(), |sessions| {
-                sessions.insert(session, owner, serial, run.clone())
-            });
-            Membership { hash, slot }
-        });
-        let listed = EntryLocation {
-            hash,
-            place: entries.insert(&key, run.clone(), serial, named, idle, now),
-            session,
-        };
-        if let Some(identity) = run.node().payload.identity() {
-            // The location is unset, because no other thread enrols this run.
-            let _set_before = identity.listed.set(listed);
-        }
-        true
-    }
-
-    fn identify(&self, run: &Run, with: &Enrolment, generation: u64) -> bool {
-        let shared: Weak<Shared> = Arc::downgrade(&self.shared);
-        run.run_state().identify(Identity {
+        let place = entries.next_place(self.shared.next_serial(&with.key));
+        let owner = with.key.owner.0;
+        let registration: Weak<Shared> = Arc::downgrade(&self.shared);
+        let is_first = run.run_state().identify(Identity {
             id: with.key.id.clone(),
             session: with.session.clone(),
-            registration: shared,
-            owner: with.key.owner,
-            generation,
+            registration,
+            owner,
+            generation: entries.generation(&with.key) + 1,
+            place,
+            session_slot: OnceLock::new(),
             end_event: AtomicU64::new(0),
-            listed: OnceLock::new(),
             admission: Admission::new(with.finder == Finder::Program || !self.has_caps()),
-        })
+        });
+        if !is_first || self.shared.is_closed() {
+            return false;
+        }
+        let identity = run.node().payload.identity();
+        if let (Some(name), Some(identity)) = (with.session, identity) {
+            // The run joins its session under the shard's lock, so that no end comes in between.
+            let mut sessions = self.shared.sessions.lock();
+            let slot = sessions.insert(name, owner, place.serial, run.clone());
+            // The slot is unset, because no other thread enrols this run.
+            let _set_before = identity.session_slot.set(slot);
+        }
+        entries.insert(with.key, place, run.clone(), with.named, with.idle, now);
+        true
     }
 
     /// Sends `Opened` for the run to observers, unless the owner's caps have yet to admit the run.
@@ -306,8 +270,16 @@ impl RunRegistry {
         }
     }
 
-    fn idle_of(&self, run: Option<&Run>) -> Duration {
-        let idle = run.and_then(|run| self.shared.idle_limit(run.node().payload.identity()?));
-        idle.unwrap_or(Self::IDLE)
+    /// The parameters of a run that the program opens in the session of another run.
+    fn successor(&self, owner: Owner, id: RunId, before: Option<&Run>) -> Enrolment {
+        let known = before.and_then(|run| run.node().payload.identity());
+        let idle = known.and_then(|known| self.shared.idle_limit(known));
+        Enrolment {
+            key: self.shared.key(owner, id),
+            session: before.and_then(Run::session),
+            named: true,
+            idle: Some(idle.unwrap_or(Self::IDLE)),
+            finder: Finder::Program,
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The owner of runs, and the counts of each owner's open runs and turns, against its caps.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
     fmt,
     hash::{BuildHasher, RandomState},
     sync::{Arc, LazyLock},
@@ -112,9 +112,18 @@ struct OwnerTable {
 #[derive(Debug, Default)]
 struct Account {
     open: u32,
-    /// The turns in each minute with turns; the minutes count from the epoch, oldest first.
-    minutes: VecDeque<(u64, u32)>,
-    refusals: OwnerCapLog,
+    /// The turns in each minute with turns; the minutes count from the epoch.
+    minutes: BTreeMap<u64, u32>,
+    /// The refused requests, by the name of the cap.
+    refusals: BTreeMap<&'static str, RefusalCount>,
+}
+
+#[derive(Debug, Default)]
+struct RefusalCount {
+    /// When refusals by this cap were last reported; `None` if never.
+    reported: Option<Duration>,
+    /// The number of refusals by this cap since that report.
+    refused: u64,
 }
 
 /// A guard that counts a run as open for its owner until it is dropped.
@@ -222,11 +231,19 @@ impl Owners {
         self.with(owner.0, |account, minute| account.take(minute, caps))
     }
 
-    /// Counts a refused request of this owner. Answers the number of refusals since the last
-    /// report, if a report is due now.
-    pub(super) fn refused(&self, owner: Owner, cap: LimitKind) -> Option<u64> {
+    /// Counts a request of this owner that the cap of this name refused. Answers the number of
+    /// refusals since the last report, if a report is due now.
+    pub(super) fn refused(&self, owner: Owner, cap: &'static str) -> Option<u64> {
         let now = self.epoch.elapsed();
-        self.with(owner.0, |account, _| account.refusals.count(cap, now))
+        self.with(owner.0, |account, _| {
+            let count = account.refusals.entry(cap).or_default();
+            count.refused = count.refused.saturating_add(1);
+            if count.reported.is_some_and(|at| now < at + REPORT_INTERVAL) {
+                return None;
+            }
+            count.reported = Some(now);
+            Some(std::mem::take(&mut count.refused))
+        })
     }
 
     fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, u64) -> R) -> R {
@@ -262,32 +279,27 @@ impl Drop for OpenRun {
 
 impl Account {
     fn forget(&mut self, minute: u64) {
-        let old = |(at, _): &(u64, u32)| at + MINUTES <= minute;
-        while self.minutes.front().is_some_and(old) {
-            self.minutes.pop_front();
+        let old = |first: &OccupiedEntry<'_, u64, u32>| first.key() + MINUTES <= minute;
+        while let Some(first) = self.minutes.first_entry().filter(old) {
+            first.remove();
         }
     }
 
     /// Whether the account has no turn and no report of the last hour.
     fn is_forgotten(&self, minute: u64) -> bool {
-        let refused = self
-            .refusals
-            .reported_since((minute + 1).saturating_sub(MINUTES));
-        self.minutes.is_empty() && !refused
+        let mut reports = self.refusals.values().filter_map(|count| count.reported);
+        self.minutes.is_empty() && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
     }
 
     fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), LimitHit> {
         let Some(cap) = caps.turns_per_hour else {
             return Ok(());
         };
-        let taken: u32 = self.minutes.iter().map(|(_, turns)| turns).sum();
+        let taken: u32 = self.minutes.values().sum();
         if taken >= cap {
             return Err(reached(LimitKind::TurnsPerHour(cap)));
         }
-        match self.minutes.back_mut() {
-            Some((at, turns)) if *at == minute => *turns += 1,
-            _ => self.minutes.push_back((minute, 1)),
-        }
+        *self.minutes.entry(minute).or_default() += 1;
         Ok(())
     }
 }
@@ -302,21 +314,6 @@ const fn reached(measure: LimitKind) -> LimitHit {
 /// The minimum time between two reports about one cap of one owner.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// The counts of refused requests of one owner, by cap.
-#[derive(Debug, Default)]
-pub(crate) struct OwnerCapLog {
-    open_runs: RefusalCount,
-    turns_per_hour: RefusalCount,
-}
-
-#[derive(Debug, Default)]
-struct RefusalCount {
-    /// When refusals by this cap were last reported; `None` if never.
-    reported: Option<Duration>,
-    /// The number of refusals by this cap since that report.
-    refused: u64,
-}
-
 /// A report for the trajectory: requests that an owner's cap refused.
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct OwnerRefused {
@@ -329,31 +326,6 @@ pub(crate) struct OwnerRefused {
     session: Option<Arc<str>>,
 }
 
-impl OwnerCapLog {
-    /// Counts a refusal by `cap`. Answers the number of refusals since the cap's last report, if a
-    /// report is due now.
-    pub(crate) fn count(&mut self, cap: LimitKind, now: Duration) -> Option<u64> {
-        let count = match cap {
-            LimitKind::OpenRuns(_) => &mut self.open_runs,
-            LimitKind::TurnsPerHour(_) => &mut self.turns_per_hour,
-            _ => return None,
-        };
-        count.refused = count.refused.saturating_add(1);
-        if count.reported.is_some_and(|at| now < at + REPORT_INTERVAL) {
-            return None;
-        }
-        count.reported = Some(now);
-        Some(std::mem::take(&mut count.refused))
-    }
-
-    /// Whether a report about any cap was made in this minute since the epoch, or later.
-    pub(crate) fn reported_since(&self, minute: u64) -> bool {
-        let reports = [self.open_runs.reported, self.turns_per_hour.reported];
-        let mut minutes = reports.into_iter().flatten().map(|at| at.as_secs() / 60);
-        minutes.any(|at| at >= minute)
-    }
-}
-
 impl RunRegistry {
     /// Reports a request that an owner's cap refused, at most once a minute per owner and cap.
     /// `run` is the run that the request found, if any. The caller must hold no lock: the method
@@ -364,7 +336,7 @@ impl RunRegistry {
             LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
             _ => return,
         };
-        let Some(refused) = self.count_owners().refused(owner, cap.measure) else {
+        let Some(refused) = self.count_owners().refused(owner, name) else {
             return;
         };
         let record = OwnerRefused {

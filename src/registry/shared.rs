@@ -1,9 +1,10 @@
 use std::{
     cmp::Reverse,
-    collections::hash_map::RandomState,
+    collections::VecDeque,
+    hash::RandomState,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicIsize, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,15 +15,16 @@ use super::{
     RunRegistry,
     admission::Finder,
     entries::{Entries, Retirement},
-    eviction::{EvictionEntry, EvictionQueue},
-    key::{EntryKey, Hashed, RunName, Session, Sessions, part},
+    eviction::rank,
+    key::EntryKey,
     owner_caps::{Owner, Owners},
+    sessions::Sessions,
 };
 use crate::{
     lock::Lock,
     run::{
-        End, EntryLocation, Identity, Membership, Nanos, Node, NodeState, Registration, Run,
-        RunEvent, RunId, RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
+        End, Identity, Nanos, Node, NodeState, Place, Registration, Run, RunEvent, RunId,
+        RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
     },
 };
 
@@ -30,17 +32,19 @@ const SHARDS: usize = 16;
 
 /// The state that all clones of a registry share.
 ///
-/// Lock order: evictions, one shard, one part of the sessions. No lock is held while a run is
+/// Lock order: evictions, one shard, sessions. No lock is held while a run is
 /// ended, woken or dropped.
 #[derive(Debug)]
 pub(crate) struct Shared {
     shards: [Lock<Entries>; SHARDS],
-    sessions: [Lock<Sessions>; SHARDS],
-    evictions: Lock<EvictionQueue>,
+    pub(super) sessions: Lock<Sessions>,
+    /// The places of ended runs by [`rank`], and within a rank in the order of their ends.
+    /// Some may be forgotten already.
+    evictions: Lock<[VecDeque<Place>; 3]>,
     /// The number of ended runs that the registry remembers.
-    remembered: AtomicIsize,
-    /// The serial number of the newest entry; each entry has a higher one than the entry before.
-    serial: AtomicU64,
+    remembered: AtomicUsize,
+    /// The number of entries so far: see [`next_serial`](Self::next_serial).
+    count: AtomicU64,
     /// The earliest time at which a shard is due for `tidy`, in nanoseconds since `epoch`;
     /// `Nanos::MAX` if none is.
     next: AtomicU64,
@@ -66,10 +70,10 @@ impl Shared {
     pub(crate) fn new() -> Self {
         Self {
             shards: Default::default(),
-            sessions: Default::default(),
+            sessions: Lock::default(),
             evictions: Lock::default(),
-            remembered: AtomicIsize::new(0),
-            serial: AtomicU64::new(0),
+            remembered: AtomicUsize::new(0),
+            count: AtomicU64::new(0),
             next: AtomicU64::new(Nanos::MAX),
             epoch: Instant::now(),
             hasher: RandomState::new(),
@@ -84,26 +88,24 @@ impl Shared {
     }
 
     pub(crate) fn key(&self, owner: Owner, id: RunId) -> EntryKey {
-        Hashed::new(RunName { owner: owner.0, id }, &self.hasher)
-    }
-
-    pub(crate) fn session(&self, name: Arc<str>) -> Session {
-        Hashed::new(name, &self.hasher)
+        EntryKey::new(owner, id, &self.hasher)
     }
 
     /// Calls `f` with the shard in which the key's run is stored.
     pub(crate) fn with<R>(&self, key: &EntryKey, f: impl FnOnce(&mut Entries) -> R) -> R {
-        self.with_shard(key.part(SHARDS), f)
+        self.with_shard(key.shard(SHARDS), f)
     }
 
-    /// Collects the runs that a function answers for each shard, with one lock at a time.
-    pub(crate) fn collect<R: IntoIterator<Item = Run>>(
-        &self,
-        f: impl Fn(&mut Entries) -> R,
-    ) -> Vec<Run> {
+    /// Calls `f` with the shard in which the entry of this place is stored.
+    pub(super) fn with_entry<R>(&self, place: Place, f: impl FnOnce(&mut Entries) -> R) -> R {
+        self.with_shard((place.serial % SHARDS as u64) as usize, f)
+    }
+
+    /// Collects the runs that a function adds for each shard, with one lock at a time.
+    pub(crate) fn collect(&self, f: impl Fn(&Entries, &mut Vec<Run>)) -> Vec<Run> {
         let mut runs = Vec::new();
         for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| runs.extend(f(entries)));
+            self.with_shard(shard, |entries| f(entries, &mut runs));
         }
         runs
     }
@@ -128,13 +130,11 @@ impl Shared {
         runs
     }
 
-    pub(crate) fn sessions<R>(&self, session: &Session, f: impl FnOnce(&mut Sessions) -> R) -> R {
-        let part = &self.sessions[session.part(SHARDS)];
-        f(&mut part.lock())
-    }
-
-    pub(crate) fn next_serial(&self) -> u64 {
-        self.serial.fetch_add(1, Ordering::Relaxed) + 1
+    /// The serial number of the key's new entry: higher than those of all entries before, in all
+    /// shards. The remainder by `SHARDS` is the entry's shard.
+    pub(crate) fn next_serial(&self, key: &EntryKey) -> u64 {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        count * SHARDS as u64 + key.shard(SHARDS) as u64
     }
 
     pub(crate) fn close(&self) {
@@ -172,55 +172,23 @@ impl Shared {
 
     /// The idle limit of the run; `None` if idleness does not end the run.
     pub(crate) fn idle_limit(&self, identity: &Identity) -> Option<Duration> {
-        let listed = self.listed(identity)?;
-        self.with_shard(part(listed.hash, SHARDS), |entries| {
-            entries.idle(listed.place)
-        })
-    }
-
-    fn listed<'a>(&self, identity: &'a Identity) -> Option<&'a EntryLocation> {
-        identity.listed.get().or_else(|| {
-            // Another thread may be enrolling the run under the shard's lock. After this lock
-            // either the location is set, or that thread sees the run's end.
-            let key = self.key(Owner(identity.owner), identity.id.clone());
-            self.with(&key, |_| identity.listed.get())
-        })
-    }
-
-    /// Calls `f` with the shard in which this entry is stored.
-    pub(super) fn with_entry<R>(
-        &self,
-        listed: &EntryLocation,
-        f: impl FnOnce(&mut Entries) -> R,
-    ) -> R {
-        self.with_shard(part(listed.hash, SHARDS), f)
+        let place = identity.place;
+        self.with_entry(place, |entries| entries.idle(place))
     }
 
     /// Removes the run from the live runs of its session.
-    pub(super) fn leave_session(&self, identity: &Identity, listed: &EntryLocation) {
-        if let (Some(Membership { hash, slot }), Some(name)) = (listed.session, &identity.session) {
-            let session = Hashed::known(hash, Arc::clone(name));
-            let run = self.sessions(&session, |sessions| {
-                sessions.remove(&session, identity.owner, slot)
-            });
+    pub(super) fn leave_session(&self, identity: &Identity) {
+        if let (Some(name), Some(slot)) = (&identity.session, identity.session_slot.get()) {
+            let mut sessions = self.sessions.lock();
+            let run = sessions.remove(name, identity.owner, *slot);
+            drop(sessions);
             drop(run);
         }
     }
 
     fn with_shard<R>(&self, shard: usize, f: impl FnOnce(&mut Entries) -> R) -> R {
-        // A dropped run may call the registry, so it is dropped without the lock.
-        let (result, _left) = self.with_shard_and_left(shard, f);
-        result
-    }
-
-    /// Like [`with_shard`](Self::with_shard), for a caller that holds another lock: it must
-    /// drop the removed runs later.
-    fn with_shard_and_left<R>(
-        &self,
-        shard: usize,
-        f: impl FnOnce(&mut Entries) -> R,
-    ) -> (R, Vec<Run>) {
         let mut entries = self.shards[shard].lock();
+        let before = entries.remembered();
         let result = f(&mut entries);
         if let Some(at) = entries.next() {
             let at = nanos(at.saturating_duration_since(self.epoch));
@@ -230,41 +198,41 @@ impl Shared {
                 self.next.fetch_min(at, Ordering::AcqRel);
             }
         }
-        let (more, left) = entries.settle();
+        // The addition wraps, so that it also counts down.
+        let more = entries.remembered().wrapping_sub(before);
         self.remembered.fetch_add(more, Ordering::AcqRel);
-        (result, left)
+        let left = entries.take_left();
+        // A dropped run may call the registry, so it is dropped without the lock.
+        drop(entries);
+        drop(left);
+        result
     }
 
     /// Adds an ended run to the eviction queue, and forgets the first runs of that queue beyond
     /// `RunRegistry::ENDED`.
-    fn remember(&self, entry: EvictionEntry, end: Option<&End>, named: bool) {
+    fn remember(&self, place: Place, end: Option<&End>, named: bool) {
         // Declared before the lock, so that the runs are dropped after it.
         let mut forgotten = Vec::new();
         let mut evictions = self.evictions.lock();
-        evictions.push(entry, end, named);
-        while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED as isize {
-            let Some(oldest) = evictions.pop() else { break };
-            let forget = |entries: &mut Entries| entries.forget(oldest.place);
-            let (run, left) = self.with_shard_and_left(oldest.shard, forget);
-            forgotten.extend(run.into_iter().chain(left));
+        evictions[rank(end, named)].push_back(place);
+        while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED {
+            let oldest = evictions.iter_mut().find_map(VecDeque::pop_front);
+            let Some(oldest) = oldest else { break };
+            forgotten.extend(self.with_entry(oldest, |entries| entries.forget(oldest)));
         }
-        if evictions.len() > 2 * RunRegistry::ENDED {
-            evictions.retain(|entry| {
-                let knows = |entries: &mut Entries| entries.knows(entry.place);
-                let (known, left) = self.with_shard_and_left(entry.shard, knows);
-                forgotten.extend(left);
-                known
-            });
+        if evictions.iter().map(VecDeque::len).sum::<usize>() > 2 * RunRegistry::ENDED {
+            let known = |place: &Place| self.with_entry(*place, |entries| entries.knows(*place));
+            evictions.iter_mut().for_each(|rank| rank.retain(known));
         }
     }
 
     /// The number of items that the registry holds, in all its maps, queues and counts.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
-        let sessions: usize = self.sessions.iter().map(|part| part.lock().len()).sum();
+        let sessions = self.sessions.lock().len();
         let entries = (0..SHARDS).map(|shard| self.with_shard(shard, |entries| entries.size()));
         let remembered = self.remembered.load(Ordering::Acquire);
-        sessions + entries.sum::<usize>() + remembered.unsigned_abs()
+        sessions + entries.sum::<usize>() + remembered
     }
 
     fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
@@ -289,12 +257,10 @@ impl Shared {
 impl Registration for Shared {
     fn ended(&self, node: &Node<NodeState>) -> Option<u64> {
         let identity = node.payload.identity()?;
-        let listed = self.listed(identity)?;
-        let (shard, place) = (part(listed.hash, SHARDS), listed.place);
-        let now = Instant::now();
-        let named = self.with_shard(shard, |entries| entries.ended(place, now))?;
-        self.leave_session(identity, listed);
-        self.remember(EvictionEntry { shard, place }, node.nearest_end(), named);
+        let (place, now) = (identity.place, Instant::now());
+        let named = self.with_entry(place, |entries| entries.ended(place, now))?;
+        self.leave_session(identity);
+        self.remember(place, node.nearest_end(), named);
         let mut sequence = self.sequence.lock();
         self.announce(&mut sequence, node, identity);
         let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
@@ -326,11 +292,8 @@ impl Registration for Shared {
     }
 
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant> {
-        let identity = node.payload.identity()?;
-        let listed = self.listed(identity)?;
-        let retirement = self.with_shard(part(listed.hash, SHARDS), |entries| {
-            entries.retire(listed.place, now)
-        })?;
+        let place = node.payload.identity()?.place;
+        let retirement = self.with_entry(place, |entries| entries.retire(place, now))?;
         if let Retirement::At(at) = retirement {
             return Some(at);
         }
@@ -341,14 +304,10 @@ impl Registration for Shared {
     }
 
     fn refused(&self, node: &Node<NodeState>) {
-        let listed = node.payload.identity().and_then(|known| self.listed(known));
-        let Some(listed) = listed else {
+        let Some(place) = node.payload.identity().map(|known| known.place) else {
             return;
         };
-        let retired = self.with_shard(part(listed.hash, SHARDS), |entries| {
-            entries.retire_unused(listed.place)
-        });
-        if retired {
+        if self.with_entry(place, |entries| entries.retire_unused(place)) {
             drop(node.settle(TerminalReason::Completed, node.payload.now()));
         }
     }

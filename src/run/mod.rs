@@ -70,8 +70,8 @@ pub(crate) use self::{
     poll_scope::{PollScope, Role, TaskGuard, TreeTime},
     report::OnEnd,
     state::{
-        Admission, AttemptTarget, EntryLocation, Failing, HEARTBEAT, Identity, Membership,
-        NodeState, Place, Registration, RunGuard, Settlement,
+        Admission, AttemptTarget, Failing, HEARTBEAT, Identity, NodeState, Place, Registration,
+        RunGuard, Settlement,
     },
     tree::{Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, Nanos, Node, TaskId, nanos},
 };

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     future::{Future, poll_fn},
-    pin::Pin,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -158,8 +158,27 @@ impl Watchdog {
     /// The future panics outside of a tokio runtime with its timer enabled, as soon as a
     /// stage with a time limit is asked.
     pub async fn run(self) {
-        let mut watch_loop = WatchLoop::new(self.source, self.events, self.stages);
-        poll_fn(|cx| watch_loop.poll(cx)).await;
+        let mut events = self.events;
+        let mut inquiries = Inquiries {
+            source: self.source,
+            stages: Arc::new(self.stages),
+            by_run: HashMap::new(),
+        };
+        loop {
+            let mut next = pin!(events.next());
+            let event = poll_fn(|cx| {
+                // Events come first, so that no inquiry of an ended run is polled.
+                let event = next.as_mut().poll(cx);
+                if event.is_pending() {
+                    inquiries.poll(cx);
+                }
+                event
+            });
+            match event.await {
+                Some(event) => inquiries.handle(&event),
+                None => return,
+            }
+        }
     }
 }
 
@@ -170,15 +189,12 @@ pub(super) enum WatchSource {
     Run(WeakRun),
 }
 
-type NextEvent = Pin<Box<dyn Future<Output = (Option<RunEvent>, RunEvents)> + Send>>;
-
-/// The state of a running watchdog.
-pub(super) struct WatchLoop {
+/// The inquiries of a running watchdog.
+struct Inquiries {
     source: WatchSource,
-    next: NextEvent,
     stages: Arc<Stages>,
     /// The inquiries in progress, at most one per run, by the number of the run.
-    inquiries: HashMap<u64, Inquiry>,
+    by_run: HashMap<u64, Inquiry>,
 }
 
 struct Inquiry {
@@ -196,54 +212,30 @@ struct Signal {
     task: Lock<Waker>,
 }
 
-impl WatchLoop {
-    pub(super) fn new(source: WatchSource, events: RunEvents, stages: Stages) -> Self {
-        Self {
-            source,
-            next: Box::pin(next(events)),
-            stages: Arc::new(stages),
-            inquiries: HashMap::new(),
-        }
-    }
-
-    /// Polls the watchdog, which is ready when the stream of run events has ended.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        // Handle events first, so that no inquiry of an ended run is polled.
-        while let Poll::Ready((event, events)) = self.next.as_mut().poll(cx) {
-            match event {
-                Some(event) => self.handle(&event, cx.waker()),
-                None => return Poll::Ready(()),
-            }
-            self.next = Box::pin(next(events));
-        }
-        self.inquiries
+impl Inquiries {
+    fn poll(&mut self, cx: &Context<'_>) {
+        self.by_run
             .retain(|_, inquiry| inquiry.poll(cx).is_pending());
-        Poll::Pending
     }
 
-    fn handle(&mut self, event: &RunEvent, waker: &Waker) {
+    fn handle(&mut self, event: &RunEvent) {
         match event {
             RunEvent::Notice {
                 run,
                 notice: RunNotice::LooksStuck { repeats },
                 ..
-            } => self.start_inquiries(|registry| registry.find(run), Some(*repeats), waker),
+            } => self.start(|registry| registry.find(run), Some(*repeats)),
             RunEvent::Notice { .. } => {}
             RunEvent::Ended { .. } => self.drop_ended(),
             RunEvent::Lost { .. } => {
                 self.drop_ended();
-                self.start_inquiries(RunRegistry::runs, None, waker);
+                self.start(RunRegistry::runs, None);
             }
         }
     }
 
     /// Starts an inquiry for each run that looks stuck and has no inquiry yet.
-    fn start_inquiries(
-        &mut self,
-        of: impl FnOnce(&RunRegistry) -> Vec<Run>,
-        repeats: Option<u32>,
-        waker: &Waker,
-    ) {
+    fn start(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, repeats: Option<u32>) {
         let runs = match &self.source {
             WatchSource::Registry(registry) => {
                 registry.upgrade().as_ref().map_or_else(Vec::new, of)
@@ -255,26 +247,27 @@ impl WatchLoop {
                 continue;
             }
             let stages = &self.stages;
-            let begin = || Inquiry::new(run.downgrade(), repeats, Arc::clone(stages), waker);
-            self.inquiries.entry(run.number()).or_insert_with(begin);
+            let begin = || Inquiry::new(run.downgrade(), repeats, Arc::clone(stages));
+            self.by_run.entry(run.number()).or_insert_with(begin);
         }
     }
 
     /// Drops the inquiries of ended runs.
     fn drop_ended(&mut self) {
-        self.inquiries
+        self.by_run
             .retain(|_, inquiry| inquiry.run.live().is_some());
     }
 }
 
 impl Inquiry {
-    fn new(run: WeakRun, repeats: Option<u32>, stages: Arc<Stages>, waker: &Waker) -> Self {
+    fn new(run: WeakRun, repeats: Option<u32>, stages: Arc<Stages>) -> Self {
         Self {
             future: Box::pin(inquire(run.clone(), repeats, stages)),
             run,
             signal: Arc::new(Signal {
                 woken: AtomicBool::new(true),
-                task: Lock::new(waker.clone()),
+                // The first poll sets the waker of the watchdog's task.
+                task: Lock::new(Waker::noop().clone()),
             }),
         }
     }
@@ -313,8 +306,4 @@ impl Wake for Signal {
         drop(task);
         waker.wake();
     }
-}
-
-async fn next(mut events: RunEvents) -> (Option<RunEvent>, RunEvents) {
-    (events.next().await, events)
 }

@@ -6,17 +6,16 @@ use std::{
 use tokio::time::Instant;
 
 use super::super::{
-    RunRegistry,
-    entries::Entries,
-    key::{EntryKey, Hashed, RunName},
-    shared::Shared,
+    RunRegistry, entries::Entries, key::EntryKey, owner_caps::Owner, shared::Shared,
 };
-use crate::{
-    registry::eviction::TimerQueue,
-    run::{Admission, Identity, Place, Run},
-};
+use crate::run::{Admission, Identity, Place, Run};
 
-fn known(hash: u64, id: &str) -> (EntryKey, Run) {
+fn key(hash: u64, owner: u128, id: &str) -> EntryKey {
+    let (owner, id) = (Owner(owner), id.parse().unwrap());
+    EntryKey { hash, owner, id }
+}
+
+fn known(hash: u64, place: Place, id: &str) -> (EntryKey, Run) {
     let run = Run::open();
     let nobody: Weak<Shared> = Weak::new();
     run.run_state().identify(Identity {
@@ -25,12 +24,12 @@ fn known(hash: u64, id: &str) -> (EntryKey, Run) {
         registration: nobody,
         owner: 0,
         generation: 1,
+        place,
+        session_slot: OnceLock::new(),
         end_event: AtomicU64::new(0),
-        listed: OnceLock::new(),
         admission: Admission::new(true),
     });
-    let (owner, id) = (0, id.parse().unwrap());
-    (Hashed::known(hash, RunName { owner, id }), run)
+    (key(hash, 0, id), run)
 }
 
 #[test]
@@ -38,17 +37,20 @@ fn keys_of_the_same_hash_are_kept_apart() {
     let ids = ["a", "b", "c"];
     for forgotten in 0..ids.len() {
         let (mut entries, now) = (Entries::default(), Instant::now());
-        let known = ids.map(|id| known(7, id));
-        let places: Vec<_> = (0..)
-            .zip(&known)
-            .map(|(serial, (key, run))| entries.insert(key, run.clone(), serial, true, None, now))
-            .collect();
-        let gone = entries.forget(places[forgotten]);
+        let mut known = Vec::new();
+        for (serial, id) in (0..).zip(ids) {
+            let place = entries.next_place(serial);
+            let (key, run) = self::known(7, place, id);
+            entries.insert(key.clone(), place, run.clone(), true, None, now);
+            known.push((key, run));
+        }
+        let place = known[forgotten].1.node().payload.identity().unwrap().place;
+        let gone = entries.forget(place);
         assert_eq!(
             gone.map(|run| run.number()),
             Some(known[forgotten].1.number())
         );
-        assert!(entries.forget(places[forgotten]).is_none(), "once");
+        assert!(entries.forget(place).is_none(), "once");
 
         for (n, (key, run)) in known.iter().enumerate() {
             let found = entries.get(key, now).map(|run| run.number());
@@ -61,23 +63,29 @@ fn keys_of_the_same_hash_are_kept_apart() {
     }
 }
 
-#[test]
-fn whoever_is_due_first_comes_first_whenever_it_was_said() {
-    let (mut agenda, now) = (TimerQueue::default(), Instant::now());
+#[tokio::test(start_paused = true)]
+async fn whoever_is_due_first_comes_first_whenever_it_was_said() {
+    let (mut entries, now) = (Entries::default(), Instant::now());
     let at = |seconds: u64| now + Duration::from_secs(seconds);
     for (serial, seconds) in [(0, 5), (1, 9), (2, 1), (3, 9), (4, 7)] {
-        agenda.push(at(seconds), Place { serial, index: 0 });
+        let place = entries.next_place(serial);
+        let (key, run) = known(serial, place, &format!("r-{serial}"));
+        let idle = Some(Duration::from_secs(seconds));
+        entries.insert(key, place, run, true, idle, now);
     }
-    assert_eq!(agenda.next(), Some(at(1)));
-    assert_eq!(agenda.pop(at(0)), None);
+    assert_eq!(entries.next(), Some(at(1)));
+    assert!(entries.due(at(0)).is_empty());
     let mut order = Vec::new();
     for seconds in 0..10 {
-        while let Some(place) = agenda.pop(at(seconds)) {
+        for run in entries.due(at(seconds)) {
+            let place = run.node().payload.identity().unwrap().place;
             order.push((seconds, place.serial));
+            // Else it would be due again.
+            entries.forget(place);
         }
     }
     assert_eq!(order, [(1, 2), (5, 0), (7, 4), (9, 1), (9, 3)]);
-    assert_eq!((agenda.next(), agenda.len()), (None, 0));
+    assert_eq!(entries.all().count(), 0);
 }
 
 /// What a list would know of an entry.
@@ -104,9 +112,10 @@ async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
             let n = random.usize(..NAMES.len());
             match (random.u8(..4), random.choice(&places).copied()) {
                 (0 | 1, _) | (_, None) => {
-                    let (key, run) = known(n as u64 % 2, NAMES[n]);
+                    let place = entries.next_place(serial);
+                    let (key, run) = known(n as u64 % 2, place, NAMES[n]);
                     let number = run.node().number();
-                    let place = entries.insert(&key, run, serial, true, None, now);
+                    entries.insert(key, place, run, true, None, now);
                     let before = list.iter().position(|known| known.name == NAMES[n]);
                     if let Some(before) = before.map(|at| list.remove(at)) {
                         let untold = before.expires.is_none().then_some(before.place);
@@ -138,23 +147,18 @@ async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
                     }
                 }
             }
-            for (n, name) in NAMES.iter().enumerate() {
+            for (n, name) in NAMES.into_iter().enumerate() {
                 if random.u8(..8) > 0 {
                     continue;
                 }
-                let name_of = |(owner, id): (u128, &str)| RunName {
-                    owner,
-                    id: id.parse().unwrap(),
-                };
-                let key = Hashed::known(n as u64 % 2, name_of((0, name)));
-                let known = list.iter_mut().find(|known| known.name == *name);
-                let found = entries.get(&key, now).map(|run| run.number());
+                let key = |owner| key(n as u64 % 2, owner, name);
+                let known = list.iter_mut().find(|known| known.name == name);
+                let found = entries.get(&key(0), now).map(|run| run.number());
                 assert_eq!(found, known.as_ref().map(|known| known.number), "{name}");
                 if let Some(expires) = known.and_then(|known| known.expires.as_mut()) {
                     *expires = now + RunRegistry::REMEMBERED;
                 }
-                let theirs = Hashed::known(n as u64 % 2, name_of((1, name)));
-                assert!(entries.get(&theirs, now).is_none());
+                assert!(entries.get(&key(1), now).is_none());
             }
         }
         assert_eq!(entries.all().count(), list.len());

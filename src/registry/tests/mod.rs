@@ -81,15 +81,7 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     advance(second).await;
     // As if another thread was between its look and the end.
     let key = registry.shared.key(Owner::default(), old.id());
-    let place = old
-        .node()
-        .payload
-        .identity()
-        .unwrap()
-        .listed
-        .get()
-        .unwrap()
-        .place;
+    let place = old.node().payload.identity().unwrap().place;
     let retire = |entries: &mut Entries| entries.retire(place, Instant::now());
     assert!(matches!(
         registry.shared.with(&key, retire),

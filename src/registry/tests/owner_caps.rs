@@ -75,7 +75,7 @@ async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour(
 #[tokio::test(start_paused = true)]
 async fn who_was_refused_is_forgotten_an_hour_after_that_was_told() {
     let owners = Arc::new(Owners::new());
-    let refused = || owners.refused(owner(1), LimitKind::OpenRuns(2));
+    let refused = || owners.refused(owner(1), "max_open_runs");
     assert_eq!(refused(), Some(1));
     advance(Duration::from_secs(50)).await;
     assert_eq!(refused(), None, "known, and not told");

@@ -169,9 +169,10 @@ impl RunEvent {
     pub(crate) fn ended(node: &Node<NodeState>, sequence: u64) -> Self {
         let end = Terminated::of(node);
         let at = node.nearest_end().map(|end| end.at).unwrap_or_default();
-        let snapshot = Arc::new(RunSnapshot::of(node, at));
+        let snapshot = Arc::new(RunSnapshot::of(node, at, Some(&end)));
         Self::Ended {
-            message: end.message(),
+            // A snapshot has no message for a run that completed.
+            message: snapshot.message.clone().unwrap_or_else(|| end.message()),
             run: end.run,
             session: snapshot.session.clone(),
             sequence,

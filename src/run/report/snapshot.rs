@@ -1,5 +1,6 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
+use super::terminated::Terminated;
 use crate::{
     llm::dialect::Usage,
     run::{
@@ -105,7 +106,7 @@ impl Run {
     /// Takes a snapshot of this node's state now.
     #[must_use]
     pub fn snapshot(&self) -> RunSnapshot {
-        RunSnapshot::of(self.node(), self.now())
+        RunSnapshot::of(self.node(), self.now(), self.terminated().as_ref())
     }
 }
 
@@ -117,12 +118,17 @@ impl Node<NodeState> {
 }
 
 impl RunSnapshot {
-    pub(in crate::run) fn of(node: &Node<NodeState>, now: Duration) -> Self {
+    /// Takes a snapshot of the node at `now`. `terminated` is the node's end, if it has ended.
+    pub(super) fn of(
+        node: &Node<NodeState>,
+        now: Duration,
+        terminated: Option<&Terminated>,
+    ) -> Self {
         let run = node.nearest_run();
-        let end = node.nearest_end();
+        // An end that came after `terminated` was read does not count yet.
+        let end = node.nearest_end().filter(|_| terminated.is_some());
         let until = end.map_or(now, |end| end.at);
         let last = Duration::from_nanos(node.last(ResetOn::Content));
-        let terminated = end.map(|_| super::terminated::Terminated::of(node));
         Self {
             run: node.run_id(),
             generation: run.payload.identity().map_or(1, |known| known.generation),
@@ -131,9 +137,8 @@ impl RunSnapshot {
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
             message: terminated
-                .as_ref()
                 .filter(|end| end.reason != TerminalReason::Completed)
-                .map(super::terminated::Terminated::message),
+                .map(Terminated::message),
             elapsed: until.saturating_sub(node.opened()),
             in_flight: node.active(),
             last_step: run.run_state().step(),
@@ -147,17 +152,13 @@ impl RunSnapshot {
                 last_change: (!last.is_zero()).then(|| node.last_change()).flatten(),
                 last_change_ago: (!last.is_zero()).then(|| until.saturating_sub(last)),
             },
-            time_left: match end {
-                Some(_) => None,
-                None => node
-                    .next_deadline()
-                    .map(|at| Duration::from_nanos(at).saturating_sub(now)),
-            },
+            time_left: node
+                .next_deadline()
+                .filter(|_| end.is_none())
+                .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             deadlines: end.map_or_else(|| Deadlines::of(node, now), |_| Deadlines::default()),
             usage: node.usage(),
-            also: terminated
-                .map(|terminated| terminated.also)
-                .unwrap_or_default(),
+            also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
         }
     }
 }

@@ -62,19 +62,13 @@ type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
 #[derive(Clone)]
 pub(crate) struct OnEnd(Arc<SummaryHook>);
 
-/// The hooks that are registered for the end of one call.
-#[derive(Debug, Default)]
-pub(crate) struct Hooks(Lock<SummaryHooks>);
-
+/// The hooks that are registered for the end of one call; `None` once they were called.
 #[derive(Debug)]
-enum SummaryHooks {
-    NotYet(Vec<OnEnd>),
-    Done,
-}
+pub(crate) struct Hooks(Lock<Option<Vec<OnEnd>>>);
 
-impl Default for SummaryHooks {
+impl Default for Hooks {
     fn default() -> Self {
-        Self::NotYet(Vec::new())
+        Self(Lock::new(Some(Vec::new())))
     }
 }
 
@@ -86,8 +80,7 @@ impl OnEnd {
 
 impl Hooks {
     fn add(&self, hook: &OnEnd) {
-        let mut state = self.0.lock();
-        if let SummaryHooks::NotYet(hooks) = &mut *state {
+        if let Some(hooks) = &mut *self.0.lock() {
             // A layer inside of one that retries sees the call more than once, and would register
             // again.
             if !hooks.iter().any(|known| Arc::ptr_eq(&known.0, &hook.0)) {
@@ -97,11 +90,7 @@ impl Hooks {
     }
 
     fn take(&self) -> Vec<OnEnd> {
-        let mut state = self.0.lock();
-        match std::mem::replace(&mut *state, SummaryHooks::Done) {
-            SummaryHooks::NotYet(hooks) => hooks,
-            SummaryHooks::Done => Vec::new(),
-        }
+        self.0.lock().take().unwrap_or_default()
     }
 }
 

@@ -26,8 +26,10 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
     /// The number of the event that announced the run's end; 0 until then.
     pub(crate) end_event: AtomicU64,
-    /// The location of the run in its registry, once it is enrolled.
-    pub(crate) listed: OnceLock<EntryLocation>,
+    /// The place of the run in the registry. It spares the run's end a lookup by key.
+    pub(crate) place: Place,
+    /// The slot of the run among the live runs of its session, once it is enrolled.
+    pub(crate) session_slot: OnceLock<usize>,
     pub(crate) admission: Admission,
 }
 
@@ -93,28 +95,12 @@ impl Identity {
     }
 }
 
-/// The location of a run in its registry. It spares the end of the run a lookup by key.
-#[derive(Debug)]
-pub(crate) struct EntryLocation {
-    /// The hash of the run's key in the registry, its owner and id.
-    pub(crate) hash: u64,
-    pub(crate) place: Place,
-    pub(crate) session: Option<Membership>,
-}
-
 /// The slot of a registry's entry, with the entry's serial number: the slot may be reused later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
+    /// The number of the entry: later entries have higher numbers.
     pub(crate) serial: u64,
     pub(crate) index: usize,
-}
-
-/// The slot of a run among the runs of its session.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Membership {
-    /// The hash of the session's name.
-    pub(crate) hash: u64,
-    pub(crate) slot: usize,
 }
 
 /// The registry of a run, as its nodes see it.

@@ -8,7 +8,7 @@ mod run;
 
 pub(crate) use self::{
     features::{EVENTS, HEARTBEAT, RunFeatures},
-    identity::{Admission, EntryLocation, Identity, Membership, Place, Registration, RunGuard},
+    identity::{Admission, Identity, Place, Registration, RunGuard},
     run::{AttemptTarget, CallState, RunState, TargetState},
 };
 
