@@ -132,7 +132,7 @@ where
                 return Poll::Ready(Some(Err(end.into())));
             }
         }
-        let polled = if this.held.is_empty() {
+        let polled = this.held.poll_next(cx).unwrap_or_else(|| {
             let polled = inner.poll_frame(cx);
             if let (Some(outline), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
                 if let Some(data) = frame.data_ref() {
@@ -140,12 +140,7 @@ where
                 }
             }
             polled
-        } else if this.held.wants_flush() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        } else {
-            Poll::Ready(this.held.next())
-        };
+        });
         if let Some(cut) = this.cut(&polled) {
             this.close();
             return Poll::Ready(Some(Err(cut.into())));
@@ -169,17 +164,6 @@ where
         let Some(inner) = &self.inner else {
             return SizeHint::with_exact(0);
         };
-        let held = self.held.len() as u64;
-        let mut hint = inner.size_hint();
-        if self.held.breaks() {
-            // With an exact length a server would stop polling before the held error, and send the
-            // held bytes as a complete body.
-            hint = SizeHint::new();
-        }
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(held));
-        }
-        hint.set_lower(hint.lower().saturating_add(held));
-        hint
+        self.held.size_hint(&inner.size_hint())
     }
 }

@@ -20,7 +20,11 @@ use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{body::ProbedBody, gate::Gate, passage::Passage};
+use super::{
+    body::ProbedBody,
+    gate::{Gate, GateSettings, SharedRounds},
+    passage::Passage,
+};
 use crate::{
     body::ReplayBody,
     error::BoxError,
@@ -38,8 +42,11 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Makes calls wait while the upstream restarts: see the [module](super).
 ///
 /// All services made by one layer, or by a clone of it, share the state of the upstream.
+#[derive(Clone)]
 pub struct HealthGateLayer<P> {
-    gate: Gate<P>,
+    probe: P,
+    settings: GateSettings,
+    shared: Arc<SharedRounds>,
 }
 
 impl<P> HealthGateLayer<P> {
@@ -52,7 +59,9 @@ impl<P> HealthGateLayer<P> {
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
-            gate: Gate::new(probe),
+            probe,
+            settings: GateSettings::new(),
+            shared: Arc::default(),
         }
     }
 
@@ -69,7 +78,7 @@ impl<P> HealthGateLayer<P> {
             !interval.is_zero(),
             "a probe interval must be longer than zero"
         );
-        self.gate.every = interval.clamp(SHORTEST, LONGEST);
+        self.settings.every = interval.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -81,7 +90,7 @@ impl<P> HealthGateLayer<P> {
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "a probe timeout must be longer than zero");
-        self.gate.timeout = limit.clamp(SHORTEST, LONGEST);
+        self.settings.timeout = limit.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -91,7 +100,7 @@ impl<P> HealthGateLayer<P> {
     /// waited before it was ever sent is then sent once, and returns that outcome.
     #[must_use]
     pub fn patience(mut self, limit: Duration) -> Self {
-        self.gate.patience = Some(limit.min(LONGEST));
+        self.settings.patience = Some(limit.min(LONGEST));
         self
     }
 
@@ -106,7 +115,7 @@ impl<P> HealthGateLayer<P> {
     #[must_use]
     pub fn watch_silence(mut self, silent: Duration) -> Self {
         assert!(!silent.is_zero(), "a silence must be longer than zero");
-        self.gate.silence = Some(silent.clamp(SHORTEST, LONGEST));
+        self.settings.watch_silence = Some(silent.clamp(SHORTEST, LONGEST));
         self
     }
 
@@ -117,7 +126,7 @@ impl<P> HealthGateLayer<P> {
     /// scheme's default. The letter case of the host and a user name before it are ignored.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
-        self.gate.authority = Some(authority);
+        self.settings.upstream = Some(authority);
         self
     }
 
@@ -127,7 +136,7 @@ impl<P> HealthGateLayer<P> {
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady).
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.gate.judgement = judgement;
+        self.settings.judgement = judgement;
         self
     }
 
@@ -137,7 +146,7 @@ impl<P> HealthGateLayer<P> {
     /// [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub fn max_body(mut self, bytes: usize) -> Self {
-        self.gate.max_body = bytes;
+        self.settings.max_body = bytes;
         self
     }
 }
@@ -150,60 +159,56 @@ impl<C> HealthGateLayer<HttpProbe<C>> {
     }
 }
 
-impl<S, P> Layer<S> for HealthGateLayer<P> {
-    type Service = HealthGate<S, P>;
+impl<S, P> Layer<S> for HealthGateLayer<P>
+where
+    P: Service<(), Response = bool> + Clone + Send + 'static,
+    P::Future: Send,
+{
+    type Service = HealthGate<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HealthGate::new(inner, self.gate.clone())
-    }
-}
-
-impl<P> Clone for HealthGateLayer<P> {
-    fn clone(&self) -> Self {
-        Self {
-            gate: self.gate.clone(),
+        let (settings, shared) = (self.settings.clone(), Arc::clone(&self.shared));
+        HealthGate {
+            inner,
+            gate: Arc::new(Gate::new(settings, shared, self.probe.clone())),
         }
     }
 }
 
 impl<P> fmt::Debug for HealthGateLayer<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.gate.fmt(f)
+        f.debug_struct("HealthGateLayer")
+            .field("settings", &self.settings)
+            .field("is_closed", &self.shared.is_closed())
+            .finish_non_exhaustive()
     }
 }
 
 /// The service of a [`HealthGateLayer`](crate::layers::health_gate::HealthGateLayer).
-pub struct HealthGate<S, P> {
+#[derive(Clone, Debug)]
+pub struct HealthGate<S> {
     inner: S,
-    gate: Arc<Gate<P>>,
-}
-
-impl<S, P> HealthGate<S, P> {
-    pub(super) fn new(inner: S, gate: Gate<P>) -> Self {
-        let gate = Arc::new(gate);
-        Self { inner, gate }
-    }
+    gate: Arc<Gate>,
 }
 
 /// The response future of [`HealthGate`].
-pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>>;
+pub type HealthGateFuture<S, Q, B> = SupervisedFuture<Passage<S, Q, B>>;
 
 /// The response body of [`HealthGate`].
-pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>>;
+pub type HealthGateBody<B> = SupervisedBody<ProbedBody<B>>;
 
-impl<S, P, Q, B> Service<Request<Q>> for HealthGate<S, P>
+impl<S, Q, B> Service<Request<Q>> for HealthGate<S>
 where
     S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
-    P: Service<(), Response = bool> + Clone,
     Q: Body<Data = Bytes> + 'static,
     Q::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<HealthGateBody<B, P>>;
+    type Response = Response<HealthGateBody<B>>;
     type Error = BoxError;
-    type Future = HealthGateFuture<S, P, Q, B>;
+    type Future = HealthGateFuture<S, Q, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -222,24 +227,6 @@ where
             request,
             |request| Passage::new(service, gate, run, request),
         )
-    }
-}
-
-impl<S: Clone, P> Clone for HealthGate<S, P> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            gate: Arc::clone(&self.gate),
-        }
-    }
-}
-
-impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HealthGate")
-            .field("inner", &self.inner)
-            .field("gate", &self.gate)
-            .finish()
     }
 }
 

@@ -118,9 +118,7 @@ mod body;
 mod gate;
 mod layer;
 mod passage;
-mod reading;
 mod rounds;
-mod trip;
 
 pub use self::layer::{
     HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe, HttpProbeFuture,
