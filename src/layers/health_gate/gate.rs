@@ -157,8 +157,7 @@ impl Gate {
     }
 
     /// Runs one probe, which has failed at `limit`; `None` if the subscriber lost its turn meanwhile.
-    async fn probe(&self, limit: Instant, news: Notified<'_>) -> Option<bool> {
-        let mut news = pin!(news);
+    async fn probe(&self, limit: Instant, mut news: Pin<&mut Notified<'_>>) -> Option<bool> {
         let mut probe = pin!(timeout_at(limit, (self.probe)()));
         poll_fn(|cx| {
             if news.as_mut().poll(cx).is_ready() {
@@ -227,7 +226,7 @@ impl ProbeSubscription {
         let max_delay = timeout.saturating_add(every);
         loop {
             // Made before the look at the state, so that no change in between is missed.
-            let news = gate.shared.news.notified();
+            let mut news = pin!(gate.shared.news.notified());
             let now = Instant::now();
             let rounds = &gate.shared.rounds;
             let step = rounds
@@ -236,9 +235,9 @@ impl ProbeSubscription {
             match step {
                 ProbeStep::Result { healthy } => return healthy,
                 // After the news and after the time alike, the state has the next step.
-                ProbeStep::Wait { until } => drop(timeout_at(until, news).await),
+                ProbeStep::Wait { until } => drop(timeout_at(until, news.as_mut()).await),
                 ProbeStep::Probe => {
-                    if let Some(healthy) = gate.probe(now + timeout, news).await {
+                    if let Some(healthy) = gate.probe(now + timeout, news.as_mut()).await {
                         let record = |rounds: &mut Rounds| {
                             rounds.record_result(self.key, healthy, now + every)
                         };
