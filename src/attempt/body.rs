@@ -132,7 +132,7 @@ where
                 return Poll::Ready(Some(Err(end.into())));
             }
         }
-        let polled = this.held.poll_next(cx).unwrap_or_else(|| {
+        let polled = if this.held.is_empty() {
             let polled = inner.poll_frame(cx);
             if let (Some(outline), Poll::Ready(Some(Ok(frame)))) = (&mut *this.document, &polled) {
                 if let Some(data) = frame.data_ref() {
@@ -140,7 +140,9 @@ where
                 }
             }
             polled
-        });
+        } else {
+            this.held.poll_next(cx)
+        };
         if let Some(cut) = this.cut(&polled) {
             this.close();
             return Poll::Ready(Some(Err(cut.into())));

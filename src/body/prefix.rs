@@ -113,21 +113,16 @@ impl HeldPrefix {
         frames.chain([&*self.small])
     }
 
-    /// Polls for the next held frame; `None` if nothing is held, and the rest of the body follows.
-    ///
-    /// The result is `Pending` once before the error of the body.
+    /// Polls for the next held frame, or the error of the body; `Pending` once before that error.
     pub(crate) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Option<Poll<Option<Result<Frame<Bytes>, BoxError>>>> {
-        if self.is_empty() {
-            return None;
-        }
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         if self.wants_flush() {
             cx.waker().wake_by_ref();
-            return Some(Poll::Pending);
+            return Poll::Pending;
         }
-        Some(Poll::Ready(self.next()))
+        Poll::Ready(self.next())
     }
 
     /// The size of the held data and of the `rest` of the body.

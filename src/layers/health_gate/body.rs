@@ -55,8 +55,8 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if let Some(held) = this.held.poll_next(cx) {
-            return held;
+        if !this.held.is_empty() {
+            return this.held.poll_next(cx);
         }
         let Some(inner) = &mut this.inner else {
             return Poll::Ready(None);
@@ -100,6 +100,7 @@ pub(super) struct Silence {
     since: Option<Instant>,
     /// The timer for the start of the probes, made at the first silence.
     timer: Option<Pin<Box<Sleep>>>,
+    /// The probes of this silence, behind a lock to keep the body `Sync`.
     probes: Option<Lock<Probing<()>>>,
 }
 

@@ -13,13 +13,10 @@ use http::{
     Request, header,
     uri::{Authority, Scheme},
 };
-use tokio::{
-    sync::{Notify, futures::Notified},
-    time::{Instant, timeout, timeout_at},
-};
+use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
-use super::rounds::{IsNews, ProbeStep, Rounds};
+use super::rounds::{ProbeStep, SharedRounds};
 use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
 /// The default of both the interval between probes and the timeout of a probe.
@@ -87,29 +84,7 @@ fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> 
     is_port && expected.host().eq_ignore_ascii_case(given.host())
 }
 
-/// The probe state that all services of a layer share.
-#[derive(Debug, Default)]
-pub(super) struct SharedRounds {
-    rounds: Lock<Rounds>,
-    /// Wakes the subscribers after a change that concerns them.
-    news: Notify,
-}
-
-impl SharedRounds {
-    pub(super) fn is_closed(&self) -> bool {
-        self.rounds.lock().is_closed
-    }
-
-    /// Changes the state; wakes the subscribers if `change` answers true.
-    fn change(&self, change: impl FnOnce(&mut Rounds) -> IsNews) {
-        let is_news = change(&mut self.rounds.lock());
-        if is_news {
-            self.news.notify_waiters();
-        }
-    }
-}
-
-/// A boxed future of the probes; in a [`Lock`], it keeps a response body `Sync`.
+/// A future of probes; it is boxed, so that the probe's type is no part of the call's.
 pub(super) type Probing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The gate of a service: the settings, the probe and the shared state.
@@ -156,19 +131,6 @@ impl Gate {
         })
     }
 
-    /// Runs one probe, which has failed at `limit`; `None` if the subscriber lost its turn meanwhile.
-    async fn probe(&self, limit: Instant, mut news: Pin<&mut Notified<'_>>) -> Option<bool> {
-        let mut probe = pin!(timeout_at(limit, (self.probe)()));
-        poll_fn(|cx| {
-            if news.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(None);
-            }
-            let healthy = probe.as_mut().poll(cx);
-            healthy.map(|healthy| Some(healthy.unwrap_or(false)))
-        })
-        .await
-    }
-
     /// Waits until the upstream of a silent call has failed so many probes in a row that it counts
     /// as dead. The first probe is due at once.
     pub(super) fn find_dead(self: &Arc<Self>) -> Probing<()> {
@@ -204,12 +166,7 @@ struct ProbeSubscription {
 
 impl ProbeSubscription {
     fn new(gate: Arc<Gate>, waits: bool, due: Instant) -> Self {
-        let (mut key, mut seen) = (0, 0);
-        gate.shared.change(|rounds| {
-            let is_news;
-            (key, seen, is_news) = rounds.subscribe(waits, due);
-            is_news
-        });
+        let (key, seen) = gate.shared.change(|rounds| rounds.subscribe(waits, due));
         Self {
             gate,
             key,
@@ -220,30 +177,29 @@ impl ProbeSubscription {
 
     /// Waits for the result of the next finished probe: true if the upstream is healthy.
     async fn next(&mut self) -> bool {
-        let gate = &*self.gate;
-        let GateSettings { every, timeout, .. } = gate.settings;
+        let GateSettings { every, timeout, .. } = self.gate.settings;
+        let shared = &self.gate.shared;
         // How late the result of the prober may be before another subscriber becomes the prober.
         let max_delay = timeout.saturating_add(every);
         loop {
             // Made before the look at the state, so that no change in between is missed.
-            let mut news = pin!(gate.shared.news.notified());
-            let now = Instant::now();
-            let rounds = &gate.shared.rounds;
-            let step = rounds
-                .lock()
-                .next_step(self.key, &mut self.seen, now, max_delay);
-            match step {
+            let mut changed = pin!(shared.changed.notified());
+            let (key, seen, now) = (self.key, &mut self.seen, Instant::now());
+            let step = shared.change(|rounds| rounds.next_step(key, seen, now, max_delay));
+            let (until, mut probe) = match step {
                 ProbeStep::Result { healthy } => return healthy,
-                // After the news and after the time alike, the state has the next step.
-                ProbeStep::Wait { until } => drop(timeout_at(until, news.as_mut()).await),
-                ProbeStep::Probe => {
-                    if let Some(healthy) = gate.probe(now + timeout, news.as_mut()).await {
-                        let record = |rounds: &mut Rounds| {
-                            rounds.record_result(self.key, healthy, now + every)
-                        };
-                        gate.shared.change(record);
-                    }
-                }
+                ProbeStep::Wait { until } => (until, None),
+                ProbeStep::Probe => (now + timeout, Some((self.gate.probe)())),
+            };
+            let result = poll_fn(|cx| match (changed.as_mut().poll(cx), &mut probe) {
+                (Poll::Pending, Some(probe)) => probe.as_mut().poll(cx).map(Some),
+                // After a change, the state has the next step.
+                (changed, _) => changed.map(|()| None),
+            });
+            let result = timeout_at(until, result).await.unwrap_or(Some(false));
+            // The probe is dropped before the others learn its result.
+            if let (Some(healthy), true) = (result, probe.take().is_some()) {
+                shared.change(|rounds| rounds.record_result(key, healthy, now + every));
             }
         }
     }
@@ -251,11 +207,9 @@ impl ProbeSubscription {
 
 impl Drop for ProbeSubscription {
     fn drop(&mut self) {
-        let Self {
-            gate, key, waits, ..
-        } = self;
-        gate.shared
-            .change(|rounds| rounds.unsubscribe(*key, *waits));
+        let (key, waits) = (self.key, self.waits);
+        let shared = &self.gate.shared;
+        shared.change(|rounds| rounds.unsubscribe(key, waits));
     }
 }
 

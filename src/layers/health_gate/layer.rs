@@ -6,7 +6,7 @@ use std::{
     mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -16,14 +16,14 @@ use http::{
     uri::{Authority, Uri},
 };
 use http_body::Body;
-use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     body::ProbedBody,
-    gate::{Gate, GateSettings, SharedRounds},
+    gate::{Gate, GateSettings},
     passage::Passage,
+    rounds::SharedRounds,
 };
 use crate::{
     body::ReplayBody,
@@ -55,7 +55,7 @@ impl<P> HealthGateLayer<P> {
     /// The probe is a `Service<(), Response = bool>`, such as a
     /// [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html); `true`
     /// means healthy, and an error counts as `false`. The service is cloned for each
-    /// probe.
+    /// probe. The service and its futures must be `Send`, because a waiting call runs them.
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
@@ -259,10 +259,11 @@ impl<C> HttpProbe<C> {
 impl<C, B> Service<()> for HttpProbe<C>
 where
     C: Service<Request<ReplayBody>, Response = Response<B>>,
+    C::Future: Send + 'static,
 {
     type Response = bool;
     type Error = C::Error;
-    type Future = HttpProbeFuture<C::Future>;
+    type Future = Pin<Box<dyn Future<Output = Result<bool, C::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
         self.client.poll_ready(cx)
@@ -271,30 +272,7 @@ where
     fn call(&mut self, (): ()) -> Self::Future {
         let mut request = Request::new(ReplayBody::default());
         *request.uri_mut() = self.uri.clone();
-        HttpProbeFuture {
-            answer: self.client.call(request),
-        }
-    }
-}
-
-pin_project! {
-    /// The response future of [`HttpProbe`].
-    #[derive(Debug)]
-    #[must_use = "futures do nothing unless polled"]
-    pub struct HttpProbeFuture<F> {
-        #[pin]
-        answer: F,
-    }
-}
-
-impl<F, B, E> Future for HttpProbeFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-{
-    type Output = Result<bool, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.project().answer.poll(cx));
-        Poll::Ready(answer.map(|answer| answer.status().is_success()))
+        let answer = self.client.call(request);
+        Box::pin(async move { Ok(answer.await?.status().is_success()) })
     }
 }

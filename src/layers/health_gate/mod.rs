@@ -120,6 +120,4 @@ mod layer;
 mod passage;
 mod rounds;
 
-pub use self::layer::{
-    HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe, HttpProbeFuture,
-};
+pub use self::layer::{HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe};

@@ -158,9 +158,86 @@ where
     /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let trip = this.trip;
+        let task = TaskId::of(cx.waker());
         loop {
-            match ready!(this.stage.as_mut().poll(this.trip, cx)) {
-                GateStep::Call => match this.trip.call() {
+            let step = match this.stage.as_mut().project() {
+                StageProj::Upload { upload } => match upload.poll(&trip.run, cx) {
+                    Poll::Pending => {
+                        trip.yield_service();
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(request)) => {
+                        trip.request = Some(request);
+                        if trip.applies && trip.gate.shared.is_closed() {
+                            trip.yield_service();
+                            GateStep::Wait
+                        } else {
+                            GateStep::Call
+                        }
+                    }
+                    Poll::Ready(Err(error)) => GateStep::Done(Err(error)),
+                },
+                StageProj::Readying => {
+                    let readiness = trip.service.poll_ready(cx);
+                    // Check the deadlines: the service may become ready in the instant of one.
+                    match trip.stopped(task) {
+                        Some(done) => done,
+                        None => match ready!(readiness) {
+                            Ok(()) => {
+                                trip.is_ready = true;
+                                GateStep::Call
+                            }
+                            Err(error) => trip.broken(error.into(), task),
+                        },
+                    }
+                }
+                StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
+                    Poll::Pending => {
+                        if let Some(silence) = &mut trip.silence {
+                            silence.poll(cx);
+                        }
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(answer)) => {
+                        let answer = PeekedAnswer::new(answer.map(ProbedBody::new), false);
+                        match trip.applies && answer.is_failure() {
+                            true => GateStep::Read(Box::new(answer)),
+                            false => trip.hand_on(answer),
+                        }
+                    }
+                    Poll::Ready(Err(error)) => trip.broken(error.into(), task),
+                },
+                StageProj::Reading {
+                    answer: slot,
+                    timer,
+                } => {
+                    let Some(answer) = slot else {
+                        panic!("an answer was read twice");
+                    };
+                    if answer.poll(cx).is_pending() {
+                        let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
+                        ready!(poll_timer(timer, cx));
+                    }
+                    let failure = answer.classify(&trip.gate.settings.judgement);
+                    let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
+                    match slot.take() {
+                        Some(answer) if waits => trip.failed(Ok(answer), task),
+                        Some(answer) => trip.hand_on(*answer),
+                        None => panic!("an answer was read twice"),
+                    }
+                }
+                StageProj::Waiting { healthy, since, .. } => {
+                    let ended = healthy.as_mut().poll(cx);
+                    match trip.stopped(task) {
+                        Some(done) => done,
+                        None => trip.waited(ready!(ended), since.elapsed()),
+                    }
+                }
+                StageProj::Over => panic!("a response future was polled after it was ready"),
+            };
+            match step {
+                GateStep::Call => match trip.call() {
                     Some(call) => this.stage.set(Stage::Calling { call }),
                     None => this.stage.set(Stage::Readying),
                 },
@@ -172,13 +249,15 @@ where
                     // Drop the inner future before the wait: it may hold a permit that
                     // the next call needs.
                     this.stage.set(Stage::Over);
-                    let Trip { gate, run, .. } = &*this.trip;
-                    tracing::debug!(target: "tower_agent", run = %run.id(), "the upstream is down");
-                    let pause = run.pause();
+                    tracing::debug!(
+                        target: "tower_agent",
+                        run = %trip.run.id(),
+                        "the upstream is down"
+                    );
                     this.stage.set(Stage::Waiting {
-                        healthy: gate.wait(this.trip.patience()),
+                        pause: trip.run.pause(),
+                        healthy: trip.gate.wait(trip.patience()),
                         since: Instant::now(),
-                        pause,
                     });
                 }
                 GateStep::Done(answer) => {
@@ -186,107 +265,6 @@ where
                     return Poll::Ready(answer);
                 }
             }
-        }
-    }
-}
-
-impl<F, Q, B, E> Stage<F, Q, B>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-    E: Into<BoxError>,
-    Q: Body<Data = Bytes>,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    fn poll<S>(
-        self: Pin<&mut Self>,
-        trip: &mut Trip<S, B>,
-        cx: &mut Context<'_>,
-    ) -> Poll<GateStep<B>>
-    where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Error = E, Future = F> + Clone,
-    {
-        let task = TaskId::of(cx.waker());
-        match self.project() {
-            StageProj::Upload { upload } => {
-                let Poll::Ready(request) = upload.poll(&trip.run, cx) else {
-                    trip.yield_service();
-                    return Poll::Pending;
-                };
-                Poll::Ready(match request {
-                    Ok(request) => {
-                        trip.request = Some(request);
-                        if trip.applies && trip.gate.shared.is_closed() {
-                            trip.yield_service();
-                            return Poll::Ready(GateStep::Wait);
-                        }
-                        GateStep::Call
-                    }
-                    Err(error) => GateStep::Done(Err(error)),
-                })
-            }
-            StageProj::Readying => {
-                let readiness = trip.service.poll_ready(cx);
-                // Check the deadlines: the service may become ready in the instant of a deadline.
-                if let Some(done) = trip.stopped(task) {
-                    return Poll::Ready(done);
-                }
-                Poll::Ready(match ready!(readiness) {
-                    Ok(()) => {
-                        trip.is_ready = true;
-                        GateStep::Call
-                    }
-                    Err(error) => trip.broken(error.into(), task),
-                })
-            }
-            StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
-                Poll::Ready(Ok(answer)) => {
-                    let answer = PeekedAnswer::new(answer.map(ProbedBody::new), false);
-                    Poll::Ready(match trip.applies && answer.is_failure() {
-                        true => GateStep::Read(Box::new(answer)),
-                        false => trip.hand_on(answer),
-                    })
-                }
-                Poll::Ready(Err(error)) => Poll::Ready(trip.broken(error.into(), task)),
-                Poll::Pending => {
-                    if let Some(silence) = &mut trip.silence {
-                        silence.poll(cx);
-                    }
-                    Poll::Pending
-                }
-            },
-            StageProj::Reading { answer, timer } => {
-                let Some(peeked) = answer else {
-                    panic!("an answer was read twice");
-                };
-                if peeked.poll(cx).is_pending() {
-                    let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
-                    ready!(poll_timer(timer, cx));
-                }
-                let failure = peeked.classify(&trip.gate.settings.judgement);
-                let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
-                Poll::Ready(match answer.take() {
-                    Some(answer) if waits => trip.failed(Ok(answer), task),
-                    Some(answer) => trip.hand_on(*answer),
-                    None => panic!("an answer was read twice"),
-                })
-            }
-            StageProj::Waiting { healthy, since, .. } => {
-                let ended = healthy.as_mut().poll(cx);
-                if let Some(done) = trip.stopped(task) {
-                    return Poll::Ready(done);
-                }
-                let is_healthy = ready!(ended);
-                trip.waited += since.elapsed();
-                trip.healthy_waits += u32::from(is_healthy);
-                // Without a failure to return, the call was never sent.
-                Poll::Ready(match is_healthy || trip.last.is_none() {
-                    true => GateStep::Call,
-                    false => trip.give_up(),
-                })
-            }
-            StageProj::Over => panic!("a response future was polled after it was ready"),
         }
     }
 }
@@ -349,6 +327,17 @@ impl<S, B> Trip<S, B> {
             return self.give_up();
         }
         GateStep::Wait
+    }
+
+    /// The next step after a wait of `time` at the gate: send the request, or give up.
+    fn waited(&mut self, is_healthy: bool, time: Duration) -> GateStep<B> {
+        self.waited += time;
+        self.healthy_waits += u32::from(is_healthy);
+        // Without a failure to return, the call was never sent.
+        match is_healthy || self.last.is_none() {
+            true => GateStep::Call,
+            false => self.give_up(),
+        }
     }
 
     /// The final step, if the node has ended or is closing; `None` otherwise.

@@ -1,6 +1,41 @@
 //! Decides when a gate is probed, and which of its waiting or silent calls runs the probe.
 
-use tokio::time::{Duration, Instant};
+use tokio::{
+    sync::Notify,
+    time::{Duration, Instant},
+};
+
+use crate::lock::Lock;
+
+/// The probe state of a gate, which all services of a layer share.
+#[derive(Debug, Default)]
+pub(super) struct SharedRounds {
+    rounds: Lock<Rounds>,
+    /// Wakes the subscribers after a change that concerns them.
+    pub(super) changed: Notify,
+}
+
+impl SharedRounds {
+    /// Changes the state; wakes all subscribers if a probe is due sooner or the prober is gone.
+    ///
+    /// It wakes all of them, because a single woken one may be dropped before it is polled.
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Rounds) -> T) -> T {
+        let mut rounds = self.rounds.lock();
+        let Rounds { due, prober, .. } = *rounds;
+        let result = change(&mut rounds);
+        let is_gone = prober.is_some() && rounds.prober.is_none();
+        let concerns_all = is_gone || rounds.due != due;
+        drop(rounds);
+        if concerns_all {
+            self.changed.notify_waiters();
+        }
+        result
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.rounds.lock().is_closed
+    }
+}
 
 /// The state of the probes of one gate: one probe at a time, for all its calls.
 ///
@@ -9,7 +44,7 @@ use tokio::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub(super) struct Rounds {
     /// Whether the gate is closed, because the upstream seems down.
-    pub(super) is_closed: bool,
+    is_closed: bool,
     /// The number of probes that have finished on this gate.
     finished: u64,
     healthy: bool,
@@ -38,28 +73,22 @@ pub(super) enum ProbeStep {
     Wait { until: Instant },
 }
 
-/// Whether a change of the state concerns the other subscribers, which then look at it again.
-pub(super) type IsNews = bool;
-
 impl Rounds {
     /// Subscribes a call to probe results, and schedules a probe at `due`.
     ///
     /// The probe is made no earlier than one interval after the start of the last one. A
     /// subscriber that `waits` closes the gate. The method returns the subscriber's key, and the
     /// number of finished probes.
-    pub(super) fn subscribe(&mut self, waits: bool, due: Instant) -> (u64, u64, IsNews) {
+    pub(super) fn subscribe(&mut self, waits: bool, due: Instant) -> (u64, u64) {
         let due = self.earliest.map_or(due, |earliest| earliest.max(due));
         // Other subscribers may have scheduled an earlier probe.
         let earlier = self.due.filter(|_| self.subscribers > 0);
-        let is_sooner = earlier.is_none_or(|earlier| due < earlier);
-        if is_sooner {
-            self.due = Some(due);
-        }
+        self.due = Some(earlier.map_or(due, |earlier| earlier.min(due)));
         self.subscribers += 1;
         self.waiting += usize::from(waits);
         self.is_closed |= waits;
         self.last_key += 1;
-        (self.last_key, self.finished, is_sooner)
+        (self.last_key, self.finished)
     }
 
     /// Returns the result of a probe that finished after `seen`, else the subscriber's next step.
@@ -96,9 +125,9 @@ impl Rounds {
     /// Stores the result of a probe, and schedules the next one at `due`.
     ///
     /// A healthy result opens the gate. The result is ignored if another subscriber has taken over.
-    pub(super) fn record_result(&mut self, key: u64, healthy: bool, due: Instant) -> IsNews {
-        if !self.is_prober(key) {
-            return false;
+    pub(super) fn record_result(&mut self, key: u64, healthy: bool, due: Instant) {
+        if self.prober.is_none_or(|(prober, _)| prober != key) {
+            return;
         }
         self.prober = None;
         self.finished += 1;
@@ -106,24 +135,15 @@ impl Rounds {
         self.due = Some(due);
         self.earliest = Some(due);
         self.is_closed &= !healthy;
-        true
     }
 
     /// Removes a subscriber; the gate opens when no subscriber that waits is left.
     ///
     /// Without a waiting call no further probe is certain, so the gate must not stay closed.
-    pub(super) fn unsubscribe(&mut self, key: u64, waits: bool) -> IsNews {
+    pub(super) fn unsubscribe(&mut self, key: u64, waits: bool) {
         self.subscribers -= 1;
         self.waiting -= usize::from(waits);
         self.is_closed &= self.waiting > 0;
-        let leaves = self.is_prober(key);
-        if leaves {
-            self.prober = None;
-        }
-        leaves
-    }
-
-    fn is_prober(&self, key: u64) -> bool {
-        self.prober.is_some_and(|(prober, _)| prober == key)
+        self.prober = self.prober.filter(|(prober, _)| *prober != key);
     }
 }
