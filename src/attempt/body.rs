@@ -129,11 +129,8 @@ where
             inner.poll_frame(cx)
         } else if this.end().is_some() {
             Poll::Ready(None)
-        } else if this.held.wants_flush() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
         } else {
-            Poll::Ready(this.held.next())
+            this.held.poll_next(cx)
         };
         match &polled {
             Poll::Pending => return polled,
@@ -179,17 +176,6 @@ where
         let Some(inner) = &self.inner else {
             return SizeHint::with_exact(0);
         };
-        let held = self.held.len() as u64;
-        let mut hint = inner.size_hint();
-        if self.held.breaks() {
-            // With an exact length a server would stop polling before the held error, and send the
-            // held bytes as a complete body.
-            hint = SizeHint::new();
-        }
-        if let Some(upper) = hint.upper() {
-            hint.set_upper(upper.saturating_add(held));
-        }
-        hint.set_lower(hint.lower().saturating_add(held));
-        hint
+        self.held.size_hint(&inner.size_hint())
     }
 }

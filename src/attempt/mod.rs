@@ -84,13 +84,14 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
     driver::RequestTemplate,
+    peek::PeekedAnswer,
     policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
 };
 
 use std::time::Duration;
 
 /// The most bytes of a failed answer that are read to classify it.
-pub(crate) const MAX_ERROR: usize = 64 * 1024;
+const MAX_ERROR: usize = 64 * 1024;
 
 /// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);

@@ -19,6 +19,7 @@ use crate::{
     headers::X_ATTEMPT,
     llm::failure::{Failure, FailureClass},
     run::{ErrorAllowance, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
+    supervise::SupervisedBody,
 };
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
@@ -269,7 +270,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// failed answer.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,
-        answer: PeekedAnswer<B>,
+        answer: PeekedAnswer<SupervisedBody<B>>,
         attempt: &Run,
         failed: Option<TerminalReason>,
     ) -> Response<AttemptBody<B>> {

@@ -20,8 +20,8 @@ use crate::{
     llm::{
         dialect::{Truncated, Usage},
         failure::{
-            Failure, FailureClass, IncompleteJson, JsonOutline, Redirected, TransportError,
-            is_broken_json,
+            Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
+            TransportError, is_broken_json,
         },
         is_plain, names_json,
     },
@@ -45,16 +45,16 @@ pin_project! {
             call: SupervisedFuture<F>,
         },
         // The answer that is being read; `None` once the outcome was returned.
-        Reading { answer: Option<PeekedAnswer<B>> },
+        Reading { answer: Option<PeekedAnswer<SupervisedBody<B>>> },
     }
 }
 
 /// The head of an answer, and the part of its body that is held.
 #[derive(Debug)]
-pub(super) struct PeekedAnswer<B: Body> {
-    pub(super) parts: Parts,
-    pub(super) held: HeldPrefix,
-    pub(super) body: SupervisedBody<B>,
+pub(crate) struct PeekedAnswer<B> {
+    pub(crate) parts: Parts,
+    pub(crate) held: HeldPrefix,
+    pub(crate) body: B,
     /// Counts the brackets of a JSON answer that was committed before its end, to detect at the end
     /// that it is incomplete; `None` for other answers.
     pub(super) document: Option<JsonOutline>,
@@ -69,14 +69,14 @@ pub(super) struct PeekedAnswer<B: Body> {
 #[derive(Debug)]
 pub(super) enum AttemptOutcome<B: Body> {
     /// The attempt serves the call, with this answer.
-    Served(PeekedAnswer<B>),
+    Served(PeekedAnswer<SupervisedBody<B>>),
     Failed(Failure, FailedAttempt<B>),
 }
 
 /// The result of a failed attempt: an answer that is classified as a failure, or an error.
 #[derive(Debug)]
 pub(super) enum FailedAttempt<B: Body> {
-    Answer(Box<PeekedAnswer<B>>),
+    Answer(Box<PeekedAnswer<SupervisedBody<B>>>),
     Error(BoxError),
 }
 
@@ -98,15 +98,7 @@ where
                 Ok(answer) => {
                     let candidate = policy.current_candidate();
                     let own_upstream = candidate.is_some_and(Candidate::is_elsewhere);
-                    let rule = CommitRule::of(&answer, own_upstream);
-                    let (parts, body) = answer.into_parts();
-                    Some(PeekedAnswer {
-                        parts,
-                        held: HeldPrefix::default(),
-                        body,
-                        document: None,
-                        rule,
-                    })
+                    Some(PeekedAnswer::new(answer, own_upstream))
                 }
                 Err(error) => {
                     self.set(Self::Reading { answer: None });
@@ -159,12 +151,44 @@ impl<F, B: Body> Peek<F, B> {
     }
 }
 
+impl<B> PeekedAnswer<B> {
+    /// Prepares to read an answer; `own_upstream` if it comes from a candidate's own upstream.
+    pub(crate) fn new(answer: Response<B>, own_upstream: bool) -> Self {
+        let rule = CommitRule::of(&answer, own_upstream);
+        let (parts, body) = answer.into_parts();
+        Self {
+            parts,
+            held: HeldPrefix::default(),
+            body,
+            document: None,
+            rule,
+        }
+    }
+
+    /// Whether the head of the answer shows a failure, whose class the rest decides.
+    pub(crate) const fn is_failure(&self) -> bool {
+        matches!(self.rule, CommitRule::Failure | CommitRule::Classified(_))
+    }
+
+    /// Classifies the answer: by its failure from a layer further in, else by its held part.
+    pub(crate) fn classify(&mut self, classifier: &Classifier) -> Option<Failure> {
+        if let CommitRule::Classified(failure) = &self.rule {
+            return Some(Failure::clone(failure));
+        }
+        let whole = self.held.whole();
+        let headers = &self.parts.headers;
+        classifier.of_answer(self.parts.status, headers, &whole, wall_clock(headers))
+    }
+}
+
 impl<B> PeekedAnswer<B>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    B: Body<Data = Bytes, Error = BoxError> + Unpin,
 {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PeekProgress, BoxError>> {
+    /// Reads the answer as far as its rule needs.
+    ///
+    /// The body must report its end by `is_end_stream` once it has returned `None`.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PeekProgress, BoxError>> {
         // The loop is bounded: frames that are always ready and empty must not starve other tasks.
         for _ in 0..MAX_FRAMES {
             let ended = self.body.is_end_stream();
@@ -187,7 +211,13 @@ where
         cx.waker().wake_by_ref();
         Poll::Pending
     }
+}
 
+impl<B> PeekedAnswer<SupervisedBody<B>>
+where
+    B: Body<Data = Bytes> + Unpin,
+    B::Error: Into<BoxError>,
+{
     fn conclude(
         mut self,
         progress: Result<PeekProgress, BoxError>,
@@ -195,15 +225,13 @@ where
         policy: &impl AttemptPolicy,
     ) -> AttemptOutcome<B> {
         let classifier = &policy.settings().classifier;
-        let Parts {
-            status, headers, ..
-        } = &self.parts;
+        let headers = &self.parts.headers;
         // The error that replaces an answer which the caller must not get, even if no attempt
         // follows.
         let mut unusable: Option<BoxError> = None;
         let failure = match progress {
             Ok(PeekProgress::Failed) => match &self.rule {
-                CommitRule::Classified(failure) => Some(Failure::clone(failure)),
+                CommitRule::Classified(_) => self.classify(classifier),
                 CommitRule::Redirect(redirected) => {
                     unusable = Some((*redirected).into());
                     Some(Failure::of_error(redirected))
@@ -215,14 +243,14 @@ where
                 _ => None,
             },
             Ok(PeekProgress::Classify) => {
-                let whole = self.held.whole();
-                if status.is_success() && is_plain(headers) {
+                if self.parts.status.is_success() && is_plain(headers) {
+                    let whole = self.held.whole();
                     self.body.report(Usage::of_answer(&whole));
                     if is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
                 }
-                classifier.of_answer(*status, headers, &whole, wall_clock(headers))
+                self.classify(classifier)
             }
             Ok(PeekProgress::Commit) => {
                 if matches!(self.rule, CommitRule::End) && names_json(headers) {
@@ -289,7 +317,7 @@ enum CommitRule {
 
 /// The next step for an answer that was read far enough.
 #[derive(Debug)]
-enum PeekProgress {
+pub(crate) enum PeekProgress {
     Commit,
     /// The rule has found that the answer is a failure, without the held bytes.
     Failed,
@@ -300,7 +328,7 @@ enum PeekProgress {
 impl CommitRule {
     /// The rule that decides how far an answer is read; `own_upstream` if it comes from a
     /// candidate's own upstream.
-    fn of<B: Body>(answer: &Response<B>, own_upstream: bool) -> Self {
+    fn of<B>(answer: &Response<B>, own_upstream: bool) -> Self {
         let extensions = answer.extensions();
         let status = answer.status();
         // A redirect is checked before the extensions: a layer further in may not know the

@@ -1,7 +1,11 @@
-use std::{collections::VecDeque, mem};
+use std::{
+    collections::VecDeque,
+    mem,
+    task::{Context, Poll},
+};
 
 use bytes::{Bytes, BytesMut};
-use http_body::Frame;
+use http_body::{Frame, SizeHint};
 
 use crate::error::BoxError;
 
@@ -72,10 +76,6 @@ impl HeldPrefix {
         self.error = Some(error);
     }
 
-    pub(crate) const fn breaks(&self) -> bool {
-        self.error.is_some()
-    }
-
     /// Whether the caller has received all held data, and no held error is left.
     pub(crate) const fn is_delivered(&self) -> bool {
         self.bytes == 0 && self.error.is_none()
@@ -113,18 +113,49 @@ impl HeldPrefix {
         frames.chain([&*self.small])
     }
 
+    /// Polls for the next held frame, or the error of the body; `Pending` once before that error.
+    pub(crate) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        if self.wants_flush() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(self.next())
+    }
+
+    /// The size of the held data and of the `rest` of the body.
+    ///
+    /// With a held error there is no upper bound: with an exact length a server would stop polling
+    /// before the error, and send the held bytes as a complete body.
+    pub(crate) fn size_hint(&self, rest: &SizeHint) -> SizeHint {
+        let held = self.bytes as u64;
+        let mut hint = SizeHint::new();
+        if let (Some(upper), None) = (rest.upper(), &self.error) {
+            hint.set_upper(upper.saturating_add(held));
+        }
+        let rest = if self.error.is_some() {
+            0
+        } else {
+            rest.lower()
+        };
+        hint.set_lower(rest.saturating_add(held));
+        hint
+    }
+
     /// Returns `true` once, as soon as only the error of the body is left.
     ///
     /// On `true` the body returns `Pending` once: a server flushes its output on
     /// `Pending`, and an error before that would lose even the head.
-    pub(crate) fn wants_flush(&mut self) -> bool {
+    fn wants_flush(&mut self) -> bool {
         let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
         alone && !mem::replace(&mut self.flushed, true)
     }
 
     /// Takes the next held frame; after all frames, takes the error of the body, if there is
     /// one.
-    pub(crate) fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
+    fn next(&mut self) -> Option<Result<Frame<Bytes>, BoxError>> {
         if self.first.is_none() && self.rest.is_empty() {
             self.join();
         }

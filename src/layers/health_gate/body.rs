@@ -4,49 +4,48 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::{Instant, Sleep};
-use tower_service::Service;
+use tokio::{
+    task::unconstrained,
+    time::{Instant, Sleep, sleep_until},
+};
 
-use super::gate::{Gate, ProbeSubscription, wait};
+use super::gate::{Gate, Probing};
 use crate::{
     body::HeldPrefix,
     error::BoxError,
+    lock::Lock,
     run::{Role, Run},
 };
 
 /// The response body: the held frames, then the rest; probes the upstream while it is silent.
-pub struct ProbedBody<B, P: Service<()>> {
-    held: HeldPrefix,
-    /// The inner body; `None` once it has ended or failed while the layer classified the answer.
+#[derive(Debug)]
+pub struct ProbedBody<B> {
+    pub(super) held: HeldPrefix,
+    /// The inner body; `None` once it has ended or failed.
     inner: Option<B>,
-    silence: Option<Silence<P>>,
+    pub(super) silence: Option<Silence>,
 }
 
-impl<B, P: Service<()>> ProbedBody<B, P> {
-    pub(super) const fn new(
-        held: HeldPrefix,
-        inner: Option<B>,
-        silence: Option<Silence<P>>,
-    ) -> Self {
+impl<B> ProbedBody<B> {
+    pub(super) fn new(inner: B) -> Self {
         Self {
-            held,
-            inner,
-            silence,
+            held: HeldPrefix::default(),
+            inner: Some(inner),
+            silence: None,
         }
     }
 }
 
-impl<B, P> Body for ProbedBody<B, P>
+impl<B> Body for ProbedBody<B>
 where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
-    P: Service<(), Response = bool> + Clone,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -56,23 +55,26 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if this.held.wants_flush() {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if let Some(held) = this.held.next() {
-            return Poll::Ready(Some(held));
+        if !this.held.is_empty() {
+            return this.held.poll_next(cx);
         }
         let Some(inner) = &mut this.inner else {
             return Poll::Ready(None);
         };
-        let Some(silence) = &mut this.silence else {
-            return Pin::new(inner).poll_frame(cx).map_err(Into::into);
+        let inner = Pin::new(inner);
+        let polled = match &mut this.silence {
+            None => inner.poll_frame(cx),
+            Some(silence) => {
+                let polled = Role::apart(|| inner.poll_frame(cx));
+                match &polled {
+                    Poll::Ready(_) => silence.reset(),
+                    Poll::Pending => silence.poll(cx),
+                }
+                polled
+            }
         };
-        let polled = Role::apart(|| Pin::new(inner).poll_frame(cx));
-        match &polled {
-            Poll::Ready(_) => silence.reset(),
-            Poll::Pending => silence.poll(cx),
+        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
+            this.inner = None;
         }
         polled.map_err(Into::into)
     }
@@ -82,57 +84,35 @@ where
     }
 
     fn size_hint(&self) -> SizeHint {
-        let held = self.held.len() as u64;
-        let rest = self
-            .inner
-            .as_ref()
-            .map_or_else(|| SizeHint::with_exact(0), Body::size_hint);
-        let mut hint = SizeHint::new();
-        // No exact length for a held error: a server could stop before it polls for that error.
-        if let (Some(upper), false) = (rest.upper(), self.held.breaks()) {
-            hint.set_upper(upper.saturating_add(held));
-        }
-        hint.set_lower(rest.lower().saturating_add(held));
-        hint
+        let rest = self.inner.as_ref().map(Body::size_hint);
+        self.held
+            .size_hint(&rest.unwrap_or_else(|| SizeHint::with_exact(0)))
     }
 }
-
-impl<B, P: Service<()>> fmt::Debug for ProbedBody<B, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ProbedBody")
-            .field("held", &self.held)
-            .field("silence", &self.silence)
-            .finish_non_exhaustive()
-    }
-}
-
-/// The number of failed probes in a row after which the upstream counts as dead.
-const DEAD: u32 = 2;
 
 /// Probes the upstream of a silent call, in the polls of that call.
 ///
 /// Silence starts at a `Pending`, so a caller that does not poll causes none.
-pub(super) struct Silence<P: Service<()>> {
-    gate: Arc<Gate<P>>,
+pub(super) struct Silence {
+    gate: Arc<Gate>,
     run: Run,
     after: Duration,
     since: Option<Instant>,
-    failed: u32,
-    /// The timer for the start of the probes; created once, and reset if it fires too early.
+    /// The timer for the start of the probes, made at the first silence.
     timer: Option<Pin<Box<Sleep>>>,
-    subscription: Option<Pin<Box<ProbeSubscription<P>>>>,
+    /// The probes of this silence, behind a lock to keep the body `Sync`.
+    probes: Option<Lock<Probing<()>>>,
 }
 
-impl<P: Service<()>> Silence<P> {
-    pub(super) const fn new(gate: Arc<Gate<P>>, run: Run, after: Duration) -> Self {
+impl Silence {
+    pub(super) const fn new(gate: Arc<Gate>, run: Run, after: Duration) -> Self {
         Self {
             gate,
             run,
             after,
             since: None,
-            failed: 0,
             timer: None,
-            subscription: None,
+            probes: None,
         }
     }
 
@@ -141,55 +121,50 @@ impl<P: Service<()>> Silence<P> {
     #[inline]
     pub(super) fn reset(&mut self) {
         if self.since.take().is_some() {
-            self.failed = 0;
-            self.subscription = None;
+            self.probes = None;
         }
     }
-}
 
-impl<P: Service<(), Response = bool> + Clone> Silence<P> {
-    /// Handles a `Pending` of the upstream; two failed probes in a row end the node.
+    /// Handles a `Pending` of the upstream; a dead upstream ends the node.
     ///
     /// Otherwise the method registers the task for the next probe.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let since = *self.since.get_or_insert_with(Instant::now);
-        loop {
-            let Some(subscription) = &mut self.subscription else {
-                let at = since + self.after;
-                let new = || Box::pin(tokio::time::sleep_until(at));
-                let timer = self.timer.get_or_insert_with(new).as_mut();
-                // Do not reset the timer with every frame: a timer that fires too early costs less.
-                let is_early = timer.deadline() < at && !timer.is_elapsed();
-                let until = if is_early { timer.deadline() } else { at };
-                if wait(timer, until, cx).is_pending() {
-                    return;
-                }
-                if Instant::now() >= at {
-                    self.subscription = Some(Box::pin(ProbeSubscription::for_silence(Arc::clone(
-                        &self.gate,
-                    ))));
-                }
-                continue;
-            };
-            match subscription.as_mut().poll(cx) {
-                Poll::Pending => return,
-                Poll::Ready(true) => self.failed = 0,
-                Poll::Ready(false) => self.failed += 1,
-            }
-            if self.failed >= DEAD {
-                self.subscription = None;
-                self.run.end_unhealthy(since.elapsed());
-                return;
-            }
+        if self.probes.is_none() && self.poll_start(since + self.after, cx).is_ready() {
+            self.probes = Some(Lock::new(self.gate.find_dead()));
         }
+        let Some(probes) = &mut self.probes else {
+            return;
+        };
+        if probes.get_mut().as_mut().poll(cx).is_ready() {
+            self.probes = None;
+            self.run.end_unhealthy(since.elapsed());
+        }
+    }
+
+    /// Waits for the start of the probes, at `at`.
+    fn poll_start(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
+        // Do not reset the timer with every frame: a timer that fires too early costs less.
+        while timer.deadline() < at {
+            ready!(poll_timer(timer, cx));
+            timer.as_mut().reset(at);
+        }
+        poll_timer(timer, cx)
     }
 }
 
-impl<P: Service<()>> fmt::Debug for Silence<P> {
+impl fmt::Debug for Silence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Silence")
             .field("after", &self.after)
-            .field("failed", &self.failed)
+            .field("since", &self.since)
             .finish_non_exhaustive()
     }
+}
+
+/// Polls a timer outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of budget has
+/// not registered its waker.
+pub(super) fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
+    Pin::new(&mut unconstrained(timer)).poll(cx)
 }

@@ -2,10 +2,10 @@
 
 use std::{
     fmt,
-    future::Future,
-    pin::Pin,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::Poll,
     time::Duration,
 };
 
@@ -13,56 +13,46 @@ use http::{
     Request, header,
     uri::{Authority, Scheme},
 };
-use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
-use super::rounds::{ProbeStep, Rounds};
+use super::rounds::{ProbeStep, SharedRounds};
 use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
 /// The default of both the interval between probes and the timeout of a probe.
 const EVERY: Duration = Duration::from_secs(5);
 
-/// The settings of a layer, and the probe state that all its calls share.
-pub(super) struct Gate<P> {
-    /// The probe service, behind a lock because it need not be `Sync`.
-    probe: Arc<Lock<P>>,
-    pub(super) rounds: Arc<Rounds>,
+/// The number of failed probes in a row after which the upstream counts as dead.
+const DEAD: u32 = 2;
+
+/// The settings of a layer.
+#[derive(Clone, Debug)]
+pub(super) struct GateSettings {
     pub(super) every: Duration,
     pub(super) timeout: Duration,
     pub(super) patience: Option<Duration>,
-    pub(super) silence: Option<Duration>,
-    pub(super) authority: Option<Authority>,
+    pub(super) watch_silence: Option<Duration>,
+    pub(super) upstream: Option<Authority>,
     pub(super) judgement: Classifier,
     pub(super) max_body: usize,
 }
 
-impl<P> Gate<P> {
-    pub(super) fn new(probe: P) -> Self {
+impl GateSettings {
+    pub(super) const fn new() -> Self {
         Self {
-            probe: Arc::new(Lock::new(probe)),
-            rounds: Arc::default(),
             every: EVERY,
             timeout: EVERY,
             patience: None,
-            silence: None,
-            authority: None,
+            watch_silence: None,
+            upstream: None,
             judgement: Classifier::new(),
             max_body: MAX_BODY,
         }
     }
 
-    /// A clone of the probe service, for one probe.
-    pub(super) fn probe(&self) -> P
-    where
-        P: Clone,
-    {
-        self.probe.lock().clone()
-    }
-
     /// Whether the request goes to the upstream that the gate watches; always, if none is set.
     pub(super) fn applies<B>(&self, request: &Request<B>) -> bool {
-        let Some(expected) = &self.authority else {
+        let Some(expected) = &self.upstream else {
             return true;
         };
         match request.uri().authority() {
@@ -94,171 +84,133 @@ fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> 
     is_port && expected.host().eq_ignore_ascii_case(given.host())
 }
 
-/// `Clone` is not derived, because `P` need not be `Clone`: clones share the probe service.
-impl<P> Clone for Gate<P> {
-    fn clone(&self) -> Self {
+/// A future of probes; it is boxed, so that the probe's type is no part of the call's.
+pub(super) type Probing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The gate of a service: the settings, the probe and the shared state.
+pub(super) struct Gate {
+    pub(super) settings: GateSettings,
+    pub(super) shared: Arc<SharedRounds>,
+    /// Starts a probe.
+    probe: Box<dyn Fn() -> Probing<bool> + Send + Sync>,
+}
+
+impl Gate {
+    pub(super) fn new<P>(settings: GateSettings, shared: Arc<SharedRounds>, probe: P) -> Self
+    where
+        P: Service<(), Response = bool> + Clone + Send + 'static,
+        P::Future: Send,
+    {
+        // Behind a lock, because the probe need not be `Sync`.
+        let probe = Lock::new(probe);
+        let probe = move || -> Probing<bool> {
+            let mut probe = probe.lock().clone();
+            Box::pin(async move {
+                if poll_fn(|cx| probe.poll_ready(cx)).await.is_err() {
+                    return false;
+                }
+                probe.call(()).await.unwrap_or(false)
+            })
+        };
         Self {
-            probe: Arc::clone(&self.probe),
-            rounds: Arc::clone(&self.rounds),
-            authority: self.authority.clone(),
-            judgement: self.judgement.clone(),
-            ..*self
+            settings,
+            shared,
+            probe: Box::new(probe),
         }
+    }
+
+    /// Closes the gate, and waits for a healthy probe, for up to `patience`; true if one came.
+    ///
+    /// The first probe is due after one interval.
+    pub(super) fn wait(self: &Arc<Self>, patience: Duration) -> Probing<bool> {
+        let due = Instant::now() + self.settings.every;
+        let mut probes = ProbeSubscription::new(Arc::clone(self), true, due);
+        Box::pin(async move {
+            let healthy = async { while !probes.next().await {} };
+            timeout(patience, healthy).await.is_ok()
+        })
+    }
+
+    /// Waits until the upstream of a silent call has failed so many probes in a row that it counts
+    /// as dead. The first probe is due at once.
+    pub(super) fn find_dead(self: &Arc<Self>) -> Probing<()> {
+        let mut probes = ProbeSubscription::new(Arc::clone(self), false, Instant::now());
+        Box::pin(async move {
+            let mut failed = 0;
+            while failed < DEAD {
+                failed = if probes.next().await { 0 } else { failed + 1 };
+            }
+        })
     }
 }
 
-impl<P> fmt::Debug for Gate<P> {
+impl fmt::Debug for Gate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HealthGateLayer")
-            .field("every", &self.every)
-            .field("timeout", &self.timeout)
-            .field("patience", &self.patience)
-            .field("watch_silence", &self.silence)
-            .field("upstream", &self.authority)
-            .field("is_closed", &self.rounds.is_closed())
+        f.debug_struct("Gate")
+            .field("settings", &self.settings)
+            .field("is_closed", &self.shared.is_closed())
             .finish_non_exhaustive()
     }
 }
 
-pin_project! {
-    /// A subscription of one call to the probe results of a gate.
-    ///
-    /// The subscription runs the probe itself if the gate makes it the prober.
-    pub(super) struct ProbeSubscription<P>
-    where
-        P: Service<()>,
-    {
-        gate: Arc<Gate<P>>,
-        key: usize,
-        // The number of probes of the gate that had finished at the last result, or at first.
-        seen: u64,
-        #[pin]
-        timer: Sleep,
-        #[pin]
-        probe: Option<Probing<P, P::Future>>,
-        // The start of the probe in progress, or of the last one.
-        started: Instant,
-    }
-
-    impl<P> PinnedDrop for ProbeSubscription<P>
-    where
-        P: Service<()>,
-    {
-        fn drop(this: Pin<&mut Self>) {
-            let mut this = this.project();
-            // Drop the probe first: the next subscriber may start its own at once.
-            this.probe.set(None);
-            this.gate.rounds.unsubscribe(*this.key);
-        }
-    }
+/// A subscription of one call to the probe results of a gate.
+///
+/// The subscription runs the probe itself if the gate makes it the prober.
+struct ProbeSubscription {
+    gate: Arc<Gate>,
+    key: u64,
+    waits: bool,
+    /// The number of probes of the gate that had finished at the last result, or at first.
+    seen: u64,
 }
 
-pin_project! {
-    #[project = ProbingProj]
-    enum Probing<P, F> {
-        Readying { probe: P },
-        Asking { #[pin] answer: F },
-    }
-}
-
-impl<P: Service<(), Response = bool> + Clone> ProbeSubscription<P> {
-    /// Subscribes a call that waits at the gate; its first probe is due after one interval.
-    pub(super) fn for_wait(gate: Arc<Gate<P>>) -> Self {
-        let due = Instant::now() + gate.every;
-        Self::new(gate, true, due)
-    }
-
-    /// Subscribes a call whose upstream is silent; its first probe is due at once.
-    pub(super) fn for_silence(gate: Arc<Gate<P>>) -> Self {
-        Self::new(gate, false, Instant::now())
-    }
-
-    fn new(gate: Arc<Gate<P>>, waits: bool, due: Instant) -> Self {
-        let (key, seen) = gate.rounds.subscribe(waits, due);
+impl ProbeSubscription {
+    fn new(gate: Arc<Gate>, waits: bool, due: Instant) -> Self {
+        let (key, seen) = gate.shared.change(|rounds| rounds.subscribe(waits, due));
         Self {
             gate,
             key,
+            waits,
             seen,
-            timer: tokio::time::sleep_until(due),
-            probe: None,
-            started: due,
         }
     }
 
-    /// Polls for the result of the next finished probe: true if the upstream is healthy.
-    pub(super) fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut this = self.project();
-        let Gate {
-            every,
-            timeout,
-            rounds,
-            ..
-        } = &**this.gate;
-        let key = *this.key;
+    /// Waits for the result of the next finished probe: true if the upstream is healthy.
+    async fn next(&mut self) -> bool {
+        let GateSettings { every, timeout, .. } = self.gate.settings;
+        let shared = &self.gate.shared;
         // How late the result of the prober may be before another subscriber becomes the prober.
-        let max_delay = timeout.saturating_add(*every);
+        let max_delay = timeout.saturating_add(every);
         loop {
-            let now = Instant::now();
-            let due = match rounds.next_step(key, this.seen, now, max_delay, cx.waker()) {
-                ProbeStep::Result { healthy } => {
-                    this.probe.set(None);
-                    return Poll::Ready(healthy);
-                }
-                ProbeStep::Wait { until } => {
-                    this.probe.set(None);
-                    ready!(wait(this.timer.as_mut(), until, cx));
-                    continue;
-                }
-                ProbeStep::Probe { due } => due,
+            // Made before the look at the state, so that no change in between is missed.
+            let mut changed = pin!(shared.changed.notified());
+            let (key, seen, now) = (self.key, &mut self.seen, Instant::now());
+            let step = shared.change(|rounds| rounds.next_step(key, seen, now, max_delay));
+            let (until, mut probe) = match step {
+                ProbeStep::Result { healthy } => return healthy,
+                ProbeStep::Wait { until } => (until, None),
+                ProbeStep::Probe => (now + timeout, Some((self.gate.probe)())),
             };
-            if this.probe.is_none() {
-                if now < due {
-                    ready!(wait(this.timer.as_mut(), due, cx));
-                    continue;
-                }
-                let probe = this.gate.probe();
-                this.probe.set(Some(Probing::Readying { probe }));
-                *this.started = now;
+            let result = poll_fn(|cx| match (changed.as_mut().poll(cx), &mut probe) {
+                (Poll::Pending, Some(probe)) => probe.as_mut().poll(cx).map(Some),
+                // After a change, the state has the next step.
+                (changed, _) => changed.map(|()| None),
+            });
+            let result = timeout_at(until, result).await.unwrap_or(Some(false));
+            // The probe is dropped before the others learn its result.
+            if let (Some(healthy), true) = (result, probe.take().is_some()) {
+                shared.change(|rounds| rounds.record_result(key, healthy, now + every));
             }
-            let healthy = match this.probe.as_mut().as_pin_mut().map(|it| it.poll(cx)) {
-                Some(Poll::Ready(healthy)) => healthy,
-                _ => {
-                    let limit = *this.started + *timeout;
-                    ready!(wait(this.timer.as_mut(), limit, cx));
-                    false
-                }
-            };
-            this.probe.set(None);
-            rounds.record_result(key, healthy, *this.started + *every);
         }
     }
 }
 
-impl<P: Service<(), Response = bool>> Probing<P, P::Future> {
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
-        loop {
-            let answer = match self.as_mut().project() {
-                ProbingProj::Readying { probe } => match ready!(probe.poll_ready(cx)) {
-                    Ok(()) => probe.call(()),
-                    Err(_) => return Poll::Ready(false),
-                },
-                ProbingProj::Asking { answer } => {
-                    return answer.poll(cx).map(|answer| answer.unwrap_or(false));
-                }
-            };
-            self.set(Self::Asking { answer });
-        }
+impl Drop for ProbeSubscription {
+    fn drop(&mut self) {
+        let (key, waits) = (self.key, self.waits);
+        let shared = &self.gate.shared;
+        shared.change(|rounds| rounds.unsubscribe(key, waits));
     }
-}
-
-/// Polls `timer` until the time `until`; resets the timer if it is set to another time.
-pub(super) fn wait(mut timer: Pin<&mut Sleep>, until: Instant, cx: &mut Context<'_>) -> Poll<()> {
-    if timer.deadline() != until {
-        timer.as_mut().reset(until);
-    }
-    // Outside of tokio's coop budget: a probe that is always ready must not use up the budget of
-    // the timer that bounds it.
-    Pin::new(&mut tokio::task::unconstrained(timer)).poll(cx)
 }
 
 #[cfg(test)]
@@ -266,8 +218,8 @@ mod tests {
     use super::*;
 
     fn applies(expected: &'static str, uri: &str, host: Option<&str>) -> bool {
-        let mut gate = Gate::new(());
-        gate.authority = Some(Authority::from_static(expected));
+        let mut gate = GateSettings::new();
+        gate.upstream = Some(Authority::from_static(expected));
         let mut request = Request::get(uri);
         if let Some(host) = host {
             request = request.header("host", host);

@@ -6,7 +6,7 @@ use std::{
     mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -16,11 +16,15 @@ use http::{
     uri::{Authority, Uri},
 };
 use http_body::Body;
-use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{body::ProbedBody, gate::Gate, passage::Passage};
+use super::{
+    body::ProbedBody,
+    gate::{Gate, GateSettings},
+    passage::Passage,
+    rounds::SharedRounds,
+};
 use crate::{
     body::ReplayBody,
     error::BoxError,
@@ -37,8 +41,11 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Makes calls wait while the upstream restarts: see the [module](super).
 ///
 /// All services made by one layer, or by a clone of it, share the state of the upstream.
+#[derive(Clone)]
 pub struct HealthGateLayer<P> {
-    gate: Gate<P>,
+    probe: P,
+    settings: GateSettings,
+    shared: Arc<SharedRounds>,
 }
 
 impl<P> HealthGateLayer<P> {
@@ -47,11 +54,13 @@ impl<P> HealthGateLayer<P> {
     /// The probe is a `Service<(), Response = bool>`, such as a
     /// [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html); `true`
     /// means healthy, and an error counts as `false`. The service is cloned for each
-    /// probe.
+    /// probe. The service and its futures must be `Send`, because a waiting call runs them.
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
-            gate: Gate::new(probe),
+            probe,
+            settings: GateSettings::new(),
+            shared: Arc::default(),
         }
     }
 
@@ -68,7 +77,7 @@ impl<P> HealthGateLayer<P> {
             !interval.is_zero(),
             "a probe interval must be longer than zero"
         );
-        self.gate.every = interval.clamp(SHORTEST, LONGEST);
+        self.settings.every = interval.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -80,7 +89,7 @@ impl<P> HealthGateLayer<P> {
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "a probe timeout must be longer than zero");
-        self.gate.timeout = limit.clamp(SHORTEST, LONGEST);
+        self.settings.timeout = limit.clamp(SHORTEST, LONGEST);
         self
     }
 
@@ -90,7 +99,7 @@ impl<P> HealthGateLayer<P> {
     /// waited before it was ever sent is then sent once, and returns that outcome.
     #[must_use]
     pub fn patience(mut self, limit: Duration) -> Self {
-        self.gate.patience = Some(limit.min(LONGEST));
+        self.settings.patience = Some(limit.min(LONGEST));
         self
     }
 
@@ -105,7 +114,7 @@ impl<P> HealthGateLayer<P> {
     #[must_use]
     pub fn watch_silence(mut self, silent: Duration) -> Self {
         assert!(!silent.is_zero(), "a silence must be longer than zero");
-        self.gate.silence = Some(silent.clamp(SHORTEST, LONGEST));
+        self.settings.watch_silence = Some(silent.clamp(SHORTEST, LONGEST));
         self
     }
 
@@ -116,7 +125,7 @@ impl<P> HealthGateLayer<P> {
     /// scheme's default. The letter case of the host and a user name before it are ignored.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
-        self.gate.authority = Some(authority);
+        self.settings.upstream = Some(authority);
         self
     }
 
@@ -126,7 +135,7 @@ impl<P> HealthGateLayer<P> {
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady).
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.gate.judgement = judgement;
+        self.settings.judgement = judgement;
         self
     }
 
@@ -136,7 +145,7 @@ impl<P> HealthGateLayer<P> {
     /// [`LengthLimitError`](http_body_util::LengthLimitError).
     #[must_use]
     pub fn max_body(mut self, bytes: usize) -> Self {
-        self.gate.max_body = bytes;
+        self.settings.max_body = bytes;
         self
     }
 }
@@ -149,60 +158,56 @@ impl<C> HealthGateLayer<HttpProbe<C>> {
     }
 }
 
-impl<S, P> Layer<S> for HealthGateLayer<P> {
-    type Service = HealthGate<S, P>;
+impl<S, P> Layer<S> for HealthGateLayer<P>
+where
+    P: Service<(), Response = bool> + Clone + Send + 'static,
+    P::Future: Send,
+{
+    type Service = HealthGate<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        HealthGate::new(inner, self.gate.clone())
-    }
-}
-
-impl<P> Clone for HealthGateLayer<P> {
-    fn clone(&self) -> Self {
-        Self {
-            gate: self.gate.clone(),
+        let (settings, shared) = (self.settings.clone(), Arc::clone(&self.shared));
+        HealthGate {
+            inner,
+            gate: Arc::new(Gate::new(settings, shared, self.probe.clone())),
         }
     }
 }
 
 impl<P> fmt::Debug for HealthGateLayer<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.gate.fmt(f)
+        f.debug_struct("HealthGateLayer")
+            .field("settings", &self.settings)
+            .field("is_closed", &self.shared.is_closed())
+            .finish_non_exhaustive()
     }
 }
 
 /// The service of a [`HealthGateLayer`](crate::layers::health_gate::HealthGateLayer).
-pub struct HealthGate<S, P> {
+#[derive(Clone, Debug)]
+pub struct HealthGate<S> {
     inner: S,
-    gate: Arc<Gate<P>>,
-}
-
-impl<S, P> HealthGate<S, P> {
-    pub(super) fn new(inner: S, gate: Gate<P>) -> Self {
-        let gate = Arc::new(gate);
-        Self { inner, gate }
-    }
+    gate: Arc<Gate>,
 }
 
 /// The response future of [`HealthGate`].
-pub type HealthGateFuture<S, P, Q, B> = SupervisedFuture<Passage<S, P, Q, B>>;
+pub type HealthGateFuture<S, Q, B> = SupervisedFuture<Passage<S, Q, B>>;
 
 /// The response body of [`HealthGate`].
-pub type HealthGateBody<B, P> = SupervisedBody<ProbedBody<B, P>>;
+pub type HealthGateBody<B> = SupervisedBody<ProbedBody<B>>;
 
-impl<S, P, Q, B> Service<Request<Q>> for HealthGate<S, P>
+impl<S, Q, B> Service<Request<Q>> for HealthGate<S>
 where
     S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
-    P: Service<(), Response = bool> + Clone,
     Q: Body<Data = Bytes> + 'static,
     Q::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    type Response = Response<HealthGateBody<B, P>>;
+    type Response = Response<HealthGateBody<B>>;
     type Error = BoxError;
-    type Future = HealthGateFuture<S, P, Q, B>;
+    type Future = HealthGateFuture<S, Q, B>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -218,24 +223,6 @@ where
         SupervisedFuture::new(claim, LayerSettings::passive(), request, |request| {
             Passage::new(service, gate, run, request)
         })
-    }
-}
-
-impl<S: Clone, P> Clone for HealthGate<S, P> {
-    fn clone(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            gate: Arc::clone(&self.gate),
-        }
-    }
-}
-
-impl<S: fmt::Debug, P> fmt::Debug for HealthGate<S, P> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("HealthGate")
-            .field("inner", &self.inner)
-            .field("gate", &self.gate)
-            .finish()
     }
 }
 
@@ -258,10 +245,11 @@ impl<C> HttpProbe<C> {
 impl<C, B> Service<()> for HttpProbe<C>
 where
     C: Service<Request<ReplayBody>, Response = Response<B>>,
+    C::Future: Send + 'static,
 {
     type Response = bool;
     type Error = C::Error;
-    type Future = HttpProbeFuture<C::Future>;
+    type Future = Pin<Box<dyn Future<Output = Result<bool, C::Error>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), C::Error>> {
         self.client.poll_ready(cx)
@@ -270,30 +258,7 @@ where
     fn call(&mut self, (): ()) -> Self::Future {
         let mut request = Request::new(ReplayBody::default());
         *request.uri_mut() = self.uri.clone();
-        HttpProbeFuture {
-            answer: self.client.call(request),
-        }
-    }
-}
-
-pin_project! {
-    /// The response future of [`HttpProbe`].
-    #[derive(Debug)]
-    #[must_use = "futures do nothing unless polled"]
-    pub struct HttpProbeFuture<F> {
-        #[pin]
-        answer: F,
-    }
-}
-
-impl<F, B, E> Future for HttpProbeFuture<F>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-{
-    type Output = Result<bool, E>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(self.project().answer.poll(cx));
-        Poll::Ready(answer.map(|answer| answer.status().is_success()))
+        let answer = self.client.call(request);
+        Box::pin(async move { Ok(answer.await?.status().is_success()) })
     }
 }

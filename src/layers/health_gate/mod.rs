@@ -118,10 +118,6 @@ mod body;
 mod gate;
 mod layer;
 mod passage;
-mod reading;
 mod rounds;
-mod trip;
 
-pub use self::layer::{
-    HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe, HttpProbeFuture,
-};
+pub use self::layer::{HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe};

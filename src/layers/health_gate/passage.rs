@@ -1,50 +1,54 @@
 use std::{
     fmt,
     future::Future,
+    mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
+use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::{
-    body::ProbedBody,
-    gate::Gate,
-    reading::Reading,
-    trip::{Failed, GateStep, Trip, Waiting},
+    body::{ProbedBody, Silence, poll_timer},
+    gate::{Gate, Probing},
 };
 use crate::{
+    attempt::{ERROR_TIME, PeekedAnswer},
     body::ReplayBody,
     error::BoxError,
-    run::{Role, Run, TaskId},
+    llm::failure::{FailureClass, TransportError},
+    run::{PauseGuard, Role, Run, TaskId, Terminated},
     supervise::Upload,
 };
+
+/// The number of failures, each after a wait that a healthy probe ended, that ends the waiting.
+///
+/// A probe that is healthy each time does not cover the failure: the upstream is not restarting.
+const CONTRADICTED: u32 = 3;
 
 pin_project! {
     /// The future of a call: buffers and sends the request, and sends it again after each wait.
     #[must_use = "futures do nothing unless polled"]
-    pub struct Passage<S, P, Q, B>
+    pub struct Passage<S, Q, B>
     where
         S: Service<Request<ReplayBody>>,
-        P: Service<()>,
     {
         #[pin]
-        stage: Stage<S::Future, P, Q, B>,
-        trip: Trip<S, P, B>,
+        stage: Stage<S::Future, Q, B>,
+        trip: Trip<S, B>,
     }
 }
 
 pin_project! {
     #[project = StageProj]
-    enum Stage<F, P, Q, B>
-    where
-        P: Service<()>,
-    {
+    enum Stage<F, Q, B> {
         // The request body is being buffered.
         Upload {
             #[pin]
@@ -56,64 +60,205 @@ pin_project! {
             call: F,
         },
         // The body of a failed answer is being read, to classify the answer.
-        Reading { reading: Option<Reading<B>> },
-        Waiting { waiting: Waiting<P> },
+        Reading {
+            answer: Option<Peeked<B>>,
+            timer: Option<Pin<Box<Sleep>>>,
+        },
+        // The call waits for a healthy probe.
+        Waiting {
+            healthy: Probing<bool>,
+            since: Instant,
+            pause: PauseGuard,
+        },
         Over,
     }
 }
 
-impl<S, P, Q, B> Passage<S, P, Q, B>
+type Peeked<B> = Box<PeekedAnswer<ProbedBody<B>>>;
+
+/// The state of a call that survives from one sending of its request to the next.
+struct Trip<S, B> {
+    service: S,
+    /// Whether the service was polled ready, and has not been called since.
+    is_ready: bool,
+    gate: Arc<Gate>,
+    run: Run,
+    /// The caller's request; `None` until its body is buffered, and once no resend can follow.
+    request: Option<Request<ReplayBody>>,
+    /// Whether the request goes to the upstream that the gate watches.
+    applies: bool,
+    /// The time that the call has waited for the upstream, without a wait in progress.
+    waited: Duration,
+    /// The number of waits that a healthy probe ended.
+    healthy_waits: u32,
+    /// The failure for which the call waits, and which it returns if it gives up; `None` once the
+    /// request is sent again.
+    last: Option<Result<Peeked<B>, BoxError>>,
+    silence: Option<Silence>,
+}
+
+/// The next step of a call.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made and taken apart at once, on the hot path"
+)]
+enum GateStep<B> {
+    /// Send the request, once the service is ready.
+    Call,
+    /// Read the body of the answer to classify it.
+    Read(Peeked<B>),
+    /// Wait until a probe finds the upstream healthy.
+    Wait,
+    Done(Result<Response<ProbedBody<B>>, BoxError>),
+}
+
+impl<S, Q, B> Passage<S, Q, B>
 where
     S: Service<Request<ReplayBody>>,
-    P: Service<()>,
     Q: Body + 'static,
 {
     /// Makes the future of one call; `service` has been polled ready.
-    pub(super) fn new(service: S, gate: Arc<Gate<P>>, run: Run, request: Request<Q>) -> Self {
-        let applies = gate.applies(&request);
-        let limit = gate.max_body;
+    pub(super) fn new(service: S, gate: Arc<Gate>, run: Run, request: Request<Q>) -> Self {
+        let applies = gate.settings.applies(&request);
+        let after = gate.settings.watch_silence.filter(|_| applies);
+        let silence = after.map(|after| Silence::new(Arc::clone(&gate), run.clone(), after));
         Self {
             stage: Stage::Upload {
-                upload: Upload::new(request, limit),
+                upload: Upload::new(request, gate.settings.max_body),
             },
-            trip: Trip::new(service, gate, run, applies),
+            trip: Trip {
+                service,
+                is_ready: true,
+                gate,
+                run,
+                request: None,
+                applies,
+                waited: Duration::ZERO,
+                healthy_waits: 0,
+                last: None,
+                silence,
+            },
         }
     }
 }
 
-impl<S, P, Q, B> Future for Passage<S, P, Q, B>
+impl<S, Q, B> Future for Passage<S, Q, B>
 where
     S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
-    P: Service<(), Response = bool> + Clone,
     Q: Body<Data = Bytes>,
     Q::Error: Into<BoxError>,
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
-    type Output = Result<Response<ProbedBody<B, P>>, BoxError>;
+    type Output = Result<Response<ProbedBody<B>>, BoxError>;
 
     /// # Panics
     ///
     /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
+        let trip = this.trip;
+        let task = TaskId::of(cx.waker());
         loop {
-            match ready!(this.stage.as_mut().poll(this.trip, cx)) {
-                GateStep::Call => match this.trip.call() {
+            let step = match this.stage.as_mut().project() {
+                StageProj::Upload { upload } => match upload.poll(&trip.run, cx) {
+                    Poll::Pending => {
+                        trip.yield_service();
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(request)) => {
+                        trip.request = Some(request);
+                        if trip.applies && trip.gate.shared.is_closed() {
+                            trip.yield_service();
+                            GateStep::Wait
+                        } else {
+                            GateStep::Call
+                        }
+                    }
+                    Poll::Ready(Err(error)) => GateStep::Done(Err(error)),
+                },
+                StageProj::Readying => {
+                    let readiness = trip.service.poll_ready(cx);
+                    // Check the deadlines: the service may become ready in the instant of one.
+                    match trip.stopped(task) {
+                        Some(done) => done,
+                        None => match ready!(readiness) {
+                            Ok(()) => {
+                                trip.is_ready = true;
+                                GateStep::Call
+                            }
+                            Err(error) => trip.broken(error.into(), task),
+                        },
+                    }
+                }
+                StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
+                    Poll::Pending => {
+                        if let Some(silence) = &mut trip.silence {
+                            silence.poll(cx);
+                        }
+                        return Poll::Pending;
+                    }
+                    Poll::Ready(Ok(answer)) => {
+                        let answer = PeekedAnswer::new(answer.map(ProbedBody::new), false);
+                        match trip.applies && answer.is_failure() {
+                            true => GateStep::Read(Box::new(answer)),
+                            false => trip.hand_on(answer),
+                        }
+                    }
+                    Poll::Ready(Err(error)) => trip.broken(error.into(), task),
+                },
+                StageProj::Reading {
+                    answer: slot,
+                    timer,
+                } => {
+                    let Some(answer) = slot else {
+                        panic!("an answer was read twice");
+                    };
+                    if answer.poll(cx).is_pending() {
+                        let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
+                        ready!(poll_timer(timer, cx));
+                    }
+                    let failure = answer.classify(&trip.gate.settings.judgement);
+                    let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
+                    match slot.take() {
+                        Some(answer) if waits => trip.failed(Ok(answer), task),
+                        Some(answer) => trip.hand_on(*answer),
+                        None => panic!("an answer was read twice"),
+                    }
+                }
+                StageProj::Waiting { healthy, since, .. } => {
+                    let ended = healthy.as_mut().poll(cx);
+                    match trip.stopped(task) {
+                        Some(done) => done,
+                        None => trip.waited(ready!(ended), since.elapsed()),
+                    }
+                }
+                StageProj::Over => panic!("a response future was polled after it was ready"),
+            };
+            match step {
+                GateStep::Call => match trip.call() {
                     Some(call) => this.stage.set(Stage::Calling { call }),
                     None => this.stage.set(Stage::Readying),
                 },
-                GateStep::Read(reading) => {
-                    let reading = Some(reading);
-                    this.stage.set(Stage::Reading { reading });
-                }
+                GateStep::Read(answer) => this.stage.set(Stage::Reading {
+                    answer: Some(answer),
+                    timer: None,
+                }),
                 GateStep::Wait => {
                     // Drop the inner future before the wait: it may hold a permit that
                     // the next call needs.
                     this.stage.set(Stage::Over);
-                    let waiting = this.trip.waiting();
-                    this.stage.set(Stage::Waiting { waiting });
+                    tracing::debug!(
+                        target: "tower_agent",
+                        run = %trip.run.id(),
+                        "the upstream is down"
+                    );
+                    this.stage.set(Stage::Waiting {
+                        pause: trip.run.pause(),
+                        healthy: trip.gate.wait(trip.patience()),
+                        since: Instant::now(),
+                    });
                 }
                 GateStep::Done(answer) => {
                     this.stage.set(Stage::Over);
@@ -124,81 +269,118 @@ where
     }
 }
 
-impl<F, P, Q, B, E> Stage<F, P, Q, B>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-    E: Into<BoxError>,
-    P: Service<(), Response = bool> + Clone,
-    Q: Body<Data = Bytes>,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
-{
-    fn poll<S>(
-        self: Pin<&mut Self>,
-        trip: &mut Trip<S, P, B>,
-        cx: &mut Context<'_>,
-    ) -> Poll<GateStep<B, P>>
+impl<S, B> Trip<S, B> {
+    /// The rest of the time that the call may wait.
+    fn patience(&self) -> Duration {
+        let patience = self.gate.settings.patience.unwrap_or(Duration::MAX);
+        patience.saturating_sub(self.waited)
+    }
+
+    /// Releases the capacity that a ready service has reserved, by a clone that is not ready.
+    fn yield_service(&mut self)
     where
-        S: Service<Request<ReplayBody>, Response = Response<B>, Error = E, Future = F> + Clone,
+        S: Clone,
     {
-        let task = TaskId::of(cx.waker());
-        match self.project() {
-            StageProj::Upload { upload } => {
-                let Poll::Ready(request) = upload.poll(&trip.run, cx) else {
-                    trip.yield_service();
-                    return Poll::Pending;
-                };
-                Poll::Ready(match request {
-                    Ok(request) => {
-                        trip.request = Some(request);
-                        trip.begin()
-                    }
-                    Err(error) => GateStep::Done(Err(error)),
-                })
-            }
-            StageProj::Readying => {
-                let readiness = trip.service.poll_ready(cx);
-                // Check the deadlines: the service may become ready in the instant of a deadline.
-                if let Some(done) = trip.stopped(task) {
-                    return Poll::Ready(done);
-                }
-                Poll::Ready(match ready!(readiness) {
-                    Ok(()) => trip.ready(),
-                    Err(error) => trip.broken(error.into(), task),
-                })
-            }
-            StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
-                Poll::Ready(Ok(answer)) => Poll::Ready(trip.answered(answer, task)),
-                Poll::Ready(Err(error)) => Poll::Ready(trip.broken(error.into(), task)),
-                Poll::Pending => {
-                    if let Some(silence) = &mut trip.silence {
-                        silence.poll(cx);
-                    }
-                    Poll::Pending
-                }
-            },
-            StageProj::Reading { reading: slot } => {
-                let Some(reading) = slot else {
-                    panic!("an answer was read twice");
-                };
-                let loads = ready!(reading.poll(&trip.gate.judgement, cx));
-                Poll::Ready(match slot.take() {
-                    Some(read) if loads => trip.failed(Failed::Answer(Box::new(read)), task),
-                    Some(read) => trip.hand_on(read),
-                    None => panic!("an answer was read twice"),
-                })
-            }
-            StageProj::Waiting { waiting } => trip.wait(waiting, task, cx),
-            StageProj::Over => panic!("a response future was polled after it was ready"),
+        if mem::take(&mut self.is_ready) {
+            self.service = self.service.clone();
         }
+    }
+
+    /// Sends the request; `None` if the service must be polled ready first.
+    fn call(&mut self) -> Option<S::Future>
+    where
+        S: Service<Request<ReplayBody>>,
+    {
+        if !mem::take(&mut self.is_ready) {
+            return None;
+        }
+        self.last = None;
+        if let Some(silence) = &mut self.silence {
+            // A wait at the gate is no silence of the upstream, so silence starts anew.
+            silence.reset();
+        }
+        let again = self.request.clone().filter(|_| self.applies);
+        let request = mem::replace(&mut self.request, again);
+        match request {
+            Some(request) => Some(self.service.call(request)),
+            None => panic!("a request was sent before it was there"),
+        }
+    }
+
+    /// The next step after an error of the service: wait if it refused the connection, else fail.
+    fn broken(&mut self, error: BoxError, task: TaskId) -> GateStep<B> {
+        // A `Terminated` is the end of a node below, even if a refused connection is its source.
+        let refused = TransportError::is_refused(&*error) && Terminated::find(&*error).is_none();
+        if self.applies && refused {
+            return self.failed(Err(error), task);
+        }
+        GateStep::Done(Err(error))
+    }
+
+    /// The next step after a failure that shows that the upstream is down: wait, or give up.
+    fn failed(&mut self, failed: Result<Peeked<B>, BoxError>, task: TaskId) -> GateStep<B> {
+        self.last = Some(failed);
+        if let Some(done) = self.stopped(task) {
+            return done;
+        }
+        if self.patience().is_zero() || self.healthy_waits >= CONTRADICTED {
+            return self.give_up();
+        }
+        GateStep::Wait
+    }
+
+    /// The next step after a wait of `time` at the gate: send the request, or give up.
+    fn waited(&mut self, is_healthy: bool, time: Duration) -> GateStep<B> {
+        self.waited += time;
+        self.healthy_waits += u32::from(is_healthy);
+        // Without a failure to return, the call was never sent.
+        match is_healthy || self.last.is_none() {
+            true => GateStep::Call,
+            false => self.give_up(),
+        }
+    }
+
+    /// The final step, if the node has ended or is closing; `None` otherwise.
+    ///
+    /// The deadlines are checked first. A closing node starts no new work, so its request is not
+    /// sent again.
+    fn stopped(&mut self, task: TaskId) -> Option<GateStep<B>> {
+        let node = self.run.node();
+        if node.check(self.run.now(), task).is_err() {
+            let error = match self.last.take() {
+                Some(Err(error)) => error,
+                _ => self.run.to_terminated().into(),
+            };
+            return Some(GateStep::Done(Err(error)));
+        }
+        node.is_closing().then(|| self.give_up())
+    }
+
+    /// The final step: returns the failure for which the call waited.
+    fn give_up(&mut self) -> GateStep<B> {
+        match self.last.take() {
+            Some(Ok(answer)) => self.hand_on(*answer),
+            Some(Err(error)) => GateStep::Done(Err(error)),
+            None => GateStep::Done(Err(self.run.to_terminated().into())),
+        }
+    }
+
+    fn hand_on(&mut self, answer: PeekedAnswer<ProbedBody<B>>) -> GateStep<B> {
+        // Drop the prompt: it is not needed while the answer streams.
+        self.request = None;
+        if let Some(silence) = &mut self.silence {
+            silence.reset();
+        }
+        let mut body = answer.body;
+        body.held = answer.held;
+        body.silence = self.silence.take();
+        GateStep::Done(Ok(Response::from_parts(answer.parts, body)))
     }
 }
 
-impl<S, P, Q, B> fmt::Debug for Passage<S, P, Q, B>
+impl<S, Q, B> fmt::Debug for Passage<S, Q, B>
 where
     S: Service<Request<ReplayBody>>,
-    P: Service<()>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Passage")

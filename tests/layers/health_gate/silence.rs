@@ -6,13 +6,22 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{Candidate, HardCeilingLayer, ModelFallbackLayer, Run, TerminalReason};
+use tower_agent::{
+    Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, Run, TerminalReason,
+    layers::health_gate::HealthGateBody,
+};
 
 use super::{Health, down};
 use crate::support::{
     Outcome, PING, ReadExt, Script, Upstream, attach, chat, healthy, healthy_text, prompt,
     prompt_json, reason_of, secs,
 };
+
+#[test]
+fn a_body_is_sync_even_if_the_futures_of_its_probe_are_not() {
+    const fn assert_sync<T: Send + Sync>() {}
+    assert_sync::<HealthGateBody<ReplayBody>>();
+}
 
 fn hung() -> Script {
     Script::before_head().never()
