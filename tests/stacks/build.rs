@@ -16,7 +16,7 @@ use tower_agent::{
 };
 
 use crate::tests::stacks::{
-    plan::{Budget, Kind, Plan},
+    plan::{Budget, KeepAlive, Kind, Plan},
     trace::{Event, Trace},
     upstream::Upstream,
 };
@@ -112,6 +112,26 @@ pub(crate) fn stack(
         };
         between(seen(layered, trace, at(Event::Came)), index)
     });
+    let stack = match plan.keep_alive {
+        Some(KeepAlive {
+            notices,
+            every,
+            early,
+        }) => {
+            let asked = ProgressNotices::new().after(ticks(notices.unwrap_or(0)));
+            let asked = asked.every(ticks(notices.unwrap_or(0)));
+            let layer = ProgressLayer::new()
+                .notices(asked.at_most(20).quiet(Duration::ZERO))
+                .comments(notices.is_some())
+                .keep_alive(every.map(ticks));
+            let layer = match early {
+                Some(after) => layer.early_head(ticks(after)),
+                None => layer,
+            };
+            boxed(layer.layer(stack))
+        }
+        None => stack,
+    };
     if plan.terminal {
         boxed(TerminalResponseLayer::new().layer(stack))
     } else {
@@ -227,24 +247,9 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
             let layer = if observes { layer.observe() } else { layer };
             boxed(layer.layer(inner))
         }
-        Kind::Progress {
-            notices,
-            keep_alive,
-            early,
-        } => {
-            let every = ticks(notices.unwrap_or(0));
-            let asked = ProgressNotices::new().after(every).every(every);
-            let layer = ProgressLayer::new()
-                .notices(asked.at_most(20).quiet(Duration::ZERO))
-                .comments(notices.is_some())
-                .keep_alive(keep_alive.map(ticks));
-            let layer = match early {
-                Some(after) => layer.early_head(ticks(after)),
-                None => layer,
-            };
-            boxed(layer.layer(inner))
-        }
         Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
-        Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } => inner,
+        Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } | Kind::KeepAlive(_) => {
+            inner
+        }
     }
 }
