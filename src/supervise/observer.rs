@@ -64,7 +64,7 @@ impl From<KnownDialect> for Dialect {
     }
 }
 
-/// The meaning of a body's frame: progress, a sign of life, or inserted by this process.
+/// The meaning of a body's frame: progress, or only a sign of life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     /// The frame is progress: it completes an event that is content or other progress, or the
@@ -72,9 +72,6 @@ pub(crate) enum FrameKind {
     Progress,
     /// The frame is a sign of life without progress, such as a ping, a prelude or trailers.
     Life,
-    /// The frame does not come from the upstream: another layer of this crate inserted it into
-    /// the stream.
-    Inserted,
 }
 
 /// Observes a response body: its progress, its completeness, and the failure that it reports.
@@ -109,7 +106,6 @@ enum ObserverMode {
 struct Follower {
     judged: ResponseMarks,
     progressed: u64,
-    position: u64,
 }
 
 impl ResponseFacts {
@@ -153,7 +149,6 @@ impl Observer {
                 Some(judged) => ObserverMode::Following(Box::new(Follower {
                     judged: judged.clone(),
                     progressed: 0,
-                    position: 0,
                 })),
                 None => {
                     let stream = Box::new(Stream::new(facts.dialect.into()));
@@ -196,11 +191,6 @@ impl Observer {
             ObserverMode::Judging(stream) => stream.push(data).progress,
             ObserverMode::Following(follower) => {
                 let latest = follower.judged.progressed();
-                let position = follower.judged.position();
-                let grown = std::mem::replace(&mut follower.position, position) != position;
-                if !grown && !data.is_empty() {
-                    return FrameKind::Inserted;
-                }
                 std::mem::replace(&mut follower.progressed, latest) != latest
             }
         };

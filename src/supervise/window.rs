@@ -104,9 +104,7 @@ impl StepWindow {
         observer: Option<&Observer>,
     ) {
         let resets = match self.resets_on {
-            // A frame that another layer of this process inserted says nothing about the
-            // upstream.
-            None | Some(ResetOn::AnyByte) => seen != Some(FrameKind::Inserted),
+            None | Some(ResetOn::AnyByte) => true,
             Some(ResetOn::Content) => seen == Some(FrameKind::Progress),
             Some(ResetOn::Step) => false,
         };

@@ -9,9 +9,8 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ProgressLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
-    TurnCapLayer,
+    ModelFallbackLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TurnCapLayer,
     attempt::{Count, Jitter},
 };
 
@@ -112,30 +111,26 @@ pub(crate) fn stack(
         };
         between(seen(layered, trace, at(Event::Came)), index)
     });
-    let stack = match plan.keep_alive {
-        Some(KeepAlive {
-            notices,
-            every,
-            early,
-        }) => {
-            let asked = ProgressNotices::new().after(ticks(notices.unwrap_or(0)));
-            let asked = asked.every(ticks(notices.unwrap_or(0)));
-            let layer = ProgressLayer::new()
-                .notices(asked.at_most(20).quiet(Duration::ZERO))
-                .comments(notices.is_some())
-                .keep_alive(every.map(ticks));
-            let layer = match early {
-                Some(after) => layer.early_head(ticks(after)),
-                None => layer,
-            };
-            boxed(layer.layer(stack))
-        }
-        None => stack,
+    let layer = match plan.keep_alive {
+        Some(keep_alive) => writing(keep_alive),
+        None => TerminalResponseLayer::new(),
     };
-    if plan.terminal {
-        boxed(TerminalResponseLayer::new().layer(stack))
-    } else {
-        stack
+    match plan.terminal {
+        true => boxed(layer.layer(stack)),
+        false => stack,
+    }
+}
+
+fn writing(asked: KeepAlive) -> TerminalResponseLayer {
+    let every = ticks(asked.notices.unwrap_or(0));
+    let notices = ProgressNotices::new().after(every).every(every);
+    let layer = TerminalResponseLayer::new()
+        .notices(notices.at_most(20).quiet(Duration::ZERO))
+        .comments(asked.notices.is_some())
+        .keep_alive(asked.every.map(ticks));
+    match asked.early {
+        Some(after) => layer.early_head(ticks(after)),
+        None => layer,
     }
 }
 

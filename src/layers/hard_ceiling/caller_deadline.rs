@@ -7,6 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::{
     llm::names_events,
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
+    supervise::CallSlot,
 };
 
 /// Enforces the limits that a caller announced, on its one call.
@@ -18,6 +19,12 @@ pub(super) struct CallerDeadline {
     deadline: Option<Announcement>,
     /// The limit on the silence of the body; `None` before the head, and if none was announced.
     silence: Option<SilenceLimit>,
+    /// The slot of the request; `None` without a response layer that writes to a waiting caller.
+    slot: Option<CallSlot>,
+    /// The number of that layer's writes that these limits have seen.
+    writes: u64,
+    /// Whether the caller has a head, be it an early one.
+    has_head: bool,
 }
 
 /// Limits the time between two bytes of the body.
@@ -44,14 +51,18 @@ fn call_of(found: &Run) -> Run {
 }
 
 impl CallerDeadline {
-    pub(super) fn new(announced: CallerLimits, found: &Run) -> Self {
+    pub(super) fn new(announced: CallerLimits, found: &Run, slot: Option<CallSlot>) -> Self {
         let mut caller = Self {
             call: call_of(found),
             announced,
             deadline: None,
             silence: None,
+            slot,
+            writes: 0,
+            has_head: false,
         };
         caller.set_deadline(announced.until_the_head());
+        caller.follow_writes();
         caller
     }
 
@@ -75,7 +86,13 @@ impl CallerDeadline {
             self.release();
             return;
         }
-        self.set_deadline(self.announced.after_the_head(names_events(headers)));
+        // Behind the early head of a stream no other answer is possible.
+        self.has_answered(self.has_head || names_events(headers));
+    }
+
+    fn has_answered(&mut self, streams: bool) {
+        self.has_head = true;
+        self.set_deadline(self.announced.after_the_head(streams));
         self.silence = self.announced.silence.map(|longest| SilenceLimit {
             longest: nanos(longest),
             since: None,
@@ -85,6 +102,7 @@ impl CallerDeadline {
 
     /// Handles a `Pending`: runs the silence limit, and returns the call's next deadline.
     pub(super) fn pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
+        self.follow_writes();
         if self.call.is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
             self.release();
@@ -96,6 +114,19 @@ impl CallerDeadline {
             .into_iter()
             .chain(self.call.node().clocks.next())
             .min()
+    }
+
+    /// Takes account of what the response layer wrote to the caller since the last call.
+    fn follow_writes(&mut self) {
+        let writes = self.slot.as_ref().map_or(0, CallSlot::writes);
+        if std::mem::replace(&mut self.writes, writes) == writes {
+            return;
+        }
+        if self.has_head {
+            self.frame();
+        } else {
+            self.has_answered(true);
+        }
     }
 
     #[inline]

@@ -179,7 +179,8 @@ where
             limits.tighten(&entry.run, scope);
             match announced {
                 Some(announced) => {
-                    let caller = CallerDeadline::new(announced, &entry.run);
+                    let slot = request.extensions().get().cloned();
+                    let caller = CallerDeadline::new(announced, &entry.run, slot);
                     LayerSettings::hooks(CallerCeiling { caller, scope })
                 }
                 None => LayerSettings::new(LayerPart::Deadlines(scope)),
