@@ -81,7 +81,7 @@
 //!
 //! | layer | what it does |
 //! |---|---|
-//! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events |
+//! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events; if asked, keeps a silent stream alive and notifies observers of slow calls |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
 //! | [`PumpLayer`] | servers: runs the call in a task, so that deadlines hold while the caller does not read |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller leaves |
@@ -91,7 +91,6 @@
 //! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
 //! | [`LoopGuardLayer`] | ends a run that repeats the same tool calls |
-//! | [`ProgressLayer`] | notifies observers of slow calls, and sends keep-alive comments in a silent stream |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
@@ -202,7 +201,6 @@ pub use self::{
         loop_guard::LoopGuardLayer,
         model_fallback::{CandidateOrder, Cooldowns, ModelFallbackLayer},
         owner_cap::OwnerCapLayer,
-        progress::ProgressLayer,
         pump::PumpLayer,
         response::TerminalResponseLayer,
         retry_budget::RetryBudgetLayer,

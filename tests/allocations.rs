@@ -21,8 +21,8 @@ use tower::{
 };
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ProgressLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
-    StepTimeoutLayer, TerminalReason, TurnCapLayer,
+    ModelFallbackLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
+    TerminalReason, TerminalResponseLayer, TurnCapLayer,
 };
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -318,11 +318,15 @@ impl Service<Request<ReplayBody>> for Streaming {
 fn per_guard(pending: bool) -> [[u64; 2]; 5] {
     let probe = service_fn(|()| std::future::ready(Ok::<_, Infallible>(true)));
     let bare = per_layer(Identity::new(), pending);
+    let every = Duration::from_secs(15);
     let all = [
         per_layer(TurnCapLayer::new(1000), pending),
         per_layer(LoopGuardLayer::new(), pending),
-        per_layer(ProgressLayer::new(), pending),
-        per_layer(ProgressLayer::new().keep_alive(None), pending),
+        per_layer(
+            TerminalResponseLayer::new().keep_alive(Some(every)),
+            pending,
+        ),
+        per_layer(TerminalResponseLayer::new(), pending),
         per_layer(HealthGateLayer::new(probe), pending),
     ];
     all.map(|[call, frames]| [call - bare[0], frames - bare[1]])
@@ -442,13 +446,13 @@ fn a_held_byte_costs_a_few_bytes_though_it_comes_alone() {
 }
 
 /// Whoever settles a call judges its stream, which is five and a note of it; the
-/// layers' own are what reads the calls of an answer, the marks that comments
-/// shift, and the request that a gate may send again.
+/// layers' own are what reads the calls of an answer, the clocks of comments with
+/// the slot for their call, and the request that a gate may send again.
 #[test]
 fn a_ready_call_past_a_guard_allocates_little_of_its_own() {
     let judge = per_layer(StepTimeoutLayer::new(LIMIT), false);
     let judge = judge[0] - per_layer(Identity::new(), false)[0];
     assert_eq!(judge, 6);
     let calls = per_guard(false).map(|[call, _]| call);
-    assert_eq!(calls, [judge, judge + 2, judge + 2, judge - 1, judge + 5]);
+    assert_eq!(calls, [judge, judge + 2, judge + 1, judge - 2, judge + 5]);
 }

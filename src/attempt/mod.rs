@@ -91,7 +91,7 @@ pub(crate) use self::{
 use std::time::Duration;
 
 /// The most bytes of a failed answer that are read to classify it.
-const MAX_ERROR: usize = 64 * 1024;
+pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
 /// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);

@@ -6,7 +6,6 @@ pub mod health_gate;
 pub mod loop_guard;
 pub mod model_fallback;
 pub mod owner_cap;
-pub mod progress;
 pub mod pump;
 pub mod response;
 pub mod retry_budget;

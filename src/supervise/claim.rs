@@ -2,6 +2,7 @@
 
 use http::Request;
 
+use super::call_slot::CallSlot;
 use crate::run::{Run, Settlement, Step, StepKind};
 
 /// The node that a layer acts on, and whether the layer settles it.
@@ -24,11 +25,15 @@ impl Claim {
         if let Some(run) = request.extensions().get::<Run>() {
             let run = run.clone();
             let owns = run.node().payload.settlement.claim();
+            if owns {
+                CallSlot::fill(request.extensions(), &run);
+            }
             return Self::new(run, owns);
         }
         let run = Run::open_single();
         run.node().payload.settlement.set(Settlement::Layer);
         run.node().enter();
+        CallSlot::fill(request.extensions(), &run);
         request.extensions_mut().insert(run.clone());
         Self::new(run, true)
     }
@@ -41,6 +46,7 @@ impl Claim {
         let found = request.extensions().get::<Run>();
         if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
             let call = run.open_call();
+            CallSlot::fill(request.extensions(), &call);
             request.extensions_mut().insert(call.clone());
             return Self::new(call, true);
         }

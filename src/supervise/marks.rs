@@ -1,5 +1,4 @@
-//! The marks of a streamed response: as published, as shifted by a layer that inserts bytes,
-//! and the stream reader that sets them.
+//! The marks of a streamed response, and the stream reader that sets them.
 
 use std::sync::{
     Arc, OnceLock,
@@ -32,7 +31,6 @@ pub struct ResponseMarks {
 struct MarkCells {
     dialect: OnceLock<Dialect>,
     progressed: AtomicU64,
-    position: AtomicU64,
     events: AtomicU64,
     heartbeats: AtomicU64,
     commit: AtomicU64,
@@ -53,7 +51,6 @@ impl ResponseMarks {
             marks: Arc::new(MarkCells {
                 dialect: OnceLock::new(),
                 progressed: AtomicU64::new(0),
-                position: AtomicU64::new(0),
                 events: AtomicU64::new(0),
                 heartbeats: AtomicU64::new(0),
                 commit: AtomicU64::new(NONE),
@@ -80,14 +77,6 @@ impl ResponseMarks {
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
-    }
-
-    /// The number of the stream's bytes that the innermost layer has read so far.
-    ///
-    /// If a frame passes and this number has not grown, a layer in between has inserted the
-    /// frame.
-    pub(crate) fn position(&self) -> u64 {
-        self.marks.position.load(Ordering::Acquire)
     }
 
     /// The number of events in the stream so far.
@@ -179,7 +168,6 @@ impl ResponseMarks {
             .progressed
             .store(judge.progressed(), Ordering::Release);
         marks.events.store(judge.events(), Ordering::Release);
-        marks.position.store(judge.position(), Ordering::Release);
         marks
             .heartbeats
             .store(judge.heartbeats(), Ordering::Release);
@@ -221,89 +209,6 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
     if let Some(offset) = offset {
         cell.store(offset, Ordering::Release);
     }
-}
-
-/// The marks of a stream into which a layer inserts bytes.
-///
-/// Outer layers see the shifted marks: their offsets count the inserted bytes too.
-#[derive(Debug)]
-pub(crate) struct ShiftedMarks {
-    judged: ResponseMarks,
-    inserted: u64,
-    /// The inner stream's `progressed` at the last copy, without the inserted bytes.
-    progressed: u64,
-}
-
-impl ShiftedMarks {
-    pub(crate) fn new() -> Self {
-        Self {
-            judged: ResponseMarks::new(),
-            inserted: 0,
-            progressed: 0,
-        }
-    }
-
-    pub(crate) const fn judged(&self) -> &ResponseMarks {
-        &self.judged
-    }
-
-    /// Counts `bytes` more that the layer inserts, behind the bytes that it has passed on.
-    pub(crate) const fn insert(&mut self, bytes: u64) {
-        self.inserted += bytes;
-    }
-
-    /// Copies the marks of `inner`, and shifts their offsets by the bytes inserted so far.
-    ///
-    /// The offsets of commit, error, terminator and response id are copied once, and only when
-    /// they lie within the first `passed` bytes of the inner stream, which the caller has. So a
-    /// later insertion does not move them. All other marks are copied at every call.
-    pub(crate) fn follow(&mut self, inner: &ResponseMarks, passed: u64) {
-        let inserted = self.inserted;
-        let (ours, theirs) = (&*self.judged.marks, &*inner.marks);
-        let shifted = |at: u64| (at <= passed).then(|| at.saturating_add(inserted));
-        let offsets = [
-            (&ours.commit, &theirs.commit),
-            (&ours.error, &theirs.error),
-            (&ours.terminator, &theirs.terminator),
-        ];
-        for (ours, theirs) in offsets {
-            if mark(ours).is_none() {
-                store(ours, mark(theirs).and_then(shifted));
-            }
-        }
-        // The progress mark is stored only if it has changed: an outer observer takes a
-        // different value for progress, and a later insertion alone must not change it.
-        let progressed = inner.progressed();
-        if std::mem::replace(&mut self.progressed, progressed) != progressed {
-            let progressed = progressed.saturating_add(inserted);
-            ours.progressed.store(progressed, Ordering::Release);
-        }
-        copy(&ours.position, &theirs.position);
-        copy(&ours.events, &theirs.events);
-        copy(&ours.heartbeats, &theirs.heartbeats);
-        copy(&ours.sequence, &theirs.sequence);
-        copy(&ours.input_tokens, &theirs.input_tokens);
-        copy(&ours.output_tokens, &theirs.output_tokens);
-        ours.finished.store(inner.is_finished(), Ordering::Release);
-        if let Some(dialect) = theirs.dialect.get() {
-            ours.dialect.get_or_init(|| *dialect);
-        }
-        if let Some(failure) = theirs.failure.get() {
-            ours.failure.get_or_init(|| failure.clone());
-        }
-        if let Some(reason) = theirs.stop_reason.get() {
-            ours.stop_reason.get_or_init(|| Arc::clone(reason));
-        }
-        if let Some((id, end)) = theirs.response_id.get() {
-            if let Some(end) = shifted(*end) {
-                ours.response_id.get_or_init(|| (Arc::clone(id), end));
-            }
-        }
-    }
-}
-
-fn copy(to: &AtomicU64, from: &AtomicU64) {
-    to.store(from.load(Ordering::Acquire), Ordering::Release);
 }
 
 /// The reader of an event stream in its innermost layer, with the marks that it publishes.

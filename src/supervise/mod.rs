@@ -25,6 +25,7 @@
 //! ```
 
 mod body;
+mod call_slot;
 mod claim;
 mod future;
 mod marks;
@@ -38,9 +39,10 @@ mod window;
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
+    call_slot::CallSlot,
     claim::Claim,
-    marks::{ShiftedMarks, Stream},
-    observer::{FrameKind, Observer, ResponseFacts, dialect_of},
+    marks::Stream,
+    observer::{Observer, dialect_of},
     read_request::{ReadRequest, RequestReader, Upload},
     settings::{LayerHooks, LayerSettings},
     supervisor::reason_of,

@@ -64,19 +64,6 @@ impl From<KnownDialect> for Dialect {
     }
 }
 
-/// The meaning of a body's frame: progress, a sign of life, or inserted by this process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameKind {
-    /// The frame is progress: it completes an event that is content or other progress, or the
-    /// response is no event stream.
-    Progress,
-    /// The frame is a sign of life without progress, such as a ping, a prelude or trailers.
-    Life,
-    /// The frame does not come from the upstream: another layer of this crate inserted it into
-    /// the stream.
-    Inserted,
-}
-
 /// Observes a response body: its progress, its completeness, and the failure that it reports.
 #[derive(Debug)]
 pub(crate) struct Observer {
@@ -102,14 +89,11 @@ enum ObserverMode {
     Judging(Box<Stream>),
     /// The mode of an outer layer: an inner layer classifies the events, and this one follows
     /// its marks.
-    Following(Box<Follower>),
-}
-
-#[derive(Debug)]
-struct Follower {
-    judged: ResponseMarks,
-    progressed: u64,
-    position: u64,
+    Following {
+        judged: ResponseMarks,
+        /// The offset behind the latest progress, as it was at the last `Pending`.
+        progressed: u64,
+    },
 }
 
 impl ResponseFacts {
@@ -150,11 +134,10 @@ impl Observer {
         let announced = AnnouncedLength::by(facts.head, answer);
         let mode = if facts.is_events(answer.status(), answer.headers()) {
             match answer.extensions().get::<ResponseMarks>() {
-                Some(judged) => ObserverMode::Following(Box::new(Follower {
+                Some(judged) => ObserverMode::Following {
                     judged: judged.clone(),
                     progressed: 0,
-                    position: 0,
-                })),
+                },
                 None => {
                     let stream = Box::new(Stream::new(facts.dialect.into()));
                     answer.extensions_mut().insert(stream.judged().clone());
@@ -196,47 +179,28 @@ impl Observer {
             ObserverMode::Bytes => true,
             ObserverMode::Judging(stream) => stream.push(data).progress,
             // The layer that classifies the events also notes them on the node.
-            ObserverMode::Following(_) => return,
+            ObserverMode::Following { .. } => return,
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
         } else {
-            self.life();
+            self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
         }
     }
 
-    fn life(&mut self) {
-        self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
-    }
-
-    /// The kind of the first frame after a [`wait`](Self::wait), which was counted before; `data`
-    /// is `None` for trailers.
-    pub(crate) fn kind(&mut self, data: Option<&Bytes>) -> FrameKind {
-        let progress = match (&mut self.mode, data) {
-            (_, None) => false,
-            (ObserverMode::Following(follower), Some(data)) => {
-                let position = follower.judged.position();
-                if follower.position == position && !data.is_empty() {
-                    return FrameKind::Inserted;
-                }
-                follower.progressed != follower.judged.progressed()
-            }
+    /// Whether there was progress since the last [`wait`](Self::wait).
+    pub(crate) fn has_progressed(&self) -> bool {
+        match &self.mode {
+            ObserverMode::Following { judged, progressed } => *progressed != judged.progressed(),
             _ => self.unnoted == Some(ResetOn::Content),
-        };
-        if progress {
-            FrameKind::Progress
-        } else {
-            FrameKind::Life
         }
     }
 
-    /// Prepares for the next frame's [`kind`](Self::kind), at a `Pending`, after the
+    /// Prepares for [`has_progressed`](Self::has_progressed), at a `Pending`, after the
     /// [`note`](Self::note) of the frames so far.
     pub(crate) fn wait(&mut self) {
-        self.unnoted = None;
-        if let ObserverMode::Following(follower) = &mut self.mode {
-            follower.progressed = follower.judged.progressed();
-            follower.position = follower.judged.position();
+        if let ObserverMode::Following { judged, progressed } = &mut self.mode {
+            *progressed = judged.progressed();
         }
     }
 
@@ -304,7 +268,7 @@ impl Observer {
         match &self.mode {
             ObserverMode::Bytes => None,
             ObserverMode::Judging(stream) => Some(stream.judged()),
-            ObserverMode::Following(follower) => Some(&follower.judged),
+            ObserverMode::Following { judged, .. } => Some(judged),
         }
     }
 

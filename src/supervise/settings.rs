@@ -5,10 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::{
-    observer::{FrameKind, Observer},
-    window::StepWindow,
-};
+use super::{observer::Observer, window::StepWindow};
 use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
@@ -180,7 +177,7 @@ impl LayerPart {
         match self {
             // The head is a sign of life, but no content. It stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
-            Self::Window(window) => window.frame(run, Some(FrameKind::Life)),
+            Self::Window(window) => window.frame(run, false),
             Self::LayerHooks(hooks) => hooks.head(run, headers),
             _ => {}
         }
@@ -188,18 +185,13 @@ impl LayerPart {
 
     /// Handles a frame that the caller gets; `observer` is `None` if the layer observes no
     /// response.
-    pub(super) fn frame(
-        &mut self,
-        run: &Run,
-        data: Option<&Bytes>,
-        observer: Option<&mut Observer>,
-    ) {
+    pub(super) fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
         match self {
             Self::Window(window) => {
-                let kind = observer.map(|observer| observer.kind(data));
-                window.frame(run, kind);
+                let is_progress = observer.is_some_and(Observer::has_progressed);
+                window.frame(run, is_progress && data.is_some());
             }
-            Self::LayerHooks(hooks) => hooks.frame(run, data, observer.as_deref()),
+            Self::LayerHooks(hooks) => hooks.frame(run, data, observer),
             _ => {}
         }
     }

@@ -57,6 +57,13 @@ enum ResponseReader {
 }
 
 impl ResponseReader {
+    const fn observer(&self) -> Option<&Observer> {
+        match self {
+            Self::Body(observer) => Some(observer),
+            _ => None,
+        }
+    }
+
     const fn observer_mut(&mut self) -> Option<&mut Observer> {
         match self {
             Self::Body(observer) => Some(observer),
@@ -123,10 +130,7 @@ impl Supervisor {
 
     #[inline]
     pub(super) const fn observer(&self) -> Option<&Observer> {
-        match &self.reader {
-            ResponseReader::Body(observer) => Some(observer),
-            _ => None,
-        }
+        self.reader.observer()
     }
 
     #[inline]
@@ -267,7 +271,7 @@ impl Supervisor {
             }
         }
         if std::mem::take(&mut self.has_waited) || self.settings.frames {
-            let observer = self.reader.observer_mut();
+            let observer = self.reader.observer();
             self.settings.part.frame(&self.run, data, observer);
         }
         if !role.is_inner() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observer::{FrameKind, Observer};
+use super::observer::Observer;
 use crate::run::{IdleTimer, Nanos, ResetOn, Run, Scope, TaskId, TerminalReason, nanos};
 
 /// The step window of one layer for one call, on one node.
@@ -100,12 +100,10 @@ impl StepWindow {
 
     /// Resets the count of silence if the frame is an event of `resets_on`; else stops the
     /// count until the next `Pending`.
-    pub(super) fn frame(&mut self, run: &Run, kind: Option<FrameKind>) {
+    pub(super) fn frame(&mut self, run: &Run, is_progress: bool) {
         let resets = match self.resets_on {
-            // A frame that another layer of this process inserted says nothing about the
-            // upstream.
-            None | Some(ResetOn::AnyByte) => kind != Some(FrameKind::Inserted),
-            Some(ResetOn::Content) => kind == Some(FrameKind::Progress),
+            None | Some(ResetOn::AnyByte) => true,
+            Some(ResetOn::Content) => is_progress,
             Some(ResetOn::Step) => false,
         };
         if resets {

@@ -6,8 +6,8 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HealthGateLayer, LoopGuardLayer, ProgressLayer, ReplayBody,
-    Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TurnCapLayer,
+    BoxError, ClientDisconnectLayer, HealthGateLayer, LoopGuardLayer, ReplayBody, Run, RunLayer,
+    RunRegistry, StepTimeoutLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
 };
 
 use crate::support::{
@@ -19,7 +19,7 @@ use crate::support::{
 enum Guard {
     TurnCap,
     Loops,
-    Progress,
+    KeepAlive,
     Gate,
     Local,
 }
@@ -27,7 +27,7 @@ enum Guard {
 const GUARDS: [Guard; 5] = [
     Guard::TurnCap,
     Guard::Loops,
-    Guard::Progress,
+    Guard::KeepAlive,
     Guard::Gate,
     Guard::Local,
 ];
@@ -37,7 +37,10 @@ impl Guard {
         match self {
             Self::TurnCap => StackService::new(TurnCapLayer::new(10).layer(inner)),
             Self::Loops => StackService::new(LoopGuardLayer::new().layer(inner)),
-            Self::Progress => StackService::new(ProgressLayer::new().comments(true).layer(inner)),
+            Self::KeepAlive => {
+                let layer = TerminalResponseLayer::new().keep_alive(Some(secs(15)));
+                StackService::new(layer.layer(inner))
+            }
             Self::Gate => {
                 let probe = service_fn(|()| std::future::ready(Ok::<_, BoxError>(true)));
                 let gate = HealthGateLayer::new(probe).watch_silence(secs(1));
@@ -79,7 +82,7 @@ async fn without_a_node_each_call_is_a_run() {
                 let answer = service.clone().oneshot(streamed()).await.unwrap();
                 let run = answer.extensions().get::<Run>().cloned();
                 // It only looks on, and opens nothing.
-                assert_eq!(run.is_none(), guard == Guard::Progress, "{guard:?}");
+                assert_eq!(run.is_none(), guard == Guard::KeepAlive, "{guard:?}");
                 let read = answer.into_body().read().await;
                 assert_eq!(read.whole(), healthy_text(), "{guard:?}");
                 if let Some(run) = run {
@@ -114,7 +117,7 @@ async fn a_run_in_the_request_outlives_its_calls_bare_or_attached() {
                 assert_eq!(run.terminal_reason(), None, "{guard:?}, {attached}");
                 assert_eq!(run.in_flight(), 0, "{guard:?}, {attached}");
                 // A layer that opens nothing settles nothing.
-                if attached && guard != Guard::Progress {
+                if attached && guard != Guard::KeepAlive {
                     let end = node.terminal_reason();
                     assert_eq!(end, Some(TerminalReason::Completed), "{guard:?}");
                 }
@@ -195,7 +198,7 @@ async fn an_answer_without_a_body_is_complete_as_it_comes() {
                 assert!(answer.body().is_end_stream(), "{case}");
                 let read = answer.into_body().read().await;
                 assert_eq!(read.whole(), "", "{case}");
-                if guard != Guard::Progress {
+                if guard != Guard::KeepAlive {
                     let end = probe.run().terminal_reason();
                     assert_eq!(end, Some(TerminalReason::Completed), "{case}");
                 }

@@ -4,11 +4,11 @@
 
 use tokio::time::{Instant, sleep, timeout};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{Limits, ProgressLayer, Run, Scope, StepTimeoutLayer, TerminalReason};
+use tower_agent::{Limits, Run, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer};
 
 use crate::support::{
     DONE, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, call_of, chat,
-    content_block, messages, reason_of, request, request_of, secs,
+    content_block, messages, reason_of, request, request_of, run_on, secs,
 };
 
 const PING_EVENT: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
@@ -302,16 +302,17 @@ async fn scope_run_finds_the_run_dead_when_none_of_its_calls_shows_life() {
 async fn heartbeats_are_seen_past_a_layer_that_inserts_comments() {
     let script = Script::sse().data(PRELUDE).data(PING).never();
     let service = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new().keep_alive(Some(secs(6))))
         .layer(StepTimeoutLayer::local())
-        .layer(ProgressLayer::new().keep_alive(Some(secs(6))))
         .service(Upstream::script(script));
     let start = Instant::now();
 
     let answer = service.oneshot(request()).await.unwrap();
+    let run = run_on(&answer);
     // A stream that is kept alive never ends of itself.
     let read = timeout(secs(60), answer.into_body().read()).await.unwrap();
 
-    let reason = reason_of(&read.end.unwrap_err());
-    assert_eq!(reason, Some(TerminalReason::StepTimeout));
+    read.end.unwrap();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), secs(20));
 }

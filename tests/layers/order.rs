@@ -13,15 +13,15 @@ use http_body_util::Full;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, PumpLayer, RetryBudgetLayer, Run,
-    RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
-    TerminalResponseLayer, TurnCapLayer,
+    ModelFallbackLayer, OwnerCapLayer, OwnerCaps, PumpLayer, RetryBudgetLayer, Run, RunLayer,
+    RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer,
+    TurnCapLayer,
 };
 
 use crate::support::{Outcome, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 15] = [
     "TerminalResponseLayer",
     "RunLayer",
     "PumpLayer",
@@ -32,7 +32,6 @@ const ORDER: [&str; 16] = [
     "OwnerCapLayer",
     "TurnCapLayer",
     "LoopGuardLayer",
-    "ProgressLayer",
     "ModelFallbackLayer",
     "RetryBudgetLayer",
     "HardCeilingLayer",
@@ -155,7 +154,6 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
         .layer(OwnerCapLayer::new(registry.clone(), OwnerCaps::new()))
         .layer(TurnCapLayer::new(1))
         .layer(LoopGuardLayer::new())
-        .layer(ProgressLayer::new())
         .layer(ModelFallbackLayer::new(candidates))
         .layer(RetryBudgetLayer::new(no_delay()))
         .layer(HardCeilingLayer::new(secs(600)))

@@ -10,11 +10,16 @@ use std::time::Duration;
 use bytes::Bytes;
 use http_body::Body;
 use tokio::time::Instant;
-use tower_agent::{BoxError, Run, RunEvent, RunNotice};
+use tower_agent::{BoxError, ProgressNotices, Run, RunEvent, RunNotice, TerminalResponseLayer};
 
 use crate::support::{ReadExt, secs};
 
 const KEEP_ALIVE: &str = ": keep-alive\n\n";
+
+/// Notices to observers, and a comment after 15 s without bytes.
+const LAYER: TerminalResponseLayer = TerminalResponseLayer::new()
+    .keep_alive(Some(Duration::from_secs(15)))
+    .notices(ProgressNotices::new());
 
 /// A notice of a call as it stands in a stream.
 fn comment(seconds: u64) -> String {
@@ -43,6 +48,19 @@ where
 /// What should come when.
 fn frames<const N: usize>(frames: [(u64, &str); N]) -> Vec<(u64, String)> {
     frames.map(|(at, text)| (at, text.to_owned())).to_vec()
+}
+
+/// The frames of a stream, and the code of the error event that ends it at that second.
+fn cut<const N: usize>(
+    mut read: Vec<(u64, String)>,
+    expected: [(u64, &str); N],
+    (at, code): (u64, &str),
+) {
+    let (told, event) = read.pop().unwrap();
+    assert_eq!(read, frames(expected));
+    assert_eq!(told, at);
+    assert!(event.starts_with("event: error\n"), "{event}");
+    assert!(event.contains(&format!("\"code\":\"{code}\"")), "{event}");
 }
 
 /// The notices of a run: at which second, and of what.

@@ -9,14 +9,13 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ProgressLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget,
-    RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
-    TurnCapLayer,
+    ModelFallbackLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TurnCapLayer,
     attempt::{Count, Jitter},
 };
 
 use crate::tests::stacks::{
-    plan::{Budget, Kind, Plan},
+    plan::{Budget, KeepAlive, Kind, Plan},
     trace::{Event, Trace},
     upstream::Upstream,
 };
@@ -112,10 +111,26 @@ pub(crate) fn stack(
         };
         between(seen(layered, trace, at(Event::Came)), index)
     });
-    if plan.terminal {
-        boxed(TerminalResponseLayer::new().layer(stack))
-    } else {
-        stack
+    let layer = match plan.keep_alive {
+        Some(keep_alive) => writing(keep_alive),
+        None => TerminalResponseLayer::new(),
+    };
+    match plan.terminal {
+        true => boxed(layer.layer(stack)),
+        false => stack,
+    }
+}
+
+fn writing(asked: KeepAlive) -> TerminalResponseLayer {
+    let every = ticks(asked.notices.unwrap_or(0));
+    let notices = ProgressNotices::new().after(every).every(every);
+    let layer = TerminalResponseLayer::new()
+        .notices(notices.at_most(20).quiet(Duration::ZERO))
+        .comments(asked.notices.is_some())
+        .keep_alive(asked.every.map(ticks));
+    match asked.early {
+        Some(after) => layer.early_head(ticks(after)),
+        None => layer,
     }
 }
 
@@ -227,24 +242,9 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
             let layer = if observes { layer.observe() } else { layer };
             boxed(layer.layer(inner))
         }
-        Kind::Progress {
-            notices,
-            keep_alive,
-            early,
-        } => {
-            let every = ticks(notices.unwrap_or(0));
-            let asked = ProgressNotices::new().after(every).every(every);
-            let layer = ProgressLayer::new()
-                .notices(asked.at_most(20).quiet(Duration::ZERO))
-                .comments(notices.is_some())
-                .keep_alive(keep_alive.map(ticks));
-            let layer = match early {
-                Some(after) => layer.early_head(ticks(after)),
-                None => layer,
-            };
-            boxed(layer.layer(inner))
-        }
         Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
-        Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } => inner,
+        Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } | Kind::KeepAlive(_) => {
+            inner
+        }
     }
 }

@@ -8,7 +8,8 @@ use tower_agent::{ResetOn, Scope};
 use crate::tests::stacks::{
     between::between,
     plan::{
-        Action, Announced, Behaviour, Budget, Ending, Head, Kind, Leave, Piece, Plan, Reader, What,
+        Action, Announced, Behaviour, Budget, Ending, Head, KeepAlive, Kind, Leave, Piece, Plan,
+        Reader, What,
     },
 };
 
@@ -93,7 +94,7 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
             [trying, timed, c, d, e, guards].concat()
         })
         .prop_filter("a layer that has a node", |kinds| {
-            let opens = |kind: &Kind| !matches!(kind, Kind::Progress { .. });
+            let opens = |kind: &Kind| !matches!(kind, Kind::KeepAlive(_));
             kinds.iter().any(opens)
         })
         .prop_shuffle()
@@ -105,12 +106,13 @@ fn guards() -> impl Strategy<Value = Vec<Kind>> {
         .prop_map(|(stop, observes)| Kind::Loops { stop, observes });
     let early = prop::option::weighted(0.3, 0..6u64);
     let times = || prop::option::weighted(0.6, 1..5u64);
-    let progress =
-        (times(), times(), early).prop_map(|(notices, keep_alive, early)| Kind::Progress {
+    let keep_alive = (times(), times(), early).prop_map(|(notices, every, early)| {
+        Kind::KeepAlive(KeepAlive {
             notices,
-            keep_alive,
+            every,
             early,
-        });
+        })
+    });
     let gate = (
         1..4u64,
         prop::option::weighted(0.3, 0..9u64),
@@ -124,7 +126,7 @@ fn guards() -> impl Strategy<Value = Vec<Kind>> {
     let guard = prop_oneof![
         2 => (1..4u32).prop_map(Kind::TurnCap),
         1 => loops,
-        3 => progress,
+        3 => keep_alive,
         2 => gate,
     ];
     prop_oneof![2 => Just(vec![]), 3 => prop::collection::vec(guard, 1..4)]
@@ -287,6 +289,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                 let mut plan = Plan {
                     layers,
                     terminal,
+                    keep_alive: None,
                     between: vec![],
                     named,
                     sse,
@@ -353,7 +356,16 @@ impl Plan {
 
     /// Without a layer that tries again there is one call, which serves, and no
     /// attempt to end; half an event is never followed by another.
+    ///
+    /// What is done for a caller that waits is no layer of its own: the terminal response does it.
     fn make_sense(&mut self) {
+        self.layers.retain(|kind| {
+            if let Kind::KeepAlive(keep_alive) = kind {
+                self.keep_alive.get_or_insert(*keep_alive);
+                self.terminal = true;
+            }
+            !matches!(kind, Kind::KeepAlive(_))
+        });
         let sse = self.sse;
         if self.tries_once() {
             self.upstream.drain(..self.upstream.len() - 1);

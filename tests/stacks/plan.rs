@@ -12,6 +12,8 @@ pub(crate) struct Plan {
     /// Outermost first; without the terminal response.
     pub(crate) layers: Vec<Kind>,
     pub(crate) terminal: bool,
+    /// What the terminal response does for a caller that waits.
+    pub(crate) keep_alive: Option<KeepAlive>,
     /// Layers of a program, each outside of the layer with its number.
     pub(crate) between: Vec<(usize, Between)>,
     /// The request names its run.
@@ -77,12 +79,7 @@ pub(crate) enum Kind {
         stop: u32,
         observes: bool,
     },
-    Progress {
-        /// From one notice to the next, as a comment.
-        notices: Option<u64>,
-        keep_alive: Option<u64>,
-        early: Option<u64>,
-    },
+    KeepAlive(KeepAlive),
     Gate {
         every: u64,
         patience: Option<u64>,
@@ -102,6 +99,14 @@ pub(crate) enum Kind {
         candidates: usize,
         hold: Option<u64>,
     },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct KeepAlive {
+    /// From one notice to the next, as a comment.
+    pub(crate) notices: Option<u64>,
+    pub(crate) every: Option<u64>,
+    pub(crate) early: Option<u64>,
 }
 
 /// What all retry layers of a plan share, and what the run may fail.
@@ -286,8 +291,8 @@ impl Plan {
 
     /// Whether a head may come before there is one.
     pub(crate) fn is_early(&self) -> bool {
-        let early = |kind: &Kind| matches!(kind, Kind::Progress { early: Some(_), .. });
-        self.sse && self.layers.iter().any(early)
+        let early = self.keep_alive.and_then(|keep_alive| keep_alive.early);
+        self.sse && early.is_some()
     }
 
     /// How long pumps read on after the reader left.

@@ -16,16 +16,16 @@ use tower::{
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, adapter::reqwest::ReqwestService,
+    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer,
+    ProgressNotices, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
 
 use self::{calls::Calls, guards::Guards};
 use crate::{
     access::Caller,
     candidates,
-    config::{Config, Retry, RunLimits},
+    config::{Config, Progress, Retry, RunLimits},
     metrics::Metrics,
     upload,
 };
@@ -122,7 +122,7 @@ impl StackParts<'_> {
             calls,
         };
         let stack = ServiceBuilder::new()
-            .layer(TerminalResponseLayer::new().error_status(upload::status))
+            .layer(responses(self.config.progress).error_status(upload::status))
             .layer(self.runs(run.idle))
             .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())
@@ -172,6 +172,18 @@ fn log(call: &CallSummary) {
         output_tokens = call.usage.map(|usage| usage.output_tokens),
         "call ended"
     );
+}
+
+fn responses(progress: Option<Progress>) -> TerminalResponseLayer {
+    let layer = TerminalResponseLayer::new();
+    let Some(says) = progress else {
+        return layer;
+    };
+    let layer = layer.keep_alive(says.keep_alive).comments(says.comments);
+    match says.notify_after {
+        Some(after) => layer.notices(ProgressNotices::new().after(after)),
+        None => layer,
+    }
 }
 
 const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {

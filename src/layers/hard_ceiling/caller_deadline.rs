@@ -8,7 +8,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use crate::{
     llm::names_events,
     run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
-    supervise::{LayerHooks, Observer},
+    supervise::{CallSlot, LayerHooks, Observer},
 };
 
 /// Enforces the limits that a caller announced, on its one call.
@@ -20,6 +20,12 @@ pub(super) struct CallerDeadline {
     deadline: Option<Announcement>,
     /// The limit on the silence of the body; `None` before the head, and if none was announced.
     silence: Option<SilenceLimit>,
+    /// The slot of the request; `None` without a response layer that writes to a waiting caller.
+    slot: Option<CallSlot>,
+    /// The number of that layer's writes that these limits have seen.
+    writes: u64,
+    /// Whether the caller has a head, be it an early one.
+    has_head: bool,
 }
 
 /// Limits the time between two bytes of the body.
@@ -46,14 +52,18 @@ fn call_of(found: &Run) -> Run {
 }
 
 impl CallerDeadline {
-    pub(super) fn new(announced: CallerLimits, found: &Run) -> Self {
+    pub(super) fn new(announced: CallerLimits, found: &Run, slot: Option<CallSlot>) -> Self {
         let mut caller = Self {
             call: call_of(found),
             announced,
             deadline: None,
             silence: None,
+            slot,
+            writes: 0,
+            has_head: false,
         };
         caller.set_deadline(announced.until_the_head());
+        caller.follow_writes();
         caller
     }
 
@@ -68,6 +78,35 @@ impl CallerDeadline {
         self.deadline = at.map(|at| clocks.announce(at));
         if self.deadline.is_some() {
             self.call.node().tightened();
+        }
+    }
+
+    fn has_answered(&mut self, streams: bool) {
+        self.has_head = true;
+        self.set_deadline(self.announced.after_the_head(streams));
+        self.silence = self.announced.silence.map(|longest| SilenceLimit {
+            longest: nanos(longest),
+            since: None,
+            window: None,
+        });
+    }
+
+    /// Takes account of what the response layer wrote to the caller since the last call.
+    fn follow_writes(&mut self) {
+        let writes = self.slot.as_ref().map_or(0, CallSlot::writes);
+        if std::mem::replace(&mut self.writes, writes) == writes {
+            return;
+        }
+        if self.has_head {
+            self.reset_silence();
+        } else {
+            self.has_answered(true);
+        }
+    }
+
+    fn reset_silence(&mut self) {
+        if let Some(silence) = &mut self.silence {
+            silence.reset();
         }
     }
 
@@ -88,16 +127,13 @@ impl LayerHooks for CallerDeadline {
             self.withdraw();
             return;
         }
-        self.set_deadline(self.announced.after_the_head(names_events(headers)));
-        self.silence = self.announced.silence.map(|longest| SilenceLimit {
-            longest: nanos(longest),
-            since: None,
-            window: None,
-        });
+        // Behind the early head of a stream no other answer is possible.
+        self.has_answered(self.has_head || names_events(headers));
     }
 
     /// Runs the silence limit; the call's other deadlines stand on its node.
     fn pending(&mut self, _: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
+        self.follow_writes();
         if self.call.is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
             self.withdraw();
@@ -108,9 +144,7 @@ impl LayerHooks for CallerDeadline {
     }
 
     fn frame(&mut self, _: &Run, _: Option<&Bytes>, _: Option<&Observer>) {
-        if let Some(silence) = &mut self.silence {
-            silence.reset();
-        }
+        self.reset_silence();
     }
 
     /// Lets `task` end the call for a passed silence limit, after an error of the inner service.

@@ -177,8 +177,8 @@ where
             limits.tighten(&entry.run, scope);
             match announced {
                 Some(announced) => {
-                    let caller = CallerDeadline::new(announced, &entry.run);
-                    LayerSettings::hooks(caller)
+                    let slot = request.extensions().get().cloned();
+                    LayerSettings::hooks(CallerDeadline::new(announced, &entry.run, slot))
                 }
                 None => LayerSettings::passive(),
             }

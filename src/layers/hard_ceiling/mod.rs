@@ -82,9 +82,9 @@
 //!
 //! With [`caller_deadline`](HardCeilingLayer::caller_deadline), this layer belongs inside
 //! of [`RunLayer`](crate::RunLayer) and of the pump, outside of retry and fallback layers,
-//! so that no attempt begins for which the caller does not wait. Keep-alive comments that a layer
-//! further out inserts do not reach this layer, and so do not end the silence: a layer that
-//! inserts them belongs inside of this one.
+//! so that no attempt begins for which the caller does not wait. An early head and the comments
+//! of a [`TerminalResponseLayer`](crate::TerminalResponseLayer) further out count as a head and as
+//! bytes that the caller got.
 //!
 //! # Cancel safety
 //!

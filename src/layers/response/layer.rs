@@ -1,42 +1,46 @@
-//! The builder, the service, the future and the body of the terminal response layer.
+//! The builder, the service and the response future of the terminal response layer.
 
 use std::{
     convert::Infallible,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
+    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{HeaderValue, Request, Response, StatusCode, header, response::Parts};
-use http_body::{Body, Frame, SizeHint};
+use http::{Request, Response, StatusCode, request::Parts};
+use http_body::Body;
 use pin_project_lite::pin_project;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
     answer::{self, ErrorFormat, Statuses},
-    stream::Events,
+    body::TerminalResponseBody,
+    keep_alive::{KeepAlive, KeepAliveSettings, Write},
 };
 use crate::{
-    body::{content_length, has_body, unframe},
     error::BoxError,
-    run::{Run, TerminalReason},
-    supervise::{ResponseMarks, Stream},
+    run::{ProgressNotices, TerminalReason},
 };
 
 /// Turns errors and ends of runs into answers and error events: see the [module](super).
 #[derive(Clone, Copy, Debug)]
 pub struct TerminalResponseLayer {
     statuses: Statuses,
+    keep_alive: KeepAliveSettings,
 }
 
 impl TerminalResponseLayer {
     /// Makes a layer that answers with the statuses of [`TerminalReason::status`].
+    ///
+    /// It sends no notices, no keep-alive comments and no early head.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             statuses: Statuses::DEFAULT,
+            keep_alive: KeepAliveSettings::OFF,
         }
     }
 
@@ -55,6 +59,62 @@ impl TerminalResponseLayer {
         self.statuses.error = status;
         self
     }
+
+    /// Sets how long an event stream may send no bytes before the layer inserts a comment.
+    ///
+    /// With `None`, the default, or zero the layer inserts no keep-alive comments. Most proxies
+    /// allow 30 s or more without bytes, so 15 s suits them.
+    #[must_use]
+    pub const fn keep_alive(mut self, every: Option<Duration>) -> Self {
+        self.keep_alive.every = match every {
+            Some(every) if every.is_zero() => None,
+            every => every,
+        };
+        self
+    }
+
+    /// Has the layer report slow calls to the observers of their runs; off by default.
+    ///
+    /// The times hold for the layer's calls, and for the tools of their runs, unless the program
+    /// or another layer has set [some](crate::Run::notices).
+    #[must_use]
+    pub const fn notices(mut self, notices: ProgressNotices) -> Self {
+        self.keep_alive.notices = Some(notices);
+        self
+    }
+
+    /// Sets whether the caller gets the notices of its call too, as comments in the response.
+    ///
+    /// Only event streams get comments. The default is false.
+    #[must_use]
+    pub const fn comments(mut self, comments: bool) -> Self {
+        self.keep_alive.comments = comments;
+        self
+    }
+
+    /// Sends an early head if a request for a stream has no answer after `after`.
+    ///
+    /// The time starts at the first `Pending`; with zero the layer sends the head at once then.
+    ///
+    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) with a JSON object, its
+    /// `"stream"` flag decides whether the request is for a stream. The layer does not read other
+    /// bodies: then a request is for a stream if it accepts `text/event-stream` and no JSON,
+    /// because clients that take either accept both. See [`streams_by`](Self::streams_by).
+    #[must_use]
+    pub const fn early_head(mut self, after: Duration) -> Self {
+        self.keep_alive.early_head = Some(after);
+        self
+    }
+
+    /// Sets the function that decides which requests are for a stream, for an early head.
+    ///
+    /// It replaces the rule of [`early_head`](Self::early_head). A caller that expects no stream
+    /// would not understand an early head.
+    #[must_use]
+    pub const fn streams_by(mut self, streams: fn(&Parts) -> bool) -> Self {
+        self.keep_alive.streams = Some(streams);
+        self
+    }
 }
 
 impl Default for TerminalResponseLayer {
@@ -69,7 +129,7 @@ impl<S> Layer<S> for TerminalResponseLayer {
     fn layer(&self, inner: S) -> Self::Service {
         TerminalResponse {
             inner,
-            statuses: self.statuses,
+            layer: *self,
             unready: None,
         }
     }
@@ -79,7 +139,7 @@ impl<S> Layer<S> for TerminalResponseLayer {
 #[derive(Debug)]
 pub struct TerminalResponse<S> {
     inner: S,
-    statuses: Statuses,
+    layer: TerminalResponseLayer,
     /// The error that `poll_ready` got from the inner service; the next call answers with it.
     unready: Option<BoxError>,
 }
@@ -88,7 +148,7 @@ impl<S: Clone> Clone for TerminalResponse<S> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
-            statuses: self.statuses,
+            layer: self.layer,
             // Not cloned: the error is the answer to one call only.
             unready: None,
         }
@@ -99,10 +159,12 @@ impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TerminalResponse<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>>,
     S::Error: Into<BoxError>,
+    // `'static` for the downcast of the body to `ReplayBody`.
+    ReqBody: 'static,
     ResBody: Body<Data = Bytes>,
     ResBody::Error: Into<BoxError>,
 {
-    type Response = Response<TerminalResponseBody<ResBody>>;
+    type Response = Response<TerminalResponseBody<S::Future, ResBody>>;
     type Error = Infallible;
     type Future = TerminalResponseFuture<S::Future>;
 
@@ -119,12 +181,32 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let caller = ErrorFormat::of(&request);
-        let unready = self.unready.take();
+        let statuses = self.layer.statuses;
+        if let Some(error) = self.unready.take() {
+            return TerminalResponseFuture {
+                call: Calling::Unready { error: Some(error) },
+                caller,
+                statuses,
+                keep_alive: None,
+            };
+        }
+        let (keep_alive, request) = KeepAlive::of(&self.layer.keep_alive, request);
+        let call = self.inner.call(request);
+        let mut is_boxed = false;
+        if let Some(keep_alive) = &keep_alive {
+            keep_alive.suggest_notices();
+            is_boxed = keep_alive.may_answer_early() && !caller.head;
+        }
         TerminalResponseFuture {
-            inner: unready.is_none().then(|| self.inner.call(request)),
-            unready,
+            call: match is_boxed {
+                false => Calling::Inline { call },
+                true => Calling::Boxed {
+                    call: Some(Box::pin(call)),
+                },
+            },
             caller,
-            statuses: self.statuses,
+            statuses,
+            keep_alive,
         }
     }
 }
@@ -135,10 +217,23 @@ pin_project! {
     #[must_use = "futures do nothing unless polled"]
     pub struct TerminalResponseFuture<F> {
         #[pin]
-        inner: Option<F>,
-        unready: Option<BoxError>,
+        call: Calling<F>,
         caller: ErrorFormat,
         statuses: Statuses,
+        // `None` if the layer does nothing for a caller that waits.
+        keep_alive: Option<Box<KeepAlive>>,
+    }
+}
+
+pin_project! {
+    #[project = CallingProj]
+    #[derive(Debug)]
+    enum Calling<F> {
+        Inline { #[pin] call: F },
+        // Boxed, because after an early head the body continues the call.
+        Boxed { call: Option<Pin<Box<F>>> },
+        // The inner service was not ready for the call. `None` once the future was ready.
+        Unready { error: Option<BoxError> },
     }
 }
 
@@ -148,159 +243,48 @@ where
     E: Into<BoxError>,
     B: Body<Data = Bytes>,
 {
-    type Output = Result<Response<TerminalResponseBody<B>>, Infallible>;
+    type Output = Result<Response<TerminalResponseBody<F, B>>, Infallible>;
 
     /// # Panics
     ///
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let Some(error) = this.unready.take() {
-            let answer = answer::to_unready(*this.caller, *this.statuses, &error)
-                .map(TerminalResponseBody::whole);
-            return Poll::Ready(Ok(answer));
-        }
-        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-            panic!("a response future was polled after it was ready");
+        let (caller, statuses) = (*this.caller, *this.statuses);
+        let mut boxed = None;
+        let polled = match this.call.as_mut().project() {
+            CallingProj::Inline { call } => call.poll(cx),
+            CallingProj::Boxed { call } => {
+                let call = boxed.insert(call).as_mut();
+                call.map_or(Poll::Pending, |call| call.as_mut().poll(cx))
+            }
+            CallingProj::Unready { error } => {
+                let Some(error) = error.take() else {
+                    panic!("a response future was polled after it was ready");
+                };
+                let answer = answer::to_unready(caller, statuses, &error);
+                return Poll::Ready(Ok(answer.map(TerminalResponseBody::made)));
+            }
         };
-        let polled = ready!(inner.poll(cx));
-        this.inner.set(None);
-        Poll::Ready(Ok(match polled {
-            Ok(answer) => TerminalResponseBody::wrap(answer, *this.caller),
-            Err(error) => answer::to_error(*this.caller, *this.statuses, &error.into())
-                .map(TerminalResponseBody::whole),
-        }))
-    }
-}
-
-pin_project! {
-    /// The response body of [`TerminalResponse`](crate::layers::response::TerminalResponse).
-    #[derive(Debug)]
-    pub struct TerminalResponseBody<B> {
-        #[pin]
-        inner: Option<B>,
-        // The state of an event stream; `None` for any other body.
-        events: Option<Box<Events>>,
-        // The body of an answer that this layer made, until the caller has got it.
-        whole: Option<Bytes>,
-    }
-}
-
-impl<B> TerminalResponseBody<B> {
-    pub(super) const fn whole(body: Bytes) -> Self {
-        Self {
-            inner: None,
-            events: None,
-            whole: Some(body),
-        }
-    }
-
-    pub(super) fn wrap(answer: Response<B>, caller: ErrorFormat) -> Response<Self>
-    where
-        B: Body,
-    {
-        let (mut parts, body) = answer.into_parts();
-        check_length(&mut parts, &body.size_hint(), caller);
-        let streams =
-            has_body(caller.head, parts.status) && Stream::is_events(parts.status, &parts.headers);
-        let events = streams.then(|| {
-            // The length is not known, because an error event may follow.
-            parts.headers.remove(header::CONTENT_LENGTH);
-            let no_cache = HeaderValue::from_static("no-cache");
-            parts.headers.insert(header::CACHE_CONTROL, no_cache);
-            parts
-                .headers
-                .insert("x-accel-buffering", HeaderValue::from_static("no"));
-            let judged = parts.extensions.get::<ResponseMarks>().cloned();
-            let run = parts.extensions.get::<Run>().cloned();
-            Box::new(Events::new(caller.dialect, judged, run))
-        });
-        let body = Self {
-            inner: Some(body),
-            events,
-            whole: None,
+        let answer = match polled {
+            Poll::Ready(Ok(answer)) => {
+                TerminalResponseBody::wrap(answer, caller, this.keep_alive.take())
+            }
+            Poll::Ready(Err(error)) => {
+                answer::to_error(caller, statuses, &error.into()).map(TerminalResponseBody::made)
+            }
+            Poll::Pending => {
+                // Before a head there is no stream to insert a comment into.
+                let keep_alive = this.keep_alive.as_mut();
+                let write = keep_alive.and_then(|keep_alive| keep_alive.pending(false, cx));
+                let is_due = matches!(write, Some(Write::Head));
+                let Some(call) = boxed.and_then(|call| call.take_if(|_| is_due)) else {
+                    return Poll::Pending;
+                };
+                TerminalResponseBody::early(call, caller, this.keep_alive.take())
+            }
         };
-        Response::from_parts(parts, body)
-    }
-}
-
-/// Removes a `Content-Length` that is not the exact size of the body.
-///
-/// A server sends that header unchecked: an upstream's bytes beyond the length would count as the
-/// answer to the caller's next request.
-fn check_length(parts: &mut Parts, size: &SizeHint, caller: ErrorFormat) {
-    unframe(&mut parts.headers);
-    if !parts.headers.contains_key(header::CONTENT_LENGTH) {
-        return;
-    }
-    let said = content_length(&parts.headers);
-    // Answers to HEAD and a 304 announce the length of a body that is not sent.
-    let announces = caller.head || parts.status == StatusCode::NOT_MODIFIED;
-    if said.is_none() || !announces && said != size.exact() {
-        parts.headers.remove(header::CONTENT_LENGTH);
-    }
-}
-
-impl<B> Body for TerminalResponseBody<B>
-where
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
-    type Data = Bytes;
-    type Error = BoxError;
-
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut this = self.project();
-        if let Some(body) = this.whole.take() {
-            return Poll::Ready(Some(Ok(Frame::data(body))));
-        }
-        loop {
-            if let Some(frame) = this.events.as_mut().and_then(|events| events.next()) {
-                return Poll::Ready(Some(Ok(frame)));
-            }
-            let Some(inner) = this.inner.as_mut().as_pin_mut() else {
-                return Poll::Ready(None);
-            };
-            let frame = ready!(inner.poll_frame(cx)).map(|frame| frame.map_err(Into::into));
-            let over = !matches!(frame, Some(Ok(_)));
-            if over {
-                // Drop the upstream now, because the caller may hold this body for a while.
-                this.inner.set(None);
-            }
-            let Some(events) = this.events else {
-                return Poll::Ready(frame);
-            };
-            match frame {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => events.push(data),
-                    Err(trailers) => {
-                        this.inner.set(None);
-                        events.trailers(trailers);
-                    }
-                },
-                Some(Err(error)) => events.fail(&error),
-                None => events.end(),
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        match (&self.events, &self.inner) {
-            (Some(events), inner) => inner.is_none() && events.is_empty(),
-            (None, Some(inner)) => inner.is_end_stream(),
-            (None, None) => self.whole.is_none(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match (&self.whole, &self.inner) {
-            (Some(body), _) => SizeHint::with_exact(body.len() as u64),
-            (None, Some(inner)) if self.events.is_none() => inner.size_hint(),
-            (None, None) if self.events.is_none() => SizeHint::with_exact(0),
-            _ => SizeHint::default(),
-        }
+        this.call.set(Calling::Unready { error: None });
+        Poll::Ready(Ok(answer))
     }
 }

@@ -29,10 +29,47 @@
 //!
 //! Everything else passes unchanged.
 //!
+//! # A caller that waits
+//!
+//! A model that thinks for three minutes looks like one that hangs. Users give up and ask again,
+//! and a proxy cuts a connection that had no bytes for a minute. Each of these is off unless set:
+//!
+//! - [`keep_alive`](TerminalResponseLayer::keep_alive): a comment, when the caller of an event
+//!   stream got nothing, not even a comment, for a time. The comments also make the server notice
+//!   a disconnected client, since a write to it fails; without writes nothing detects the
+//!   disconnect while the model is silent. A reader that does not poll gets one comment when it
+//!   polls again, not all that it missed.
+//! - [`notices`](TerminalResponseLayer::notices): "Still working: llm_call has been running for
+//!   30 s", as [`RunNotice::Working`](crate::RunNotice::Working) to
+//!   [subscribers](crate::Run::subscribe) of the run, and with
+//!   [`comments`](TerminalResponseLayer::comments) to the caller. Subscribers get such notices
+//!   about each slow tool of the run too; the caller does not. The clock runs from the first
+//!   `Pending` of the response future to the end of the body, or to its dialect's terminator.
+//!   Content that the caller gets postpones the next notice.
+//! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
+//!   limit the wait for a head, if the call has not answered a request for a stream in time. The
+//!   body then drives the call, and every later failure is its error event: an end, a transport
+//!   error, and any answer that is no event stream, with its status and message. The headers and
+//!   extensions of the late answer are lost. On an attempt, so inside of a layer that retries,
+//!   there is no early head: the retry layer needs the upstream's own head to decide.
+//!
+//! Comments stand between events only, in a `text/event-stream` without compression, and never
+//! after its terminator or its error event. The layer inserts nothing while the upstream is
+//! silent within an event, or after a CR that a LF may complete. Comments are no progress: they
+//! reset no step window. For the limits that a caller
+//! [announces](crate::layers::hard_ceiling#what-a-caller-announces) they are bytes, and an early
+//! head is a head.
+//!
+//! # Same instant
+//!
+//! The end of a call or a ceiling wins over a notice, a comment or an early head that is due at
+//! that instant.
+//!
 //! # Order
 //!
-//! This layer is the outermost. It opens no run; it takes the run from the answer's extensions or
-//! from the error.
+//! This layer is the outermost. It opens no run. The layer that opens the call names it in the
+//! extensions of the request, or else the answer or its error does; before that, notices go to
+//! the log alone.
 //!
 //! # Uploads
 //!
@@ -43,7 +80,13 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one.
+//! Dropping the future or the body drops the inner one; after an early head, dropping the body
+//! drops the call.
+//!
+//! # Panics
+//!
+//! With any of the settings for a caller that waits, a pending poll panics outside of a tokio
+//! runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -71,6 +114,19 @@
 //! # }
 //! ```
 //!
+//! Behind a proxy that waits half a minute for a head, with notices as comments in the stream:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_agent::{ProgressNotices, TerminalResponseLayer};
+//!
+//! let layer = TerminalResponseLayer::new()
+//!     .keep_alive(Some(Duration::from_secs(10)))
+//!     .notices(ProgressNotices::new().after(Duration::from_secs(20)).at_most(5))
+//!     .comments(true)
+//!     .early_head(Duration::from_secs(25));
+//! ```
+//!
 //! Sets another status, for a proxy in front that replaces the bodies of a 504:
 //!
 //! ```
@@ -84,9 +140,13 @@
 //! ```
 
 mod answer;
+mod body;
+mod early_head;
+mod keep_alive;
 mod layer;
 mod stream;
 
-pub use self::layer::{
-    TerminalResponse, TerminalResponseBody, TerminalResponseFuture, TerminalResponseLayer,
+pub use self::{
+    body::TerminalResponseBody,
+    layer::{TerminalResponse, TerminalResponseFuture, TerminalResponseLayer},
 };

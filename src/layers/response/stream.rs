@@ -1,6 +1,7 @@
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
+use http::Extensions;
 use http_body::Frame;
 
 use super::{answer::ErrorAnswer, answer::Statuses};
@@ -30,6 +31,10 @@ pub(super) struct Events {
     held: BytesMut,
     /// Whether the caller got the start of the current event, because it was too long to be held.
     torn: bool,
+    /// Whether the last byte for the caller was a CR, which a LF may complete.
+    after_cr: bool,
+    /// The offset of the stream's latest progress that was seen.
+    progressed: u64,
     out: VecDeque<Frame<Bytes>>,
 }
 
@@ -42,21 +47,53 @@ enum EventSource {
     Own(Box<Stream>),
 }
 
+impl EventSource {
+    fn of(dialect: Dialect, answer: &Extensions) -> Self {
+        match answer.get::<ResponseMarks>() {
+            Some(marks) => Self::Marks(marks.clone(), Splitter::new()),
+            None => Self::Own(Box::new(Stream::new(dialect))),
+        }
+    }
+}
+
 impl Events {
-    pub(super) fn new(dialect: Dialect, marks: Option<ResponseMarks>, run: Option<Run>) -> Self {
-        let source = match marks {
-            Some(marks) => EventSource::Marks(marks, Splitter::new()),
-            None => EventSource::Own(Box::new(Stream::new(dialect))),
-        };
+    /// Creates the stream for a caller; `answer` has the extensions of its head, if it has come.
+    pub(super) fn new(dialect: Dialect, answer: &Extensions) -> Self {
         Self {
             dialect,
-            source,
-            run,
+            source: EventSource::of(dialect, answer),
+            run: answer.get().cloned(),
             sent: 0,
             held: BytesMut::new(),
             torn: false,
+            after_cr: false,
+            progressed: 0,
             out: VecDeque::new(),
         }
+    }
+
+    /// Takes the marks of an answer that came after an early head.
+    pub(super) fn follow(&mut self, answer: &Extensions) {
+        self.source = EventSource::of(self.dialect, answer);
+        self.run = answer.get().cloned().or(self.run.take());
+    }
+
+    /// Whether a comment may be inserted, because the caller has whole events.
+    pub(super) fn is_between(&self) -> bool {
+        self.held.is_empty() && !self.torn && !self.after_cr
+    }
+
+    /// Whether the caller has the event that ends the stream.
+    pub(super) fn is_complete(&self) -> bool {
+        let marks = self.marks();
+        let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
+        is_sent(marks.error()) || is_sent(marks.terminator())
+    }
+
+    /// Whether the upstream made progress since the last call.
+    pub(super) fn has_progressed(&mut self) -> bool {
+        let progressed = self.marks().progressed();
+        std::mem::replace(&mut self.progressed, progressed) != progressed
     }
 
     pub(super) fn next(&mut self) -> Option<Frame<Bytes>> {
@@ -116,6 +153,7 @@ impl Events {
     fn send(&mut self, data: Bytes) {
         if !data.is_empty() {
             self.sent += data.len() as u64;
+            self.after_cr = data.ends_with(b"\r");
             self.out.push_back(Frame::data(data));
         }
     }
@@ -170,9 +208,7 @@ impl Events {
     /// Ends the stream, which `error` cut: adds an error event, unless the caller already has the
     /// terminator, or an error event of the upstream that the caller's SDK raises.
     pub(super) fn fail(&mut self, error: &BoxError) {
-        let marks = self.marks();
-        let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
-        if is_sent(marks.error()) || is_sent(marks.terminator()) {
+        if self.is_complete() {
             // The caller has the upstream's own error event, or the complete answer.
             self.translate();
             return;

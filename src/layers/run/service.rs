@@ -19,7 +19,7 @@ use crate::{
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
     run::{InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
-    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{CallSlot, Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].
@@ -186,6 +186,7 @@ where
         if self.layer.keep_partial > 0 {
             call.keep_partial(self.layer.keep_partial);
         }
+        CallSlot::fill(request.extensions(), &call);
         request.extensions_mut().insert(call.clone());
         let entry = Claim::new(call, owns);
         SupervisedFuture::new(

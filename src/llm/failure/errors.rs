@@ -70,27 +70,16 @@ impl Error for IncompleteJson {}
 
 /// The error of an answer that is no event stream, although the caller has the head of one.
 ///
-/// A [`ProgressLayer`](crate::ProgressLayer) sent that head early, before the upstream
-/// answered.
-#[non_exhaustive]
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotAStream {
+/// A [`TerminalResponseLayer`](crate::TerminalResponseLayer) sent that head early, before the
+/// upstream answered.
+#[derive(Debug)]
+pub(crate) struct NotAStream {
     /// The status that the upstream answered.
-    pub status: StatusCode,
+    pub(crate) status: StatusCode,
     /// The failure class of the upstream's answer.
-    pub class: FailureClass,
+    pub(crate) class: FailureClass,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
-    pub message: String,
-}
-
-impl NotAStream {
-    pub(crate) const fn new(status: StatusCode, class: FailureClass, message: String) -> Self {
-        Self {
-            status,
-            class,
-            message,
-        }
-    }
+    pub(crate) message: String,
 }
 
 impl fmt::Display for NotAStream {

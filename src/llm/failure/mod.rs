@@ -58,10 +58,10 @@ mod tests;
 pub use self::{
     class::{Cooldown, FailureClass, RetrySame, TryOther},
     classifier::{Answered, Classifier, Failure},
-    errors::{Cooling, CoolingDown, IncompleteJson, NotAStream, Redirected, TransportError},
+    errors::{Cooling, CoolingDown, IncompleteJson, Redirected, TransportError},
 };
 
 pub(crate) use self::{
     error_body::{JsonOutline, is_broken_json},
-    errors::seconds,
+    errors::{NotAStream, seconds},
 };

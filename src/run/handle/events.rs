@@ -134,8 +134,8 @@ impl Run {
     /// Sets when [observers](Self::subscribe) of this run receive notices about its slow tools.
     ///
     /// The setting holds for the tools of the run's sub-agents too, unless those runs have their
-    /// own. A [`ProgressLayer`](crate::ProgressLayer) sets its own if the program set none. Tools
-    /// that are running already are not affected.
+    /// own. A [`TerminalResponseLayer`](crate::TerminalResponseLayer) with notices sets its own if
+    /// the program set none. Tools that are running already are not affected.
     pub fn notices(&self, notices: ProgressNotices) {
         self.run_state().features().notices.lock().replace(notices);
     }

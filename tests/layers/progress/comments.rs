@@ -4,21 +4,21 @@ use http::Response;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    ProgressLayer, ProgressNotices, ResetOn, Run, RunLayer, RunRegistry, StepTimeoutLayer,
-    TerminalReason, layers::progress::ProgressBody,
+    ProgressNotices, ResetOn, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    TerminalResponseLayer, layers::response::TerminalResponseBody,
 };
 
-use super::{KEEP_ALIVE, Noticed, comment, each, frames, timed};
+use super::{KEEP_ALIVE, LAYER, Noticed, comment, cut, each, frames, timed};
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, UpstreamBody, call_of, chat, request,
-    request_of, secs,
+    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, UpstreamBody, UpstreamFuture, call_of,
+    chat, request, request_of, run_on, secs,
 };
 
 async fn ask<F>(
-    layer: ProgressLayer,
+    layer: TerminalResponseLayer,
     script: Script,
     run: &Run,
-    wrap: impl FnOnce(ProgressBody<crate::support::UpstreamFuture, UpstreamBody>) -> F,
+    wrap: impl FnOnce(TerminalResponseBody<UpstreamFuture, UpstreamBody>) -> F,
 ) -> Response<F> {
     let upstream = Upstream::script(script);
     let answer = layer.layer(upstream).oneshot(request_of(run));
@@ -34,7 +34,7 @@ async fn a_silent_stream_is_kept_alive_every_fifteen_seconds() {
         .data(DONE);
     let run = Run::open();
 
-    let answer = ask(ProgressLayer::new(), script, &run, |body| body).await;
+    let answer = ask(LAYER, script, &run, |body| body).await;
     let (read, end) = timed(answer.into_body()).await;
 
     end.unwrap();
@@ -56,8 +56,8 @@ async fn keep_alives_have_no_maximum_and_can_be_off() {
     let script = || Script::sse().wait(15_001.0).data(DONE);
     let run = Run::open();
 
-    let on = ask(ProgressLayer::new(), script(), &run, |body| body).await;
-    let off = ProgressLayer::new().keep_alive(None);
+    let on = ask(LAYER, script(), &run, |body| body).await;
+    let off = LAYER.keep_alive(None);
     let off = ask(off, script(), &run, |body| body).await;
 
     let (read, _) = timed(on.into_body()).await;
@@ -70,9 +70,7 @@ async fn keep_alives_have_no_maximum_and_can_be_off() {
 #[tokio::test(start_paused = true)]
 async fn notices_are_comments_and_events_at_exact_instants() {
     let script = Script::sse().data(PRELUDE).wait(155.0).data(DONE);
-    let layer = ProgressLayer::new()
-        .comments(true)
-        .keep_alive(Some(secs(40)));
+    let layer = LAYER.comments(true).keep_alive(Some(secs(40)));
     let run = Run::open();
     let noticed = Noticed::of(&run);
 
@@ -105,7 +103,7 @@ async fn a_call_without_a_head_is_told_of_and_then_its_body() {
     let noticed = Noticed::of(&run);
 
     // The content at 100 s speaks for itself until 130 s.
-    let layer = ProgressLayer::new().comments(true);
+    let layer = LAYER.comments(true);
     let answer = ask(layer, script, &run, |body| body).await;
     assert_eq!(answer.into_body().read().await.whole(), "{}{}");
     run.end(TerminalReason::Aborted);
@@ -122,7 +120,7 @@ async fn content_puts_notices_off_and_a_ping_does_not() {
         let run = Run::open();
         let noticed = Noticed::of(&run);
 
-        let layer = ProgressLayer::new().notices(at_most_two);
+        let layer = LAYER.notices(at_most_two);
         let answer = ask(layer, script, &run, |body| body).await;
         answer.into_body().read().await.whole();
         run.end(TerminalReason::Aborted);
@@ -141,7 +139,7 @@ async fn no_comment_stands_within_an_event() {
         .data("\n")
         .wait(20.0)
         .data(DONE);
-    let layer = ProgressLayer::new().comments(true);
+    let layer = LAYER.comments(true);
     let run = Run::open();
     let noticed = Noticed::of(&run);
 
@@ -151,9 +149,7 @@ async fn no_comment_stands_within_an_event() {
 
     end.unwrap();
     let expected = [
-        (0, "data: {\"half\""),
-        (100, ":1}\n"),
-        (200, "\n"),
+        (200, "data: {\"half\":1}\n\n"),
         (215, KEEP_ALIVE),
         (220, DONE),
     ];
@@ -170,7 +166,7 @@ async fn no_comment_stands_between_a_cr_and_its_lf() {
         .data("\n")
         .wait(20.0)
         .data(DONE);
-    let layer = ProgressLayer::new().comments(true);
+    let layer = LAYER.comments(true);
 
     let answer = ask(layer, script, &Run::open(), |body| body).await;
     let (read, end) = timed(answer.into_body()).await;
@@ -191,7 +187,7 @@ async fn nothing_comes_behind_the_terminator_or_the_error() {
     let error = format!("data: {ERROR}\n\n");
     for last in [DONE, &error] {
         let script = Script::sse().data(chat("a")).data(last).never();
-        let layer = ProgressLayer::new().comments(true);
+        let layer = LAYER.comments(true);
         let run = Run::open();
         let noticed = Noticed::of(&run);
 
@@ -216,7 +212,7 @@ async fn what_is_no_stream_of_events_gets_no_comment() {
     ];
     for script in scripts {
         let script = silent(script).header("content-length", "2").size(2);
-        let layer = ProgressLayer::new().comments(true);
+        let layer = LAYER.comments(true);
         let run = Run::open();
 
         let answer = ask(layer, script, &run, |body| body).await;
@@ -235,7 +231,7 @@ async fn nobody_is_told_the_length_of_a_stream_that_may_grow() {
     let script = script.header("content-length", "14").size(length);
     let run = Run::open();
 
-    let answer = ask(ProgressLayer::new(), script, &run, |body| body).await;
+    let answer = ask(LAYER, script, &run, |body| body).await;
 
     assert!(!answer.headers().contains_key("content-length"));
     assert_eq!(http_body::Body::size_hint(answer.body()).exact(), None);
@@ -246,7 +242,7 @@ async fn nobody_is_told_the_length_of_a_stream_that_may_grow() {
 #[tokio::test(start_paused = true)]
 async fn a_reader_who_was_away_finds_one_comment_and_no_pile() {
     let script = Script::sse().data(PRELUDE).never();
-    let layer = ProgressLayer::new().comments(true);
+    let layer = LAYER.comments(true);
     let run = Run::open();
     let mut body = ask(layer, script, &run, |body| body).await.into_body();
     body.token().await;
@@ -262,56 +258,55 @@ async fn a_reader_who_was_away_finds_one_comment_and_no_pile() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn comments_are_no_life_of_the_upstream_for_windows_outside_and_inside() {
+async fn comments_are_no_life_of_the_upstream() {
     let window = StepTimeoutLayer::new(secs(40)).resets_on(ResetOn::AnyByte);
     let script = || Script::sse().data(PRELUDE).never();
-    let all = frames([(0, PRELUDE), (15, KEEP_ALIVE), (30, KEEP_ALIVE)]);
+    let all = [(0, PRELUDE), (15, KEEP_ALIVE), (30, KEEP_ALIVE)];
 
-    let run = Run::open();
-    let progress = ProgressLayer::new();
-    let outside = window.layer(progress.layer(Upstream::script(script())));
-    let answer = outside.oneshot(call_of(&run).0).await.unwrap();
+    let (request_, call) = call_of(&Run::open());
+    let service = LAYER.layer(window.layer(Upstream::script(script())));
+    let answer = service.oneshot(request_).await.unwrap();
     let (read, end) = timed(answer.into_body()).await;
-    assert_eq!(read, all);
-    let end = TerminalReason::find(&*end.unwrap_err()).cloned();
-    assert_eq!(end, Some(TerminalReason::StepTimeout));
+    end.unwrap();
+    cut(read, all, (40, "step_timeout"));
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
 
-    // What a layer around both sees must not reach the window inside.
-    let start = Instant::now();
-    let inside = progress.layer(window.layer(Upstream::script(script())));
-    let inside = RunLayer::new(RunRegistry::new()).layer(inside);
-    let answer = inside.oneshot(request()).await.unwrap();
+    // Nor with a layer between that sees what the window sees.
+    let service = RunLayer::new(RunRegistry::new()).layer(window.layer(Upstream::script(script())));
+    let answer = LAYER.layer(service).oneshot(request()).await.unwrap();
+    let run = run_on(&answer);
     let (read, end) = timed(answer.into_body()).await;
-    assert_eq!(read, all);
-    let end = TerminalReason::find(&*end.unwrap_err()).cloned();
-    assert_eq!(end, Some(TerminalReason::StepTimeout));
-    assert_eq!(start.elapsed(), secs(40));
+    end.unwrap();
+    cut(read, all, (40, "step_timeout"));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::StepTimeout));
 }
 
 /// covers: B4
 #[tokio::test(start_paused = true)]
 async fn a_notice_that_is_due_as_the_call_ends_is_not_given() {
-    let layer = ProgressLayer::new()
-        .comments(true)
-        .keep_alive(Some(secs(10)));
+    let layer = LAYER.comments(true).keep_alive(Some(secs(10)));
     let run = Run::open();
     let noticed = Noticed::of(&run);
     let upstream = Upstream::script(Script::sse().never());
     let window = StepTimeoutLayer::new(secs(30));
-    let outside = window.layer(layer.layer(upstream));
+    let service = layer.layer(window.layer(upstream));
 
-    let answer = outside.oneshot(call_of(&run).0).await.unwrap();
+    let answer = service.oneshot(call_of(&run).0).await.unwrap();
     let (read, end) = timed(answer.into_body()).await;
     run.end(TerminalReason::Aborted);
 
-    assert_eq!(read, frames([(10, KEEP_ALIVE), (20, KEEP_ALIVE)]));
-    end.unwrap_err();
+    end.unwrap();
+    cut(
+        read,
+        [(10, KEEP_ALIVE), (20, KEEP_ALIVE)],
+        (30, "step_timeout"),
+    );
     assert_eq!(noticed.all().await, []);
 }
 
 #[tokio::test(start_paused = true)]
 async fn the_tools_of_the_run_are_told_of_as_the_layer_says_unless_the_program_did() {
-    let layer = ProgressLayer::new().notices(ProgressNotices::new().after(secs(5)).at_most(1));
+    let layer = LAYER.notices(ProgressNotices::new().after(secs(5)).at_most(1));
     for (asked, told) in [(None, 5), (Some(secs(7)), 7)] {
         let run = Run::open();
         if let Some(after) = asked {
@@ -335,7 +330,7 @@ async fn the_tools_of_the_run_are_told_of_as_the_layer_says_unless_the_program_d
 async fn a_run_that_is_opened_further_in_is_learnt_from_the_answer() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(Script::sse().data(PRELUDE).wait(40.0).data(DONE));
-    let layer = ProgressLayer::new().layer(RunLayer::new(registry.clone()).layer(upstream));
+    let layer = LAYER.layer(RunLayer::new(registry.clone()).layer(upstream));
     let mut events = registry.subscribe();
 
     let answer = layer.oneshot(request()).await.unwrap();

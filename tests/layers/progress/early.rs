@@ -3,18 +3,18 @@
 use http::{Request, StatusCode};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    ClientDisconnectLayer, HardCeilingLayer, ProgressLayer, ReplayBody, RetryBudgetLayer, Run,
+    ClientDisconnectLayer, HardCeilingLayer, PumpLayer, ReplayBody, RetryBudgetLayer, Run,
     RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    llm::failure::{FailureClass, NotAStream},
+    llm::failure::FailureClass,
 };
 
-use super::{KEEP_ALIVE, Noticed, each, exactly, frames, timed};
+use super::{KEEP_ALIVE, Noticed, cut, each, exactly, frames, timed};
 use crate::support::{
     DONE, ERROR, Outcome, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, attach, chat,
     healthy, healthy_text, later, no_delay, poll_body, poll_once, prompt, request, run_on, secs,
 };
 
-const LAYER: ProgressLayer = ProgressLayer::new().early_head(secs(25));
+const LAYER: TerminalResponseLayer = super::LAYER.early_head(secs(25));
 
 /// A chat request for a stream.
 fn streaming() -> Request<()> {
@@ -28,10 +28,9 @@ fn streaming() -> Request<()> {
 /// failures: its run, what the caller read, and when.
 async fn told_of(late: Script) -> (Run, Vec<(u64, String)>) {
     let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
+        .layer(LAYER)
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(HardCeilingLayer::new(secs(100)))
-        .layer(LAYER)
         .service(Upstream::script(late));
     let answer = service.oneshot(streaming()).await.unwrap();
     assert_eq!(answer.status(), StatusCode::OK);
@@ -93,7 +92,6 @@ async fn a_head_that_comes_in_time_is_the_upstreams() {
     let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
 
     assert_eq!(answer.headers()["x-kept"], "yes");
-    assert!(!answer.headers().contains_key("cache-control"));
     assert_eq!(answer.into_body().read().await.whole(), DONE);
 }
 
@@ -183,7 +181,11 @@ async fn an_answer_that_is_no_stream_is_no_success_behind_an_early_head() {
         assert_eq!(*told, at);
         assert!(event.starts_with("event: error\n"), "{event}");
         assert!(event.contains(says), "{event}");
-        assert_ne!(run.terminal_reason(), Some(TerminalReason::Completed));
+        let reason = match at {
+            75 => TerminalReason::HardCeiling,
+            _ => TerminalReason::Failed(FailureClass::Server),
+        };
+        assert_eq!(run.terminal_reason(), Some(reason));
     }
 }
 
@@ -204,24 +206,25 @@ async fn what_fails_behind_an_early_head_is_the_error_of_the_body() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_layer_that_tells_the_caller_the_body_fails() {
+async fn without_a_run_a_late_error_says_what_the_upstream_said() {
     let upstream = Upstream::script(Script::answer(400, ERROR).delayed(60));
 
     let answer = LAYER.layer(upstream).oneshot(streaming()).await.unwrap();
-    let read = answer.into_body().read().await;
+    let (read, end) = timed(answer.into_body()).await;
 
-    let error = read.end.unwrap_err();
-    let late = error.downcast_ref::<NotAStream>().unwrap();
-    assert_eq!(late.status, 400);
-    assert_eq!((late.class, &*late.message), (FailureClass::Caller, "no"));
+    end.unwrap();
+    let error = error_in(&read.last().unwrap().1);
+    let message = "The upstream answered 400 Bad Request: no (upstream_failed).";
+    assert_eq!(error["error"]["message"], message);
+    assert_eq!(error["error"]["run_id"], serde_json::Value::Null);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_body_that_drives_a_call_and_is_dropped_drops_the_call() {
     let upstream = Upstream::script(Script::before_head().never());
     let service = ServiceBuilder::new()
-        .layer(ClientDisconnectLayer::new())
         .layer(LAYER)
+        .layer(ClientDisconnectLayer::new())
         .service(upstream.clone());
     let run = Run::open();
     let (request, call) = attach(&run, streaming());
@@ -240,19 +243,22 @@ async fn a_body_that_drives_a_call_and_is_dropped_drops_the_call() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_ends_as_its_head_is_due_gets_none() {
     let upstream = Upstream::script(Script::before_head().never());
-    let service = HardCeilingLayer::new(secs(25)).layer(LAYER.layer(upstream));
+    let service = LAYER.layer(HardCeilingLayer::new(secs(25)).layer(upstream));
 
-    let error = service.oneshot(streaming()).await.unwrap_err();
+    let answer = service.oneshot(streaming()).await.unwrap();
 
-    let reason = TerminalReason::find(&*error);
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+    let reason = answer.extensions().get();
     assert_eq!(reason, Some(&TerminalReason::HardCeiling));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
     let upstream = Upstream::script(Script::before_head().never());
-    let service =
-        HardCeilingLayer::new(secs(3600)).layer(LAYER.keep_alive(None).layer(upstream.clone()));
+    let ceiling = HardCeilingLayer::new(secs(3600));
+    let service = LAYER
+        .keep_alive(None)
+        .layer(ceiling.layer(upstream.clone()));
     let run = Run::open();
     let (request, _) = attach(&run, streaming());
     let body = service.oneshot(request).await.unwrap().into_body();
@@ -262,9 +268,10 @@ async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
         move || run.end(TerminalReason::Aborted)
     });
     let start = tokio::time::Instant::now();
-    let read = body.read().await;
+    let (read, end) = timed(body).await;
 
-    assert_eq!(read.reason(), Some(TerminalReason::Aborted));
+    end.unwrap();
+    cut(read, [], (7, "aborted"));
     assert_eq!(exactly(start.elapsed()), 7);
     assert_eq!(upstream.dropped().reason, Some(TerminalReason::Aborted));
 }
@@ -277,10 +284,10 @@ async fn a_stream_behind_an_early_head_is_counted_once() {
     };
     let [by_us, further_in] = [Summaries::default(), Summaries::default()];
 
-    let service = by_us.layer().layer(LAYER.layer(late()));
+    let service = LAYER.layer(by_us.layer().layer(late()));
     Outcome::of(service.oneshot(streaming())).await.whole();
     let judging = StepTimeoutLayer::new(secs(300)).layer(late());
-    let service = further_in.layer().layer(LAYER.layer(judging));
+    let service = LAYER.layer(further_in.layer().layer(judging));
     Outcome::of(service.oneshot(streaming())).await.whole();
 
     for told in [by_us, further_in] {
@@ -292,23 +299,23 @@ async fn a_stream_behind_an_early_head_is_counted_once() {
 #[tokio::test(start_paused = true)]
 async fn an_early_head_is_what_an_impatient_caller_waits_for() {
     let late = Script::sse().data(chat("a")).data(DONE).delayed(60);
-    for (layer, cut) in [(LAYER, false), (ProgressLayer::new(), true)] {
+    for (layer, cut) in [(LAYER, false), (super::LAYER, true)] {
         let upstream = Upstream::script(late.clone());
-        let service = HardCeilingLayer::new(secs(600))
-            .caller_deadline(true)
-            .layer(layer.layer(upstream));
+        let ceiling = HardCeilingLayer::new(secs(600)).caller_deadline(true);
+        // The pump looks at the deadline in a task of its own.
+        let service = layer.layer(PumpLayer::new(8).layer(ceiling.layer(upstream)));
         let mut request = streaming();
         let thirty = "30".parse().unwrap();
         request.headers_mut().insert("x-stainless-timeout", thirty);
 
-        let answer = service.oneshot(request).await;
+        let answer = service.oneshot(request).await.unwrap();
 
-        match answer {
-            Ok(answer) => assert!(!cut && answer.into_body().read().await.end.is_ok()),
-            Err(error) => {
-                let reason = TerminalReason::find(&*error);
-                assert!(cut && reason == Some(&TerminalReason::CallerDeadline));
-            }
+        if cut {
+            let reason = answer.extensions().get();
+            assert_eq!(reason, Some(&TerminalReason::CallerDeadline));
+        } else {
+            let events = answer.into_body().read().await.whole();
+            assert!(events.ends_with(DONE), "{events}");
         }
     }
 }
@@ -332,7 +339,7 @@ async fn a_call_that_is_over_and_goes_on_is_not_looked_at_for_ever() {
 
     let answer = LAYER.layer(upstream.clone()).oneshot(request).await;
 
-    assert!(answer.is_err());
+    assert_eq!(answer.unwrap().status(), StatusCode::BAD_GATEWAY);
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Aborted));
     assert!(upstream.polls() < 10, "{}", upstream.polls());
 }

@@ -9,15 +9,14 @@ use http_body::Body;
 use tokio::time::sleep;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ProgressLayer,
-    ProgressNotices, PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer,
-    TerminalReason, TerminalResponseLayer,
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ProgressNotices,
+    PumpLayer, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
-use super::{KEEP_ALIVE, Noticed, comment, each, timed};
+use super::{KEEP_ALIVE, LAYER, Noticed, comment, each, timed};
 use crate::support::{
-    DONE, Outcome, PRELUDE, ReadExt, Script, Summaries, Upstream, WakeCount, chat, failure,
-    no_delay, poll_body, prompt, prompt_json, request, run_on, secs,
+    DONE, Outcome, PRELUDE, ReadExt, Script, StackService, Summaries, Upstream, WakeCount, chat,
+    failure, no_delay, poll_body, prompt, prompt_json, request, run_on, secs,
 };
 
 /// All layers, as a server stacks them, around these scripts.
@@ -25,13 +24,12 @@ async fn read(scripts: impl IntoIterator<Item = Script>) -> (Run, Vec<(u64, Stri
     let budget = no_delay();
     let candidates = ["a", "b"].map(Candidate::new);
     let service = ServiceBuilder::new()
-        .layer(TerminalResponseLayer::new())
+        .layer(LAYER.comments(true))
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(PumpLayer::new(8))
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(secs(1800)))
         .layer(StepTimeoutLayer::new(secs(300)))
-        .layer(ProgressLayer::new().comments(true))
         .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
         .layer(RetryBudgetLayer::new(budget))
         .layer(StepTimeoutLayer::new(secs(120)).first(secs(20)))
@@ -113,10 +111,10 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
     for taken in [1, 2] {
         let told = Summaries::default();
         let service = ServiceBuilder::new()
+            .layer(LAYER)
             .layer(told.layer())
             .layer(ClientDisconnectLayer::new())
             .layer(PumpLayer::new(8))
-            .layer(ProgressLayer::new())
             .layer(PumpLayer::new(8))
             .layer(StepTimeoutLayer::new(secs(300)))
             .service(Upstream::script(scripted.clone()));
@@ -146,16 +144,16 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
     let told = Summaries::default();
     let upstream = Upstream::script(script);
     let service = ServiceBuilder::new()
+        .layer(LAYER)
         .layer(told.layer())
-        .layer(ProgressLayer::new())
         .service(upstream);
 
     let outcome = Outcome::of(service.oneshot(request())).await;
 
     assert_eq!(outcome.status, 200);
-    let cut = outcome.error.unwrap();
-    let mut chain = std::iter::successors(Some(&*cut as &dyn std::error::Error), |e| e.source());
-    assert!(chain.any(|error| error.is::<tower_agent::llm::dialect::Truncated>()));
+    let events = outcome.whole();
+    assert_eq!(events.matches("event: error\n").count(), 1, "{events}");
+    assert!(events.contains("was cut before its end"), "{events}");
     assert_eq!(told.tokens(), Some((7, 2)));
 }
 
@@ -163,7 +161,7 @@ async fn a_stream_that_nobody_else_judges_is_judged_once_and_its_cut_is_told() {
 async fn nothing_is_left_when_a_stream_is_over() {
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().data(PRELUDE).never());
-    let service = ProgressLayer::new().layer(upstream.clone());
+    let service = LAYER.layer(upstream.clone());
     let request = run.attach(request());
     let mut body = service.oneshot(request).await.unwrap().into_body();
     body.token().await;
@@ -179,7 +177,7 @@ async fn nothing_is_left_when_a_stream_is_over() {
 #[tokio::test(start_paused = true)]
 async fn nobody_is_woken_any_more_when_a_stream_is_over() {
     let script = Script::sse().data(chat("a")).wait(20.0).data(DONE);
-    let service = ProgressLayer::new().layer(Upstream::script(script));
+    let service = LAYER.layer(Upstream::script(script));
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     let wakes = WakeCount::default();
     let waker = wakes.waker();
@@ -205,9 +203,9 @@ async fn nobody_is_woken_any_more_when_a_stream_is_over() {
 async fn a_notice_comes_after_what_was_read_in_its_instant() {
     let half = Script::json().wait(30.0).data("{\"choices\":");
     let service = ServiceBuilder::new()
+        .layer(LAYER.notices(ProgressNotices::new().quiet(secs(0))))
         .layer(StepTimeoutLayer::new(secs(30)))
         .layer(RetryBudgetLayer::new(no_delay()))
-        .layer(ProgressLayer::new().notices(ProgressNotices::new().quiet(secs(0))))
         .service(Upstream::scripts([half.wait(10.0).data("[]}")]));
     let run = Run::open();
 
@@ -218,4 +216,97 @@ async fn a_notice_comes_after_what_was_read_in_its_instant() {
     assert_eq!(whole, "{\"choices\":[]}");
     run.end(TerminalReason::Aborted);
     assert_eq!(noticed.all().await, each("llm_call", &[30]));
+}
+
+/// Its caller got bytes, though the upstream sent none.
+#[tokio::test(start_paused = true)]
+async fn a_comment_is_a_byte_for_the_read_timeout_of_the_caller() {
+    let script = Script::sse().data(chat("a")).wait(50.0).data(DONE);
+    for (every, completes) in [(Some(secs(15)), true), (None, false)] {
+        for pumped in [false, true] {
+            let ceiling = HardCeilingLayer::optional(None).caller_deadline(true);
+            let inner = StackService::new(ceiling.layer(Upstream::script(script.clone())));
+            let inner = match pumped {
+                true => StackService::new(PumpLayer::new(8).layer(inner)),
+                false => inner,
+            };
+            let mut request = request();
+            let header = "x-stainless-read-timeout";
+            request.headers_mut().insert(header, "20".parse().unwrap());
+
+            let service = LAYER.keep_alive(every).layer(inner);
+            let answer = service.oneshot(request).await.unwrap();
+            let run = run_on(&answer);
+            answer.into_body().read().await.end.unwrap();
+
+            let reason = match completes {
+                true => TerminalReason::Completed,
+                false => TerminalReason::CallerDeadline,
+            };
+            assert_eq!(run.terminal_reason(), Some(reason), "pumped: {pumped}");
+        }
+    }
+}
+
+/// The offsets of an inner layer would mean other bytes there.
+#[tokio::test(start_paused = true)]
+async fn a_layer_outside_of_comments_reads_the_stream_anew_and_counts_nothing_twice() {
+    let usage = crate::support::USAGE;
+    let script = Script::sse()
+        .data(chat("a"))
+        .wait(200.0)
+        .data(usage)
+        .data(DONE);
+    for read_whole in [false, true] {
+        let told = Summaries::default();
+        let service = ServiceBuilder::new()
+            .layer(ClientDisconnectLayer::new())
+            .layer(told.layer())
+            .layer(LAYER)
+            .layer(StepTimeoutLayer::new(secs(300)))
+            .service(Upstream::script(script.clone()));
+        let answer = service.oneshot(request()).await.unwrap();
+        let mut body = answer.into_body();
+        // All but the terminator, in more bytes than the upstream's whole answer has.
+        for _ in 0..1 + 13 + 1 {
+            body.token().await;
+        }
+        if read_whole {
+            assert_eq!(body.token().await, DONE);
+        }
+        drop(body);
+
+        let reason = match read_whole {
+            true => TerminalReason::Completed,
+            false => TerminalReason::ClientDisconnect,
+        };
+        assert_eq!(told.one().reason, reason);
+        assert_eq!(told.tokens(), Some((7, 2)));
+    }
+}
+
+/// A program's retry between both layers opens a call for each of its tries.
+#[tokio::test(start_paused = true)]
+async fn comments_go_on_in_the_call_that_is_opened_after_one_that_failed() {
+    let slow = Script::sse().data(PRELUDE).wait(20.0).data(DONE);
+    let upstream = Upstream::scripts([Script::answer(503, "{}").delayed(10), slow]);
+    let calls = RunLayer::new(RunRegistry::new()).layer(upstream);
+    let retry = tower::service_fn(move |request: http::Request<()>| {
+        let calls = calls.clone();
+        async move {
+            let first = calls.clone().oneshot(request.clone()).await?;
+            assert_eq!(first.status(), 503);
+            drop(first);
+            calls.oneshot(request).await
+        }
+    });
+
+    let answer = LAYER.layer(retry).oneshot(request()).await.unwrap();
+    let (read, end) = timed(answer.into_body()).await;
+
+    end.unwrap();
+    assert_eq!(
+        read,
+        super::frames([(0, PRELUDE), (15, KEEP_ALIVE), (20, DONE)])
+    );
 }

@@ -304,6 +304,10 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
     let Some(from) = story.over_from() else {
         return fail("it never ended");
     };
+    if plan.is_early() && story.calls().count() == 0 {
+        // A gate gave up: behind an early head the reader finds the failure when it is back.
+        return Ok(());
+    }
     let at = quarters(story.entries[from].at);
     let last = story.calls().count().saturating_sub(1);
     let ended = story.at(|event| match event {

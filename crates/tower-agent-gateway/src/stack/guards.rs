@@ -1,12 +1,12 @@
 use axum::body::{Body, Bytes};
 use tower::Layer;
 use tower_agent::{
-    BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ProgressLayer, ProgressNotices, ReplayBody,
-    RunRegistry, StopPhraseLayer, TurnCapLayer,
+    BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ReplayBody, RunRegistry, StopPhraseLayer,
+    TurnCapLayer,
 };
 
 use super::calls::{Calls, Inner, boxed};
-use crate::config::{Auth, Config, Loops, Progress};
+use crate::config::{Auth, Config, Loops};
 
 /// The layers that may refuse a call or end its run, around the calls.
 ///
@@ -59,19 +59,8 @@ impl Guards<'_> {
         Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         match &self.config.loops {
-            Some(limits) => boxed(loop_guard(limits).layer(self.progress::<ReplayBody>())),
-            None => self.progress(),
-        }
-    }
-
-    fn progress<Q>(&self) -> Inner<Q>
-    where
-        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
-        let inner = self.calls.service();
-        match &self.config.progress {
-            Some(says) => boxed(progress(says).layer(inner)),
-            None => inner,
+            Some(limits) => boxed(loop_guard(limits).layer(self.calls.service::<ReplayBody>())),
+            None => self.calls.service(),
         }
     }
 }
@@ -98,12 +87,4 @@ fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
         .turns_per_hour
         .map_or(caps, |turns| caps.turns_per_hour(turns));
     (caps != OwnerCaps::new()).then_some(caps)
-}
-
-fn progress(says: &Progress) -> ProgressLayer {
-    let after = says.notify_after.unwrap_or_default();
-    ProgressLayer::new()
-        .notices(ProgressNotices::new().after(after))
-        .keep_alive(says.keep_alive)
-        .comments(says.comments)
 }

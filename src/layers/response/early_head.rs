@@ -1,27 +1,10 @@
-use std::{any::Any, time::Duration};
+//! The decision whether a caller expects an event stream, and may so get an early head.
 
-use http::{HeaderValue, Request, Response, header, request::Parts};
+use std::any::Any;
+
+use http::{Request, header, request::Parts};
 
 use crate::{body::ReplayBody, llm::Prompt};
-
-/// The time at which the layer sends an early head, if the call has not answered.
-#[derive(Debug)]
-pub(super) struct Early {
-    after: Duration,
-    /// The time of the early head; `None` until the first `Pending`, which starts the clock.
-    at: Option<Duration>,
-}
-
-impl Early {
-    pub(super) const fn new(after: Duration) -> Self {
-        Self { after, at: None }
-    }
-
-    /// The time of the early head; the first call of this method, at `now`, starts the clock.
-    pub(super) fn at(&mut self, now: Duration) -> Duration {
-        *self.at.get_or_insert(now.saturating_add(self.after))
-    }
-}
 
 /// Whether a request asks for an event stream, so that the layer may send an early head.
 pub(super) fn wants_stream<B: 'static>(
@@ -58,17 +41,6 @@ fn says_stream<B: 'static>(body: &B) -> Option<bool> {
     let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
     let prompt = Prompt::read(body.contiguous()?).ok()?;
     Some(prompt.stream())
-}
-
-/// The head of an event stream, without the upstream's headers.
-pub(super) fn head<B>(body: B) -> Response<B> {
-    let mut answer = Response::new(body);
-    let headers = answer.headers_mut();
-    let events = HeaderValue::from_static("text/event-stream");
-    headers.insert(header::CONTENT_TYPE, events);
-    let no_cache = HeaderValue::from_static("no-cache");
-    headers.insert(header::CACHE_CONTROL, no_cache);
-    answer
 }
 
 #[cfg(test)]

@@ -1,0 +1,278 @@
+//! Decides when a caller that waits gets an early head or a comment, and observers a notice.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Extensions, Request, request::Parts};
+use tokio::time::{Instant, Sleep};
+
+use super::early_head::wants_stream;
+use crate::{
+    llm::failure::FailureClass,
+    run::{
+        NodeKind, ProgressNotices, Run, RunNotice, Step, StepKind, TaskId, TerminalReason,
+        WorkingNotices,
+    },
+    supervise::CallSlot,
+};
+
+/// The settings of the layer for a caller that waits; all are off by default.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct KeepAliveSettings {
+    pub(super) notices: Option<ProgressNotices>,
+    pub(super) comments: bool,
+    pub(super) every: Option<Duration>,
+    pub(super) early_head: Option<Duration>,
+    pub(super) streams: Option<fn(&Parts) -> bool>,
+}
+
+impl KeepAliveSettings {
+    pub(super) const OFF: Self = Self {
+        notices: None,
+        comments: false,
+        every: None,
+        early_head: None,
+        streams: None,
+    };
+
+    const fn is_off(&self) -> bool {
+        self.notices.is_none() && self.every.is_none() && self.early_head.is_none()
+    }
+
+    /// Whether the layer may insert comments into an event stream.
+    const fn inserts(&self) -> bool {
+        self.every.is_some() || (self.comments && self.notices.is_some())
+    }
+}
+
+/// The clocks of one call whose caller waits. Their times count from the start of the call.
+#[derive(Debug)]
+pub(super) struct KeepAlive {
+    settings: KeepAliveSettings,
+    slot: CallSlot,
+    began: Instant,
+    /// The time of the early head; `None` before the first `Pending`, and without a head to come.
+    head_at: Option<Duration>,
+    working: Option<WorkingNotices>,
+    /// The time of the first `Pending` since the caller got bytes; `None` before that `Pending`.
+    since: Option<Duration>,
+    /// Whether the task has yielded at the instant in which something is due.
+    has_yielded: bool,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+/// The next write to a caller that waits.
+#[derive(Debug)]
+pub(super) enum Write {
+    /// The early head of an event stream.
+    Head,
+    Comment(Bytes),
+}
+
+impl KeepAlive {
+    /// Reads a request, and puts the slot for its call into it; `None` if all settings are off.
+    pub(super) fn of<B: 'static>(
+        settings: &KeepAliveSettings,
+        mut request: Request<B>,
+    ) -> (Option<Box<Self>>, Request<B>) {
+        if settings.is_off() {
+            return (None, request);
+        }
+        let mut settings = *settings;
+        let found = request.extensions().get::<Run>().cloned();
+        // For an attempt there is no early head: the retry layer needs the upstream's own head.
+        let attempt = |run: &Run| run.kind() == NodeKind::Attempt;
+        if found.as_ref().is_some_and(attempt) {
+            settings.early_head = None;
+        }
+        if settings.early_head.is_some() {
+            let wants;
+            (wants, request) = wants_stream(request, settings.streams);
+            settings.early_head = settings.early_head.filter(|_| wants);
+        }
+        // A response layer further out may have put a slot there, for the same call.
+        let slot = request.extensions_mut().get_or_insert_default::<CallSlot>();
+        let slot = slot.clone();
+        let keep_alive = Box::new(Self {
+            settings,
+            slot,
+            began: Instant::now(),
+            head_at: None,
+            working: settings.notices.and_then(WorkingNotices::new),
+            since: None,
+            has_yielded: false,
+            timer: None,
+        });
+        if let (Some(found), None) = (found, keep_alive.call()) {
+            keep_alive.slot.set(found);
+        }
+        (Some(keep_alive), request)
+    }
+
+    /// Whether an early head may be due, so that the body continues the call.
+    pub(super) const fn may_answer_early(&self) -> bool {
+        self.settings.early_head.is_some()
+    }
+
+    /// Whether the layer may insert comments into an event stream.
+    pub(super) const fn inserts(&self) -> bool {
+        self.settings.inserts()
+    }
+
+    pub(super) fn call(&self) -> Option<Run> {
+        self.slot.call()
+    }
+
+    /// Sets the layer's notices for the run of the call, if the call is known.
+    pub(super) fn suggest_notices(&self) {
+        if let (Some(notices), Some(call)) = (self.settings.notices, self.call()) {
+            call.suggest_notices(notices);
+        }
+    }
+
+    /// Handles the head of the call's answer, whose extensions may name a call unknown so far.
+    pub(super) fn answered(&mut self, answer: &Extensions) {
+        (self.settings.early_head, self.head_at) = (None, None);
+        if let (None, Some(call)) = (self.call(), answer.get::<Run>()) {
+            self.slot.set(call.clone());
+        }
+        self.suggest_notices();
+    }
+
+    /// Ends the call as failed with `class`, unless it is over: its answer is dropped unread.
+    pub(super) fn fail(&self, class: FailureClass) {
+        let call = self.call().filter(|call| call.terminal_reason().is_none());
+        if let Some(call) = call.filter(|it| !it.is_of_many() && it.kind() != NodeKind::Tool) {
+            call.end(TerminalReason::Failed(class));
+        }
+    }
+
+    /// Records that the caller gets bytes of the upstream; `content` postpones the next notice.
+    pub(super) const fn sent(&mut self, content: bool) {
+        self.since = None;
+        if let (true, Some(working)) = (content, &mut self.working) {
+            working.show();
+        }
+    }
+
+    /// Handles a `Pending` of the inner future or body.
+    ///
+    /// The method sends a notice that is due, and returns a write that is due. Without one it has
+    /// the task woken for the next. Only with `between` a comment may be inserted, as the caller
+    /// has got whole events.
+    pub(super) fn pending(&mut self, between: bool, cx: &mut Context<'_>) -> Option<Write> {
+        let now = self.began.elapsed();
+        if let (Some(after), None) = (self.settings.early_head, self.head_at) {
+            self.head_at = Some(now.saturating_add(after));
+        }
+        if between {
+            self.since.get_or_insert(now);
+        }
+        let is_due = self.next(between).is_some_and(|at| at <= now);
+        if is_due && !std::mem::replace(&mut self.has_yielded, true) {
+            // The call may end at this instant in a task of its own, which goes first.
+            cx.waker().wake_by_ref();
+            return None;
+        }
+        self.has_yielded = false;
+        if is_due && !self.is_live() {
+            // An ended call has nothing due; a timer in the past would wake the task in a loop.
+            return None;
+        }
+        let write = self.write(between, now);
+        if write.is_some() {
+            self.since = None;
+            self.slot.wrote();
+        } else if let Some(at) = self.next(between) {
+            self.wake_at(at, cx);
+        }
+        write
+    }
+
+    /// The time at which the next notice or write is due.
+    fn next(&self, between: bool) -> Option<Duration> {
+        let notice = self.working.as_ref().and_then(WorkingNotices::next);
+        let all = [self.head_at, notice, self.comment_at(between)];
+        all.into_iter().flatten().min()
+    }
+
+    fn comment_at(&self, between: bool) -> Option<Duration> {
+        let waiting = self.since.zip(self.settings.every).filter(|_| between);
+        waiting.map(|(since, every)| since.saturating_add(every))
+    }
+
+    /// Sends a notice that is due at `now`, and returns a write that is due.
+    fn write(&mut self, between: bool, now: Duration) -> Option<Write> {
+        if self.head_at.is_some_and(|at| at <= now) {
+            (self.settings.early_head, self.head_at) = (None, None);
+            return Some(Write::Head);
+        }
+        let due = self.working.as_mut().and_then(|working| working.wait(now));
+        if let Some(running_for) = due {
+            let notice = RunNotice::working(Step::new(StepKind::LlmCall), running_for);
+            match self.call() {
+                Some(call) => call.notify(&notice),
+                // The call is not known yet: the notice goes to the log alone.
+                None => tracing::debug!(target: "tower_agent", notice = notice.name(), "notice"),
+            }
+            if let (true, RunNotice::Working { message, .. }) =
+                (between && self.settings.comments, &notice)
+            {
+                return Some(Write::Comment(comment(message)));
+            }
+        }
+        let is_due = self.comment_at(between).is_some_and(|at| at <= now);
+        is_due.then(|| Write::Comment(Bytes::from_static(b": keep-alive\n\n")))
+    }
+
+    /// Whether the call is live; checks its deadlines at this instant, which may end the call.
+    ///
+    /// So a call that ends at this instant gets no notice that it goes on.
+    fn is_live(&self) -> bool {
+        let call = self.call();
+        call.is_none_or(|call| call.node().check(call.now(), TaskId::NONE).is_ok())
+    }
+
+    fn wake_at(&mut self, at: Duration, cx: &mut Context<'_>) {
+        // A time beyond the range of `Instant` never comes.
+        let Some(at) = self.began.checked_add(at) else {
+            return;
+        };
+        let timer = match &mut self.timer {
+            Some(timer) => timer,
+            None => self.timer.insert(Box::pin(tokio::time::sleep_until(at))),
+        };
+        // Never postpone an armed timer: a poll that is too early costs less than a reset with
+        // every frame.
+        if timer.is_elapsed() || timer.deadline() > at {
+            timer.as_mut().reset(at);
+        }
+        // Outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of budget has not
+        // registered its waker.
+        let mut timer = tokio::task::unconstrained(timer);
+        if let Poll::Ready(()) = Pin::new(&mut timer).poll(cx) {
+            cx.waker().wake_by_ref();
+        }
+    }
+}
+
+/// Formats `text` as a comment of an event stream; line breaks in it become spaces.
+fn comment(text: &str) -> Bytes {
+    let line = text.replace(['\r', '\n'], " ");
+    format!(": {line}\n\n").into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_is_one_line_whatever_the_text() {
+        assert_eq!(comment("a\r\ndata: b\nc"), ": a  data: b c\n\n");
+    }
+}

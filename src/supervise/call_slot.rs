@@ -1,0 +1,59 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use http::Extensions;
+
+use crate::{
+    lock::Lock,
+    run::{NodeKind, Run},
+};
+
+/// The slot in a request's extensions for the node of its call.
+///
+/// The response layer stands outside of the layer that opens the call. It puts the slot into the
+/// request, and learns the call from it before the head of the answer. In the other direction
+/// the slot has the number of the response layer's own writes to the caller.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct CallSlot(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// The call that was opened last: a program's retry between both layers opens several.
+    call: Lock<Option<Run>>,
+    writes: AtomicU64,
+}
+
+impl CallSlot {
+    /// Puts `call` into the slot of its request, if the request has one. An attempt is no call.
+    #[inline]
+    pub(crate) fn fill(request: &Extensions, call: &Run) {
+        if let Some(slot) = request.get::<Self>() {
+            if call.kind() != NodeKind::Attempt {
+                slot.set(call.clone());
+            }
+        }
+    }
+
+    pub(crate) fn set(&self, call: Run) {
+        self.0.call.lock().replace(call);
+    }
+
+    pub(crate) fn call(&self) -> Option<Run> {
+        self.0.call.lock().clone()
+    }
+
+    /// Counts a head or a comment that the caller gets before the next bytes of the call, and
+    /// wakes the task of the call, as the limits that the caller announced start anew.
+    pub(crate) fn wrote(&self) {
+        self.0.writes.fetch_add(1, Ordering::AcqRel);
+        if let Some(call) = self.call() {
+            call.node().tightened();
+        }
+    }
+
+    pub(crate) fn writes(&self) -> u64 {
+        self.0.writes.load(Ordering::Acquire)
+    }
+}
