@@ -7,7 +7,7 @@ use http::Extensions;
 
 use crate::{
     lock::Lock,
-    run::{NodeKind, Run},
+    run::{Clock, NodeKind, Run},
 };
 
 /// The slot in a request's extensions for the node of its call.
@@ -44,12 +44,16 @@ impl CallSlot {
         self.0.call.lock().clone()
     }
 
-    /// Counts a head or a comment that the caller gets before the next bytes of the call, and
-    /// wakes the task of the call, as the limits that the caller announced start anew.
+    /// Counts a head or a comment that the caller gets before the next bytes of the call.
+    ///
+    /// If the caller announced a deadline, the method wakes the task of the call: the limit on
+    /// the head ends with the head, and any task of the call may enforce it.
     pub(crate) fn wrote(&self) {
         self.0.writes.fetch_add(1, Ordering::AcqRel);
         if let Some(call) = self.call() {
-            call.node().tightened();
+            if call.node().deadline(Clock::Announced).is_some() {
+                call.node().wake_near();
+            }
         }
     }
 

@@ -187,7 +187,8 @@ impl<P: EndHook> Node<P> {
         paused
     }
 
-    fn wake_near(&self) {
+    /// Wakes the tasks that poll this node, a node below it, or one above it.
+    pub(crate) fn wake_near(&self) {
         let mut wakers = Vec::new();
         let mut below: Vec<Arc<Self>> = Vec::new();
         let collect = |node: &Self, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>| {
