@@ -3,10 +3,10 @@
 //! Every layer that acts on a node wraps the response future and the body in these types; the
 //! layer's settings say what it measures. In each poll the outermost wrapper of a node is its
 //! *enforcer*. Before the poll of the inner future or body, the enforcer checks whether the
-//! node has ended; when the inner one is pending, it compares the node's deadlines with the
-//! clock. Once the node has ended, the enforcer drops the inner future or body in the same
-//! poll. The wrappers of the node inside the enforcer leave both checks to it, and report their
-//! next deadlines. A wrapper's role holds for one poll, so a call may move between tasks. The
+//! node has ended; when the inner one is pending, it compares the deadlines of the node, and of
+//! the nodes above it, with the clock. Once the node has ended, the enforcer drops the inner
+//! future or body in the same poll. The wrappers of the node inside the enforcer leave both
+//! checks to it, and report only when their own windows pass. A wrapper's role holds for one poll, so a call may move between tasks. The
 //! wrapper that opened the node settles it, or the first one that saw a node attached by the
 //! caller.
 //!
