@@ -40,8 +40,8 @@ mod control;
 pub mod embedded;
 mod events;
 mod host;
+mod line_writer;
 mod metrics;
-mod records;
 mod routes;
 mod runs;
 mod server;
@@ -52,6 +52,7 @@ mod upstream;
 
 pub use self::{
     config::{Config, ConfigError},
+    line_writer::LineWriter,
     routes::app,
     runs::Runs,
     shutdown::serve,
