@@ -35,6 +35,7 @@
 
 mod access;
 mod candidates;
+mod check;
 mod config;
 mod control;
 pub mod embedded;
