@@ -3,21 +3,27 @@
 use axum::{
     extract::Request,
     http::{Uri, header, uri::Authority},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use http::{HeaderMap, StatusCode};
+
+use crate::check::Check;
 
 /// Answers 400 to a request with two hosts or a malformed one.
 ///
 /// Other programs could read such a host as another one, and then checks by host would not
 /// agree.
-pub(crate) async fn check(request: Request, next: Next) -> Response {
-    if is_sound(request.uri(), request.headers()) {
-        return next.run(request).await;
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SoundHost;
+
+impl Check for SoundHost {
+    fn check(&self, request: &mut Request) -> Result<(), Box<Response>> {
+        if is_sound(request.uri(), request.headers()) {
+            return Ok(());
+        }
+        let message = "the Host of the request is malformed, or there are two\n";
+        Err(Box::new((StatusCode::BAD_REQUEST, message).into_response()))
     }
-    let message = "the Host of the request is malformed, or there are two\n";
-    (StatusCode::BAD_REQUEST, message).into_response()
 }
 
 fn is_sound(uri: &Uri, headers: &HeaderMap) -> bool {

@@ -35,13 +35,14 @@
 
 mod access;
 mod candidates;
+mod check;
 mod config;
 mod control;
 pub mod embedded;
 mod events;
 mod host;
+mod line_writer;
 mod metrics;
-mod records;
 mod routes;
 mod runs;
 mod server;
@@ -52,6 +53,7 @@ mod upstream;
 
 pub use self::{
     config::{Config, ConfigError},
+    line_writer::LineWriter,
     routes::app,
     runs::Runs,
     shutdown::serve,

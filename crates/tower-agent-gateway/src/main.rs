@@ -7,11 +7,11 @@
 
 mod args;
 
-use std::{io::IsTerminal, pin::pin, process::ExitCode};
+use std::{error::Error, io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
 use tokio::{net::TcpListener, signal::unix};
 use tower_agent::BoxError;
-use tower_agent_gateway::{Config, Runs, app, embedded, serve};
+use tower_agent_gateway::{Config, LineWriter, Runs, app, embedded, serve};
 
 use self::args::Args;
 
@@ -21,27 +21,40 @@ struct Signals {
     interrupt: unix::Signal,
 }
 
+/// Writes the last lines of the log at its drop, also if the program panics.
+struct LogGuard(LineWriter);
+
+/// The time that a slow reader has for the last lines of the log.
+const LAST_LINES: Duration = Duration::from_secs(1);
+
 #[tokio::main]
 async fn main() -> ExitCode {
+    let log = match LineWriter::log(std::io::stderr()) {
+        Ok(log) => LogGuard(log),
+        Err(error) => return failure(&error),
+    };
+    let writer = log.0.clone();
     tracing_subscriber::fmt()
-        .with_writer(std::io::stderr)
+        .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
         .with_ansi(std::io::stderr().is_terminal())
         .with_max_level(tracing::Level::INFO)
         .init();
-    match run().await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let mut line = format!("gateway: {error}");
-            let mut cause = error.source();
-            while let Some(error) = cause {
-                line = format!("{line}: {error}");
-                cause = error.source();
-            }
-            eprintln!("{line}");
-            ExitCode::FAILURE
-        }
+    let result = run().await;
+    drop(log);
+    result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS)
+}
+
+/// Prints the error with its causes.
+fn failure(error: &(dyn Error + 'static)) -> ExitCode {
+    let mut line = format!("gateway: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        line = format!("{line}: {error}");
+        cause = error.source();
     }
+    eprintln!("{line}");
+    ExitCode::FAILURE
 }
 
 async fn run() -> Result<(), BoxError> {
@@ -78,6 +91,12 @@ async fn run() -> Result<(), BoxError> {
     serve(listener, app, &config, &runs, async || signals.next().await).await;
     runs.flush();
     Ok(())
+}
+
+impl Drop for LogGuard {
+    fn drop(&mut self) {
+        self.0.flush_within(LAST_LINES);
+    }
 }
 
 impl Signals {

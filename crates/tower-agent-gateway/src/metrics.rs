@@ -3,12 +3,15 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 
 use axum::{
     extract::State,
     response::{IntoResponse, Response},
 };
+use futures_util::FutureExt;
+use tokio::time::sleep;
 use tower_agent::{CallSummary, RunEvent, RunRegistry, TerminalReason, run::RunEvents};
 
 pub(crate) use self::attempts::AttemptsLayer;
@@ -18,6 +21,11 @@ mod attempts;
 mod exposition;
 #[cfg(test)]
 mod tests;
+
+/// The time for which the ends of runs gather before they are counted.
+///
+/// The registry holds 1024 events for an observer: those of 50,000 runs per second.
+const GATHERED: Duration = Duration::from_millis(10);
 
 /// The counts since the start. Cheap to clone; all clones share them.
 #[derive(Clone, Debug)]
@@ -78,6 +86,14 @@ impl Metrics {
     pub(crate) async fn watch(self, mut events: RunEvents) {
         while let Some(event) = events.next().await {
             self.event(&event);
+            while let Some(event) = events.next().now_or_never() {
+                let Some(event) = event else {
+                    return;
+                };
+                self.event(&event);
+            }
+            // While it sleeps, the end of a run wakes no task for it.
+            sleep(GATHERED).await;
         }
     }
 

@@ -1,6 +1,6 @@
 use axum::{
     Json, Router,
-    middleware::{from_fn, from_fn_with_state},
+    middleware::from_fn_with_state,
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -8,14 +8,15 @@ use tower_agent::{BoxError, RunRegistry};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
+    check::CheckLayer,
     config::{Candidate, Config},
     control,
     events::{self, Events},
-    host,
+    host::SoundHost,
     metrics::{self, Metrics},
     runs::Runs,
     stack::Gateway,
-    upload,
+    upload::UploadLayer,
 };
 
 /// The operations that the gateway forwards.
@@ -81,8 +82,10 @@ fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
         .merge(closed(
             Router::new().route("/healthz", get(|| async { "ok\n" })),
         ))
-        .layer(from_fn_with_state(config.server.upload_idle, upload::watch))
-        .layer(from_fn(host::check))
+        .layer((
+            CheckLayer(SoundHost),
+            UploadLayer::new(config.server.upload_idle),
+        ))
 }
 
 /// The callers' routes: the forwarded operations and the list of models.
@@ -95,14 +98,14 @@ fn called(gateway: Gateway, config: &Config) -> Router {
         })
         .route("/v1/models", get(|| async move { models }));
     if let Some(auth) = &config.auth {
-        app = app.layer(from_fn_with_state(Callers::new(auth), access::identify));
+        app = app.layer(CheckLayer(Callers::new(auth)));
     }
     // Outside the check of keys: a browser's preflight carries no key.
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }
     let pages = Pages::Of(config.cors.clone());
-    app.layer(from_fn_with_state(pages, access::refuse_pages))
+    app.layer(CheckLayer(pages))
 }
 
 /// The operator's routes, which act across owners.
@@ -130,7 +133,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
 
 /// Closes routes to pages of other origins.
 fn closed(app: Router) -> Router {
-    app.layer(from_fn_with_state(Pages::Own, access::refuse_pages))
+    app.layer(CheckLayer(Pages::Own))
 }
 
 /// The list of models, with the fields of both dialects, for every SDK.

@@ -6,7 +6,7 @@ use std::{
 use tokio::sync::watch;
 use tower_agent::{RunRegistry, Trajectory};
 
-use crate::records::Records;
+use crate::line_writer::LineWriter;
 
 /// The time that a slow reader has for the last records.
 const LAST_LINES: Duration = Duration::from_secs(1);
@@ -17,7 +17,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Runs {
     registry: RunRegistry,
-    records: Option<Records>,
+    records: Option<LineWriter>,
     /// Set to true at the shutdown.
     stopping: watch::Sender<bool>,
 }
@@ -48,7 +48,7 @@ impl Runs {
     ///
     /// If the process can start no further thread.
     pub fn with_records(out: impl Write + Send + 'static) -> io::Result<Self> {
-        let records = Records::new(out)?;
+        let records = LineWriter::records(out)?;
         Ok(Self {
             registry: RunRegistry::new().trajectory(&Trajectory::new(records.clone())),
             records: Some(records),
@@ -73,7 +73,7 @@ impl Runs {
     /// Blocks the thread, so it is only for the end of the process.
     pub fn flush(&self) {
         if let Some(records) = &self.records {
-            records.written(LAST_LINES);
+            records.flush_within(LAST_LINES);
         }
     }
 

@@ -148,7 +148,7 @@ impl StackParts<'_> {
         if self.config.auth.is_none() {
             return layer;
         }
-        // From the extensions, as `identify` has removed the key from the headers.
+        // From the extensions, as `Callers` has removed the key from the headers.
         layer.owner_by(|parts: &Parts| {
             let caller = parts.extensions.get::<Caller>();
             caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)

@@ -11,16 +11,18 @@ use std::{
     time::Duration,
 };
 
-use axum::{body::Body, extract::State, middleware::Next, response::Response};
+use axum::{body::Body, response::Response};
 use bytes::Bytes;
 use http::{HeaderValue, Request, StatusCode, Version, header};
 use http_body::{Body as _, Frame, SizeHint};
 use http_body_util::BodyExt;
+use pin_project_lite::pin_project;
 use tokio::{
     runtime::Handle,
     task::unconstrained,
     time::{Instant, Sleep, sleep_until, timeout},
 };
+use tower::{Layer, Service};
 use tower_agent::BoxError;
 
 #[cfg(test)]
@@ -64,19 +66,78 @@ struct Upload {
 ///
 /// An upload that sends no byte for `idle`, while a handler waits for it, fails. On HTTP/1 its
 /// connection then closes.
-pub(crate) async fn watch(
-    State(idle): State<Option<Duration>>,
-    request: Request<Body>,
-    next: Next,
-) -> Response {
-    let is_one_of_many = request.version() >= Version::HTTP_2;
-    let (request, stalled) = watched(idle, request);
-    let mut answer = next.run(request).await;
-    if stalled.load(Ordering::Acquire) && !is_one_of_many {
-        let close = HeaderValue::from_static("close");
-        answer.headers_mut().insert(header::CONNECTION, close);
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct UploadLayer {
+    idle: Option<Duration>,
+}
+
+/// The service of [`UploadLayer`].
+#[derive(Clone, Debug)]
+pub(crate) struct Uploads<S> {
+    inner: S,
+    idle: Option<Duration>,
+}
+
+pin_project! {
+    /// The response future of [`Uploads`].
+    pub(crate) struct UploadFuture<F> {
+        #[pin]
+        future: F,
+        // `None` for a request of HTTP/2, whose connection serves others.
+        stalled: Option<Arc<AtomicBool>>,
     }
-    answer
+}
+
+impl UploadLayer {
+    pub(crate) const fn new(idle: Option<Duration>) -> Self {
+        Self { idle }
+    }
+}
+
+impl<S> Layer<S> for UploadLayer {
+    type Service = Uploads<S>;
+
+    fn layer(&self, inner: S) -> Uploads<S> {
+        let idle = self.idle;
+        Uploads { inner, idle }
+    }
+}
+
+impl<S: Service<Request<Body>, Response = Response>> Service<Request<Body>> for Uploads<S> {
+    type Response = Response;
+    type Error = S::Error;
+    type Future = UploadFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let is_one_of_many = request.version() >= Version::HTTP_2;
+        let (request, stalled) = watched(self.idle, request);
+        UploadFuture {
+            future: self.inner.call(request),
+            stalled: (!is_one_of_many).then_some(stalled),
+        }
+    }
+}
+
+impl<F, E> Future for UploadFuture<F>
+where
+    F: Future<Output = Result<Response, E>>,
+{
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        let mut answer = ready!(this.future.poll(cx))?;
+        let stalled = this.stalled.as_ref();
+        if stalled.is_some_and(|stalled| stalled.load(Ordering::Acquire)) {
+            let close = HeaderValue::from_static("close");
+            answer.headers_mut().insert(header::CONNECTION, close);
+        }
+        Poll::Ready(Ok(answer))
+    }
 }
 
 /// The status for a request with a stalled upload.

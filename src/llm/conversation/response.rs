@@ -1,7 +1,9 @@
 //! Reads the tool calls of an answer, whole or sent in parts by a stream.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
-use memchr::memmem;
+use memchr::memmem::{self, Finder};
 
 use super::item::{Called, ConversationEvent, Item, ToolCall, canonical, identify};
 use crate::llm::{
@@ -208,13 +210,17 @@ pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     }
 }
 
+/// Words of events with a part of a tool call. The searchers are built once, not for each event.
+static TOOL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"tool_"));
+static FUNCTION_CALL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"function_call"));
+
 /// Whether an event may contain a part of a tool call, by a search for a few words.
 ///
 /// Most events are text, and need not be parsed.
 fn speaks_of_tools(event: &SseEvent<'_>, open: &[OpenCall]) -> bool {
     let says = |words: &[u8]| memmem::find(event.data, words).is_some();
-    says(b"tool_")
-        || says(b"function_call")
+    TOOL.find(event.data).is_some()
+        || FUNCTION_CALL.find(event.data).is_some()
         || !open.is_empty() && (says(b"_json") || says(b"content_block_stop"))
 }
 

@@ -1,6 +1,6 @@
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use memchr::memmem;
+use memchr::memmem::Finder;
 
 use super::stream_failure::{MAX_TEXT, StreamFailure};
 use crate::llm::json::{Scan, Scanner};
@@ -22,13 +22,15 @@ pub struct Usage {
     pub output_tokens: u64,
 }
 
+static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+
 impl Usage {
     /// Reads the token usage from the body of a complete answer that is no event stream.
     ///
     /// The usage is the top-level `usage`, with the keys of any dialect.
     pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
         // Most bodies without usage are recognized by this search, and not parsed.
-        memmem::find(body, b"\"usage\"")?;
+        USAGE.find(body)?;
         let Tokens { input, output } =
             Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
         input.or(output)?;

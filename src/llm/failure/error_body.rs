@@ -1,10 +1,10 @@
 //! Finds out whether the body of an answer is an error, and reads the details of Google and
 //! OpenRouter.
 
-use std::time::Duration;
+use std::{sync::LazyLock, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
-use memchr::memmem;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::{Value, value::RawValue};
 
@@ -42,12 +42,14 @@ struct AnswerChoice<'a> {
     finish_reason: Option<&'a RawValue>,
 }
 
+static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
+
 /// Whether the body of an answer with a good status is an error.
 pub(super) fn is_error(body: &[u8]) -> bool {
     // This search avoids parsing nearly every answer: only a body with an `error` key goes on.
     // Text that quotes the key has a backslash before its second quotation mark, and does not
     // match.
-    if memmem::find(body, b"\"error\"").is_none() {
+    if ERROR.find(body).is_none() {
         return false;
     }
     // Google sends a stream without SSE as a JSON list; this function reads its first element.

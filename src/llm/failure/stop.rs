@@ -1,6 +1,8 @@
 //! The stop reasons that count as failures, because another model might answer the request.
 
-use memchr::memmem;
+use std::sync::LazyLock;
+
+use memchr::memmem::Finder;
 use serde::Deserialize;
 
 use super::class::FailureClass;
@@ -84,12 +86,15 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     first.filter(|_| classes.all(|class| class.is_some()))
 }
 
+static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"eason\""));
+static BLOCK_REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
+
 /// Whether a body has a key like those of the stop reasons, with a value from [`STOPS`], or a
 /// `blockReason`.
 ///
 /// This search spares nearly every healthy answer the parser.
 fn is_suspect(body: &[u8]) -> bool {
-    let reasons = memmem::find_iter(body, b"eason\"");
+    let reasons = REASON.find_iter(body);
     let mut values = reasons.filter_map(|at| {
         let rest = body[at + b"eason\"".len()..].trim_ascii_start();
         rest.strip_prefix(b":")?
@@ -100,5 +105,5 @@ fn is_suspect(body: &[u8]) -> bool {
         STOPS
             .iter()
             .any(|(known, _)| value.starts_with(known.as_bytes()))
-    }) || memmem::find(body, b"\"blockReason\"").is_some()
+    }) || BLOCK_REASON.find(body).is_some()
 }

@@ -69,7 +69,8 @@ impl Terminated {
     /// ```
     #[must_use]
     pub fn message(&self) -> String {
-        let mut text = String::new();
+        // Room for most messages: every end of a run has one.
+        let mut text = String::with_capacity(192);
         // Writing to a string does not fail.
         let _ = write_message(&mut text, self);
         text

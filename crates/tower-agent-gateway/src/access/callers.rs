@@ -2,16 +2,18 @@ use std::{collections::HashSet, sync::Arc};
 
 use axum::{
     Json,
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderName, StatusCode, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 use serde_json::json;
 use tower_agent::Owner;
 
 use super::bearers;
-use crate::config::{Auth, Key};
+use crate::{
+    check::Check,
+    config::{Auth, Key},
+};
 
 /// The keys of `[auth]`, each with the name of its caller.
 #[derive(Clone, Debug)]
@@ -72,22 +74,20 @@ fn owner(key: &Key) -> Owner {
 }
 
 /// Admits requests with a known key, and inserts its [`Caller`] into the extensions.
-pub(crate) async fn identify(
-    State(callers): State<Callers>,
-    mut request: Request,
-    next: Next,
-) -> Response {
-    let Some(caller) = callers.find(request.headers()) else {
-        return refuse(request.uri().path());
-    };
-    // Only the gateway may see its own keys: a candidate's upstream must not.
-    let headers = request.headers_mut();
-    headers.remove(header::AUTHORIZATION);
-    for name in &PLAIN {
-        headers.remove(name);
+impl Check for Callers {
+    fn check(&self, request: &mut Request) -> Result<(), Box<Response>> {
+        let Some(caller) = self.find(request.headers()) else {
+            return Err(Box::new(refuse(request.uri().path())));
+        };
+        // Only the gateway may see its own keys: a candidate's upstream must not.
+        let headers = request.headers_mut();
+        headers.remove(header::AUTHORIZATION);
+        for name in &PLAIN {
+            headers.remove(name);
+        }
+        request.extensions_mut().insert(caller);
+        Ok(())
     }
-    request.extensions_mut().insert(caller);
-    next.run(request).await
 }
 
 /// The 401 answer, in the shape of the API of `path`.

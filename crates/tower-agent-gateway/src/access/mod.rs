@@ -10,10 +10,10 @@ mod tests;
 use http::{HeaderMap, header};
 
 pub(crate) use self::{
-    callers::{Caller, Callers, identify},
+    callers::{Caller, Callers},
     cors::cors,
     operator::{Operator, guard},
-    origin::{Pages, refuse_pages},
+    origin::Pages,
 };
 
 /// The tokens that are presented as `authorization: Bearer TOKEN`.

@@ -33,7 +33,7 @@ impl Operator {
 /// Admits only the operator's requests.
 ///
 /// With a control token, the request must carry it. Without one, it must come from this
-/// machine. [`refuse_pages`](super::refuse_pages) has refused pages of other origins before.
+/// machine. [`Pages`](super::Pages) has refused pages of other origins before.
 pub(crate) async fn guard(
     State(operator): State<Operator>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,

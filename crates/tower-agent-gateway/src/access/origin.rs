@@ -1,13 +1,12 @@
 use std::net::IpAddr;
 
 use axum::{
-    extract::{Request, State},
+    extract::Request,
     http::{HeaderMap, HeaderValue, StatusCode, Uri, header},
-    middleware::Next,
     response::{IntoResponse, Response},
 };
 
-use crate::config::Cors;
+use crate::{check::Check, config::Cors};
 
 /// The pages, by origin, that may use a route.
 #[derive(Clone, Debug)]
@@ -72,16 +71,13 @@ fn authority(origin: &HeaderValue) -> Option<&str> {
 ///
 /// CORS alone is not enough. A browser sends a simple POST without a preflight, so a page that
 /// cannot read the answer could still spend the operator's keys.
-pub(crate) async fn refuse_pages(
-    State(pages): State<Pages>,
-    request: Request,
-    next: Next,
-) -> Response {
-    if pages.may(request.uri(), request.headers()) {
-        next.run(request).await
-    } else {
+impl Check for Pages {
+    fn check(&self, request: &mut Request) -> Result<(), Box<Response>> {
+        if self.may(request.uri(), request.headers()) {
+            return Ok(());
+        }
         let message = "this route does not answer pages of another origin\n";
-        (StatusCode::FORBIDDEN, message).into_response()
+        Err(Box::new((StatusCode::FORBIDDEN, message).into_response()))
     }
 }
 

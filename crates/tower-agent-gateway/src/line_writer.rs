@@ -1,0 +1,188 @@
+//! Writes whole lines to an output with a slow reader, on a thread of its own.
+
+use std::{
+    io::{self, Write},
+    mem,
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// A writer of lines that never blocks on its output. Clones write to the same output.
+///
+/// Each call of `write` takes one or more whole lines. A thread collects them for a few
+/// milliseconds and writes them in one piece: a call that ends then costs its task no system
+/// call, and wakes no thread while the log is busy. A line that finds no room is dropped and
+/// counted.
+#[derive(Clone, Debug)]
+pub struct LineWriter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Wakes the thread.
+    filled: Condvar,
+    /// Wakes those that wait for the thread, after each of its writes.
+    written: Condvar,
+    /// The most lines that are taken and not yet written.
+    most: usize,
+    lines: Lines,
+}
+
+/// The kind of the lines, which decides where a loss is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lines {
+    /// The log names the loss at each dropped line.
+    Records,
+    /// The log itself: the loss stands before the next line that finds room.
+    Log,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    text: Vec<u8>,
+    /// The calls of `write` in `text` and in the thread's hands.
+    unwritten: usize,
+    /// Dropped since the start; in a log, since the last report of a loss.
+    lost: u64,
+    /// Whether the thread waits for a line, and not for more lines.
+    is_idle: bool,
+    /// Whether a caller waits for the lines so far.
+    is_awaited: bool,
+    /// Whether an error of the output has ended the thread.
+    is_broken: bool,
+}
+
+/// The time for which the thread collects lines after a write.
+const COLLECTED: Duration = Duration::from_millis(5);
+
+/// The most records in the queue; one is a few hundred bytes.
+const MOST_RECORDS: usize = 1024;
+
+/// The most lines of the log in the queue; one is about two hundred bytes.
+const MOST_LINES: usize = 16 * 1024;
+
+impl LineWriter {
+    /// Starts the thread that writes the process's log to `out`.
+    ///
+    /// A loss is a line of the log itself, once there is room again.
+    ///
+    /// # Errors
+    ///
+    /// If the process can start no further thread.
+    pub fn log(out: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::new(out, Lines::Log, MOST_LINES)
+    }
+
+    /// Starts the thread that writes records to `out`. The log names each loss.
+    pub(crate) fn records(out: impl Write + Send + 'static) -> io::Result<Self> {
+        Self::new(out, Lines::Records, MOST_RECORDS)
+    }
+
+    fn new(out: impl Write + Send + 'static, lines: Lines, most: usize) -> io::Result<Self> {
+        let writer = Self(Arc::new(Shared {
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            written: Condvar::new(),
+            most,
+            lines,
+        }));
+        let shared = Arc::clone(&writer.0);
+        thread::Builder::new()
+            .name("lines".to_owned())
+            .spawn(move || {
+                let result = shared.write(out);
+                if let (Err(error), Lines::Records) = (result, lines) {
+                    tracing::error!(%error, "records are no longer written");
+                }
+            })?;
+        Ok(writer)
+    }
+
+    /// Waits until the lines so far are written, or writing failed, or `limit` has passed.
+    ///
+    /// Blocks the thread, so it is only for the end of the process.
+    pub fn flush_within(&self, limit: Duration) {
+        let mut queue = self.0.lock();
+        queue.is_awaited = true;
+        self.0.filled.notify_one();
+        let unwritten = |queue: &mut Queue| queue.unwritten > 0 && !queue.is_broken;
+        // A poisoned lock is left alone: its thread is gone.
+        let _ = self.0.written.wait_timeout_while(queue, limit, unwritten);
+    }
+}
+
+impl Write for LineWriter {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        let mut queue = self.0.lock();
+        if queue.is_broken || queue.unwritten >= self.0.most {
+            queue.lost += 1;
+            let lost = queue.lost;
+            drop(queue);
+            if self.0.lines == Lines::Records {
+                tracing::warn!(lost, "a record was dropped: nobody reads standard output");
+            }
+            return Ok(line.len());
+        }
+        if self.0.lines == Lines::Log && queue.lost > 0 {
+            let lost = mem::take(&mut queue.lost);
+            let told = format!("{lost} lines of the log were dropped: its reader was too slow\n");
+            queue.text.extend_from_slice(told.as_bytes());
+        }
+        queue.text.extend_from_slice(line);
+        queue.unwritten += 1;
+        if mem::take(&mut queue.is_idle) {
+            drop(queue);
+            self.0.filled.notify_one();
+        }
+        Ok(line.len())
+    }
+
+    /// Does nothing: see [`flush_within`](Self::flush_within).
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Shared {
+    /// Writes what comes, until the output fails.
+    fn write(&self, mut out: impl Write) -> io::Result<()> {
+        let mut text = Vec::new();
+        loop {
+            let taken = self.next(&mut text);
+            let result = out.write_all(&text).and_then(|()| out.flush());
+            text.clear();
+            let mut queue = self.lock();
+            queue.unwritten -= taken;
+            queue.is_broken = result.is_err();
+            self.written.notify_all();
+            if result.is_err() {
+                drop(queue);
+                // The output is dropped here, so that its reader sees the end.
+                return result;
+            }
+            let more = |queue: &mut Queue| !queue.is_awaited;
+            drop(self.filled.wait_timeout_while(queue, COLLECTED, more));
+        }
+    }
+
+    /// Waits for lines, and swaps them into the empty `text`; returns how many these are.
+    fn next(&self, text: &mut Vec<u8>) -> usize {
+        let mut queue = self.lock();
+        while queue.text.is_empty() {
+            queue.is_idle = true;
+            let waited = self.filled.wait(queue);
+            queue = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        mem::swap(&mut queue.text, text);
+        queue.is_awaited = false;
+        queue.unwritten
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

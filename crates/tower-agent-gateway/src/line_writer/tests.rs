@@ -1,0 +1,108 @@
+//! covers: D5
+
+use std::{
+    io::{self, Write},
+    sync::mpsc::{Receiver, Sender, channel},
+    time::Duration,
+};
+
+use super::{LineWriter, Lines, MOST_RECORDS as MOST};
+
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Hands on what is written, once it may.
+struct Slow {
+    may: Receiver<()>,
+    written: Sender<Vec<u8>>,
+}
+
+impl Write for Slow {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        self.may.recv().map_err(io::Error::other)?;
+        self.written.send(line.to_vec()).map_err(io::Error::other)?;
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn slow() -> (LineWriter, Sender<()>, Receiver<Vec<u8>>) {
+    let (let_go, may) = channel();
+    let (written, lines) = channel();
+    let writer = LineWriter::records(Slow { may, written }).unwrap();
+    (writer, let_go, lines)
+}
+
+#[test]
+fn a_reader_who_is_slow_costs_lines_and_no_time() {
+    let (mut records, let_go, lines) = slow();
+    let sent = MOST + 10;
+    for number in 0..sent {
+        records.write_all(format!("{number}\n").as_bytes()).unwrap();
+    }
+    for _ in 0..sent {
+        let_go.send(()).unwrap();
+    }
+    records.flush_within(PATIENCE);
+
+    let got: Vec<u8> = lines.try_iter().flatten().collect();
+    let got: Vec<_> = got.split_inclusive(|byte| *byte == b'\n').collect();
+    // Those in the thread's hands count as well.
+    assert_eq!(got.len(), MOST);
+    let lost = records.0.lock().lost;
+    assert_eq!(got.len() as u64 + lost, sent as u64);
+    assert_eq!(got[0], b"0\n");
+    assert_eq!(got[MOST - 1], format!("{}\n", MOST - 1).as_bytes());
+}
+
+#[test]
+fn a_reader_who_has_gone_is_waited_for_no_more() {
+    let (mut records, let_go, lines) = slow();
+    drop(let_go);
+    records.write_all(b"1\n").unwrap();
+    // The thread has dropped what it writes to.
+    assert!(lines.recv_timeout(PATIENCE).is_err());
+    records.flush_within(PATIENCE);
+    records.write_all(b"2\n").unwrap();
+
+    assert_eq!(records.0.lock().lost, 1);
+}
+
+#[test]
+fn a_log_says_what_it_lost_once_there_is_room() {
+    let (let_go, may) = channel();
+    let (written, lines) = channel();
+    let mut log = LineWriter::new(Slow { may, written }, Lines::Log, 2).unwrap();
+    for line in ["1\n", "2\n", "3\n", "4\n"] {
+        log.write_all(line.as_bytes()).unwrap();
+    }
+    let_go.send(()).unwrap();
+    let_go.send(()).unwrap();
+    log.flush_within(PATIENCE);
+    log.write_all(b"5\n").unwrap();
+    let_go.send(()).unwrap();
+    log.flush_within(PATIENCE);
+
+    let got: Vec<u8> = lines.try_iter().flatten().collect();
+    let told = "1\n2\n2 lines of the log were dropped: its reader was too slow\n5\n";
+    assert_eq!(String::from_utf8(got).unwrap(), told);
+}
+
+/// The thread collects lines after a write; whoever waits for them does not wait for that.
+#[test]
+fn what_was_taken_is_written_when_the_flush_returns() {
+    let (written, lines) = channel();
+    let (let_go, may) = channel();
+    let mut log = LineWriter::log(Slow { may, written }).unwrap();
+    for number in 0..100 {
+        let_go.send(()).unwrap();
+        log.write_all(format!("{number}\n").as_bytes()).unwrap();
+        log.flush_within(PATIENCE);
+        assert_eq!(
+            lines.try_iter().flatten().count(),
+            format!("{number}\n").len()
+        );
+    }
+}
