@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Prints the table of the README from the last `cargo bench`.
+"""Prints the tables of `docs/measurements.md` from the last `cargo bench`.
 
     cargo bench && python3 benches/table.py
 """
@@ -15,6 +15,7 @@ GROUPS = [
     ("T2_frame_pending", FRAMES, "frame, one `Pending` each"),
     ("T3_call_ready_one_layer", 1, "call, ready, one layer"),
     ("T5_call_pending_stack", 1, "call, one `Pending`, three layers"),
+    ("T14_stack_frame_pending", FRAMES, "frame, SSE content, one `Pending` each, nine layers"),
 ]
 COLUMNS = ["bare", "tower_agent", "tower", "tower_http"]
 
