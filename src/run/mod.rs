@@ -37,6 +37,7 @@
 //! # }
 //! ```
 
+mod call_slot;
 mod handle;
 mod id;
 mod idle_timer;
@@ -64,6 +65,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
+    call_slot::CallSlot,
     handle::WeakRun,
     idle_timer::IdleTimer,
     limits::{LoopLimits, TurnLimit, WorkingNotices},

@@ -2,8 +2,7 @@
 
 use http::Request;
 
-use super::call_slot::CallSlot;
-use crate::run::{Run, Settlement, Step, StepKind};
+use crate::run::{CallSlot, Run, Settlement, Step, StepKind};
 
 /// The node that a layer acts on, and whether the layer settles it.
 #[derive(Debug)]

@@ -25,7 +25,6 @@
 //! ```
 
 mod body;
-mod call_slot;
 mod claim;
 mod future;
 mod marks;
@@ -39,7 +38,6 @@ mod window;
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
 pub(crate) use self::{
-    call_slot::CallSlot,
     claim::Claim,
     marks::Stream,
     observer::{Observer, dialect_of},

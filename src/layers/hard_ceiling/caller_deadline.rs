@@ -7,8 +7,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
     llm::names_events,
-    run::{Announcement, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
-    supervise::{CallSlot, LayerHooks, Observer},
+    run::{Announcement, CallSlot, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
+    supervise::{LayerHooks, Observer},
 };
 
 /// Enforces the limits that a caller announced, on its one call.

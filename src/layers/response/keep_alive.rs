@@ -15,10 +15,9 @@ use super::early_head::wants_stream;
 use crate::{
     llm::failure::FailureClass,
     run::{
-        NodeKind, ProgressNotices, Run, RunNotice, Step, StepKind, TaskId, TerminalReason,
-        WorkingNotices,
+        CallSlot, NodeKind, ProgressNotices, Run, RunNotice, Step, StepKind, TaskId,
+        TerminalReason, WorkingNotices,
     },
-    supervise::CallSlot,
 };
 
 /// The settings of the layer for a caller that waits; all are off by default.

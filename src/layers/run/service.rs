@@ -18,8 +18,8 @@ use crate::{
     error::BoxError,
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
-    run::{InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
-    supervise::{CallSlot, Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
+    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// The service of a [`RunLayer`].

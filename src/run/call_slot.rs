@@ -1,3 +1,5 @@
+//! The slot by which the response layer learns the call of its request.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -5,10 +7,8 @@ use std::sync::{
 
 use http::Extensions;
 
-use crate::{
-    lock::Lock,
-    run::{Clock, NodeKind, Run},
-};
+use super::{handle::Run, kinds::NodeKind, tree::Clock};
+use crate::lock::Lock;
 
 /// The slot in a request's extensions for the node of its call.
 ///
