@@ -193,20 +193,21 @@ pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
 /// may use a tool's node as its call.
 #[derive(Debug, Default)]
 pub(crate) struct CallState {
-    pub(in crate::run) hooks: OnceLock<Box<Hooks>>,
+    rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
-    deposits: Deposits,
+    /// The address of the first retry bucket into which the call has made a deposit; 0 for none.
+    first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
     pub(in crate::run) last_target: Lock<Option<Arc<dyn AttemptTarget>>>,
 }
 
-/// The retry buckets into which a call has made a deposit: mostly one.
+/// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
-struct Deposits {
-    /// The address of the first retry bucket with a deposit; 0 for none.
-    first: AtomicUsize,
-    others: Lock<Vec<usize>>,
+struct RareCallState {
+    hooks: OnceLock<Hooks>,
+    /// The addresses of the retry buckets with a deposit, after the first one.
+    more_deposits: Lock<Vec<usize>>,
 }
 
 /// The state of an attempt: the target to which it goes.
@@ -219,20 +220,33 @@ pub(crate) struct TargetState {
 }
 
 impl CallState {
+    fn rare(&self) -> &RareCallState {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// The hooks for the end of the call; made by this method if there are none yet.
+    pub(in crate::run) fn hooks(&self) -> &Hooks {
+        self.rare().hooks.get_or_init(Hooks::default)
+    }
+
+    pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
+        self.rare.get()?.hooks.get()
+    }
+
     /// Records the call's deposit into a retry bucket. Answers whether it is the first one into
     /// this bucket.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let first = &self.deposits.first;
+        let first = &self.first_deposit;
         match first.compare_exchange(0, bucket, stored, failed) {
             Ok(_) => return true,
             Err(first) if first == bucket => return false,
             Err(_) => {}
         }
-        let mut others = self.deposits.others.lock();
-        let is_new = !others.contains(&bucket);
+        let mut more = self.rare().more_deposits.lock();
+        let is_new = !more.contains(&bucket);
         if is_new {
-            others.push(bucket);
+            more.push(bucket);
         }
         is_new
     }
