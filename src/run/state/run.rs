@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    borrow::Cow,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -12,7 +13,7 @@ use super::{Identity, RunFeatures};
 use crate::{
     lock::Lock,
     run::{
-        kinds::{NodeKind, Step},
+        kinds::{NodeKind, Step, StepKind},
         limits::ErrorCounts,
         report::Hooks,
     },
@@ -50,12 +51,18 @@ pub(crate) struct RunState {
 /// The last step of a run, and the last step that was progress.
 #[derive(Debug, Default)]
 pub(in crate::run) struct Steps {
-    last: Option<Step>,
-    /// Whether the last step, `last`, was progress.
+    /// The kinds of the two steps, at [`LAST`] and [`CHANGE`].
+    kinds: [Option<StepKind>; 2],
+    /// Whether the last step was progress; then the step at [`CHANGE`] counts no more.
     moved: bool,
-    /// The last step that was progress, if `last` was none.
-    change: Option<Step>,
+    /// The details of the two steps; allocated for the first step with a detail.
+    details: Option<Box<[Option<Cow<'static, str>>; 2]>>,
 }
+
+/// The index of the last step in [`Steps`].
+const LAST: usize = 0;
+/// The index of the last step that was progress, if the last step was none.
+const CHANGE: usize = 1;
 
 impl RunState {
     pub(crate) fn identify(&self, identity: Identity) -> bool {
@@ -141,42 +148,54 @@ impl RunState {
     /// `done`, the last step itself is marked as progress, because it reported the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
-        match &steps.last {
-            Some(last) if last.kind() == done.kind() => steps.moved = true,
-            _ => {
-                steps.moved = false;
-                steps.change = Some(done);
-            }
+        steps.moved = steps.kinds[LAST] == Some(done.kind());
+        if !steps.moved {
+            steps.put(CHANGE, done);
         }
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn step(&self) -> Option<Step> {
-        self.steps.lock().last.clone()
+        self.steps.lock().get(LAST)
     }
 
     /// The last step of the run that was progress.
     pub(crate) fn change(&self) -> Option<Step> {
         let steps = self.steps.lock();
-        let change = if steps.moved {
-            &steps.last
-        } else {
-            &steps.change
-        };
-        change.clone()
+        steps.get(if steps.moved { LAST } else { CHANGE })
     }
 }
 
 impl Steps {
     fn set(&mut self, step: Step, moved: bool) {
-        if step.has_detail() || self.last.as_ref().is_none_or(|last| !last.has_detail()) {
-            let before = self.last.replace(step);
+        if step.has_detail() || self.detail(LAST).is_none() {
             if std::mem::replace(&mut self.moved, moved) {
-                self.change = before;
+                self.kinds[CHANGE] = self.kinds[LAST];
+                if let Some(details) = &mut self.details {
+                    details[CHANGE] = details[LAST].take();
+                }
             }
+            self.put(LAST, step);
         } else if moved {
             self.moved = false;
-            self.change = Some(step);
+            self.put(CHANGE, step);
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<Step> {
+        let kind = self.kinds[index]?;
+        Some(Step::from_parts(kind, self.detail(index).cloned()))
+    }
+
+    fn detail(&self, index: usize) -> Option<&Cow<'static, str>> {
+        self.details.as_ref()?[index].as_ref()
+    }
+
+    fn put(&mut self, index: usize, step: Step) {
+        let (kind, detail) = step.into_parts();
+        self.kinds[index] = Some(kind);
+        if detail.is_some() || self.details.is_some() {
+            self.details.get_or_insert_default()[index] = detail;
         }
     }
 }
