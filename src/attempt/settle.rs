@@ -1,9 +1,6 @@
 //! How an attempt and the node above it are settled when the attempt's answer ends.
 
-use std::{
-    mem,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::policy::CompletionObserver;
 use crate::{
@@ -90,27 +87,24 @@ impl Completion {
 ///
 /// Declare it after the values that belong to the node, so that it drops last.
 #[derive(Debug)]
-pub(super) struct SettleGuard {
-    run: Run,
-    reason: TerminalReason,
-}
+pub(super) struct SettleGuard(Option<Run>);
 
 impl SettleGuard {
     pub(super) const fn new(run: Run) -> Self {
-        Self {
-            run,
-            reason: TerminalReason::Aborted,
-        }
+        Self(Some(run))
     }
 
     pub(super) fn settle(mut self, reason: TerminalReason) {
-        self.reason = reason;
+        if let Some(run) = self.0.take() {
+            run.settle(reason);
+        }
     }
 }
 
 impl Drop for SettleGuard {
     fn drop(&mut self) {
-        let reason = mem::replace(&mut self.reason, TerminalReason::Aborted);
-        self.run.settle(reason);
+        if let Some(run) = self.0.take() {
+            run.settle(TerminalReason::Aborted);
+        }
     }
 }

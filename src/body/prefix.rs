@@ -30,15 +30,23 @@ pub(crate) struct HeldPrefix {
     // The first held frame. Most responses are held for no more than it, which allocates
     // nothing.
     first: Option<Bytes>,
+    // The next frames. The queue frees its memory with its last frame, because a body lives much
+    // longer than its prefix.
     rest: VecDeque<Bytes>,
+    tail: Option<Box<Tail>>,
+    bytes: usize,
+}
+
+/// The end of a held prefix, behind the frames that it keeps uncopied. Few responses need it.
+#[derive(Debug, Default)]
+struct Tail {
     // The small frames that came after `rest`, joined into one buffer.
     small: BytesMut,
-    trailers: Option<Box<Frame<Bytes>>>,
+    trailers: Option<Frame<Bytes>>,
     error: Option<BoxError>,
     /// Whether the body has returned the one `Pending` that lets the server flush before
     /// the error.
     flushed: bool,
-    bytes: usize,
 }
 
 impl HeldPrefix {
@@ -51,8 +59,9 @@ impl HeldPrefix {
                 if self.first.is_none() && self.rest.is_empty() {
                     self.first = Some(data);
                 } else if data.len() < SMALL && self.rest.len() >= FEW {
-                    self.small.extend_from_slice(&data);
-                    if self.small.len() >= JOINED {
+                    let small = &mut self.tail.get_or_insert_default().small;
+                    small.extend_from_slice(&data);
+                    if small.len() >= JOINED {
                         self.join();
                     }
                 } else {
@@ -60,25 +69,29 @@ impl HeldPrefix {
                     self.rest.push_back(data);
                 }
             }
-            Err(trailers) => self.trailers = Some(Box::new(trailers)),
+            Err(trailers) => self.tail.get_or_insert_default().trailers = Some(trailers),
         }
     }
 
     /// Moves the joined small frames into `rest` as one frame.
     fn join(&mut self) {
-        if !self.small.is_empty() {
-            self.rest.push_back(mem::take(&mut self.small).freeze());
+        if let Some(tail) = self.tail.as_mut().filter(|tail| !tail.small.is_empty()) {
+            self.rest.push_back(mem::take(&mut tail.small).freeze());
         }
     }
 
     /// Stores the error of the body, which [`next`](Self::next) returns after all held frames.
     pub(crate) fn broke(&mut self, error: BoxError) {
-        self.error = Some(error);
+        self.tail.get_or_insert_default().error = Some(error);
+    }
+
+    fn has_error(&self) -> bool {
+        self.tail.as_ref().is_some_and(|tail| tail.error.is_some())
     }
 
     /// Whether the caller has received all held data, and no held error is left.
-    pub(crate) const fn is_delivered(&self) -> bool {
-        self.bytes == 0 && self.error.is_none()
+    pub(crate) fn is_delivered(&self) -> bool {
+        self.bytes == 0 && !self.has_error()
     }
 
     pub(crate) const fn len(&self) -> usize {
@@ -86,11 +99,8 @@ impl HeldPrefix {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.first.is_none()
-            && self.rest.is_empty()
-            && self.small.is_empty()
-            && self.trailers.is_none()
-            && self.error.is_none()
+        let is_nothing = |tail: &Tail| tail.trailers.is_none() && tail.error.is_none();
+        self.bytes == 0 && self.tail.as_deref().is_none_or(is_nothing)
     }
 
     /// Joins all held data into one piece, which stays held, and returns a clone of it.
@@ -101,7 +111,7 @@ impl HeldPrefix {
             for data in self.first.iter().chain(&self.rest) {
                 whole.extend_from_slice(data);
             }
-            self.rest.clear();
+            self.rest = VecDeque::new();
             self.first = Some(whole.freeze());
         }
         self.first.clone().unwrap_or_default()
@@ -110,7 +120,7 @@ impl HeldPrefix {
     /// Iterates over the held bytes, in pieces.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let frames = self.first.iter().chain(&self.rest).map(|data| &**data);
-        frames.chain([&*self.small])
+        frames.chain(self.tail.iter().map(|tail| &*tail.small))
     }
 
     /// Polls for the next held frame, or the error of the body; `Pending` once before that error.
@@ -132,15 +142,14 @@ impl HeldPrefix {
     pub(crate) fn size_hint(&self, rest: &SizeHint) -> SizeHint {
         let held = self.bytes as u64;
         let mut hint = SizeHint::new();
-        if let (Some(upper), None) = (rest.upper(), &self.error) {
+        if self.has_error() {
+            hint.set_lower(held);
+            return hint;
+        }
+        if let Some(upper) = rest.upper() {
             hint.set_upper(upper.saturating_add(held));
         }
-        let rest = if self.error.is_some() {
-            0
-        } else {
-            rest.lower()
-        };
-        hint.set_lower(rest.saturating_add(held));
+        hint.set_lower(rest.lower().saturating_add(held));
         hint
     }
 
@@ -149,8 +158,11 @@ impl HeldPrefix {
     /// On `true` the body returns `Pending` once: a server flushes its output on
     /// `Pending`, and an error before that would lose even the head.
     fn wants_flush(&mut self) -> bool {
-        let alone = self.bytes == 0 && self.trailers.is_none() && self.error.is_some();
-        alone && !mem::replace(&mut self.flushed, true)
+        let Some(tail) = &mut self.tail else {
+            return false;
+        };
+        let alone = self.bytes == 0 && tail.trailers.is_none() && tail.error.is_some();
+        alone && !mem::replace(&mut tail.flushed, true)
     }
 
     /// Takes the next held frame; after all frames, takes the error of the body, if there is
@@ -161,10 +173,14 @@ impl HeldPrefix {
         }
         if let Some(data) = self.first.take().or_else(|| self.rest.pop_front()) {
             self.bytes -= data.len();
+            if self.rest.is_empty() {
+                self.rest = VecDeque::new();
+            }
             return Some(Ok(Frame::data(data)));
         }
-        let trailers = self.trailers.take().map(|trailers| Ok(*trailers));
-        trailers.or_else(|| self.error.take().map(Err))
+        let tail = self.tail.as_mut()?;
+        let trailers = tail.trailers.take().map(Ok);
+        trailers.or_else(|| tail.error.take().map(Err))
     }
 }
 

@@ -184,7 +184,7 @@ async fn drain(mut left: Vec<Run>, limit: Option<Instant>) -> usize {
 fn was_cut(run: &Run, limit: Option<Instant>) -> bool {
     let end = run.node().own_end();
     let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
-    let at = end.and_then(|end| run.instant(end.at));
+    let at = end.and_then(|end| run.instant(end.at()));
     at.zip(limit).is_some_and(|(at, limit)| at >= limit)
 }
 

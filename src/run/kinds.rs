@@ -143,6 +143,17 @@ impl Step {
         self.detail.is_some()
     }
 
+    pub(in crate::run) const fn from_parts(
+        kind: StepKind,
+        detail: Option<Cow<'static, str>>,
+    ) -> Self {
+        Self { kind, detail }
+    }
+
+    pub(in crate::run) fn into_parts(self) -> (StepKind, Option<Cow<'static, str>>) {
+        (self.kind, self.detail)
+    }
+
     /// The kind of the step.
     #[must_use]
     pub const fn kind(&self) -> StepKind {

@@ -38,7 +38,8 @@ struct MarkCells {
     error: AtomicU64,
     sequence: AtomicU64,
     finished: AtomicBool,
-    failure: OnceLock<StreamFailure>,
+    // Boxed: it is large, and few streams have one.
+    failure: OnceLock<Box<StreamFailure>>,
     input_tokens: AtomicU64,
     output_tokens: AtomicU64,
     stop_reason: OnceLock<Arc<str>>,
@@ -121,7 +122,7 @@ impl ResponseMarks {
     /// The content of the event by which the upstream reported an error.
     #[must_use]
     pub fn failure(&self) -> Option<&StreamFailure> {
-        self.marks.failure.get()
+        self.marks.failure.get().map(|failure| &**failure)
     }
 
     /// The reason why the model stopped, in the upstream's words.
@@ -192,7 +193,7 @@ impl ResponseMarks {
             marks.response_id.get_or_init(|| (Arc::clone(id), end));
         }
         if let Some(failure) = judge.failure() {
-            marks.failure.get_or_init(|| failure.clone());
+            marks.failure.get_or_init(|| Box::new(failure.clone()));
         }
         if !matches!(judge.dialect(), Dialect::Any) {
             marks.dialect.get_or_init(|| judge.dialect());

@@ -210,7 +210,7 @@ impl Grace {
         let Some(end) = end.filter(|_| self.has_begun) else {
             return Poll::Ready(());
         };
-        let until = end.at.saturating_add(self.length);
+        let until = end.at().saturating_add(self.length);
         let scope = PollScope::enter(cx.waker(), tool);
         if future.poll(cx).is_ready() || PollScope::at(tool) >= until {
             return Poll::Ready(());

@@ -48,8 +48,8 @@ pub(super) struct Shape {
     name_len: u16,
     gaps_len: u16,
     gaps: [Gap; MAX_GAPS],
-    /// The event's name, then its data without the gaps. Allocated once, at the first content
-    /// event.
+    /// The event's name, then its data without the gaps. Allocated at the first content event, and
+    /// again for a longer one.
     bytes: Vec<u8>,
     #[cfg(test)]
     pub(super) hits: u64,
@@ -153,7 +153,9 @@ impl Shape {
             return;
         }
         self.bytes.clear();
-        self.bytes.reserve_exact(MAX_BYTES);
+        // Exact, because the buffer lives as long as the stream.
+        let most = (event.name.len() + event.data.len()).min(MAX_BYTES);
+        self.bytes.reserve_exact(most);
         self.gaps_len = 0;
         let recorder = Recorder {
             shape: self,

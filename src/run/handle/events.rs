@@ -234,7 +234,7 @@ impl Node<NodeState> {
                 after,
                 ..
             } = hit;
-            let took = end.lasted;
+            let took = end.lasted();
             tracing::warn!(
                 target: "tower_agent",
                 run = %self.run_id(),

@@ -206,7 +206,7 @@ impl Run {
         let until = self
             .0
             .nearest_end()
-            .map_or_else(|| self.now(), |end| end.at);
+            .map_or_else(|| self.now(), |end| end.at());
         until.saturating_sub(self.0.opened())
     }
 

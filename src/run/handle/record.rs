@@ -199,7 +199,7 @@ impl Run {
     /// [`NotCounted`](crate::run::NotCounted).
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        self.node().payload.usage.lock().usage
+        self.node().payload.with_reported(|reported| reported.usage)
     }
 
     /// Records the usage and the stop reason of an ended answer on this node and its ancestors.
@@ -222,7 +222,7 @@ impl Run {
 
 impl Node<NodeState> {
     pub(in crate::run) fn usage(&self) -> Option<Usage> {
-        self.payload.usage.lock().usage
+        self.payload.with_reported(|reported| reported.usage)
     }
 }
 

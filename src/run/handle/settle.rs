@@ -8,7 +8,7 @@ use crate::run::{
     limits::{ErrorAllowance, ErrorCounts, ErrorKey},
     reason::{ReasonClass, TerminalReason},
     report::CallSummary,
-    state::{Failing, NodeState, RunState, Settlement},
+    state::{CallState, Failing, NodeState, RunState, Settlement},
     tree::{End, EndHook, Node, PendingWakes},
 };
 
@@ -233,7 +233,7 @@ impl EndHook for NodeState {
             (cut, self.settlement.is(Settlement::OnlyCall), node.parent())
         {
             if run.payload.settlement.is_with_call() {
-                run.settle_with(end, end.at, later);
+                run.settle_with(end, end.at(), later);
             }
         }
         if node.is_draining() && node.is_idle() {
@@ -250,13 +250,13 @@ impl EndHook for NodeState {
             }
             node.log_run(end, later);
             node.publish_end();
-            node.release(end.at);
+            node.release(end.at());
             node.stop_sub_agents(end, later);
         }
     }
 
     fn settled(&self, node: &Node<Self>) {
-        if let Some(hooks) = self.call().and_then(|call| call.hooks.get()) {
+        if let Some(hooks) = self.call().and_then(CallState::hooks_if_any) {
             CallSummary::report(node, hooks);
         }
     }

@@ -168,7 +168,7 @@ impl RunEvent {
 
     pub(crate) fn ended(node: &Node<NodeState>, sequence: u64) -> Self {
         let end = Terminated::of(node);
-        let at = node.nearest_end().map(|end| end.at).unwrap_or_default();
+        let at = node.nearest_end().map(|end| end.at()).unwrap_or_default();
         let snapshot = Arc::new(RunSnapshot::of(node, at, Some(&end)));
         Self::Ended {
             // A snapshot has no message for a run that completed.

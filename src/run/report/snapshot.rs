@@ -127,7 +127,7 @@ impl RunSnapshot {
         let run = node.nearest_run();
         // An end that came after `terminated` was read does not count yet.
         let end = node.nearest_end().filter(|_| terminated.is_some());
-        let until = end.map_or(now, |end| end.at);
+        let until = end.map_or(now, |end| end.at());
         let last = Duration::from_nanos(node.last(ResetOn::Content));
         Self {
             run: node.run_id(),

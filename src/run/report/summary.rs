@@ -98,7 +98,7 @@ impl Run {
     /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
         if let Some(call) = self.call_node().payload.call() {
-            call.hooks.get_or_init(Box::default).add(hook);
+            call.hooks().add(hook);
         }
     }
 }
@@ -111,7 +111,7 @@ impl CallSummary {
             run: node.run_id(),
             session: node.session(),
             reason: end.reason.clone(),
-            elapsed: end.at.saturating_sub(node.opened()),
+            elapsed: end.at().saturating_sub(node.opened()),
             attempts: node.payload.tries(),
             candidate: node.payload.last_target(),
             usage: reported.usage,
@@ -181,22 +181,23 @@ pub struct NotCounted;
 
 impl NodeState {
     pub(in crate::run) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
-        let mut reported = self.usage.lock();
-        if let Some(more) = usage {
-            let sum = reported.usage.get_or_insert_default();
-            sum.input_tokens = sum.input_tokens.saturating_add(more.input_tokens);
-            sum.output_tokens = sum.output_tokens.saturating_add(more.output_tokens);
-        }
-        if let Some(reason) = stop_reason {
-            reported.stop_reason = Some(Arc::clone(reason));
-        }
+        self.with_reported(|reported| {
+            if let Some(more) = usage {
+                let sum = reported.usage.get_or_insert_default();
+                sum.input_tokens = sum.input_tokens.saturating_add(more.input_tokens);
+                sum.output_tokens = sum.output_tokens.saturating_add(more.output_tokens);
+            }
+            if let Some(reason) = stop_reason {
+                reported.stop_reason = Some(Arc::clone(reason));
+            }
+        });
     }
 
     pub(in crate::run) fn set_partial(&self, partial: Option<Arc<str>>) {
-        self.usage.lock().partial = partial;
+        self.with_reported(|reported| reported.partial = partial);
     }
 
     pub(in crate::run) fn reported(&self) -> ReportedUsage {
-        self.usage.lock().clone()
+        self.with_reported(|reported| reported.clone())
     }
 }

@@ -175,7 +175,7 @@ impl Node<NodeState> {
             at_turn: self.turns(),
             run: self.run_id(),
             session: self.session(),
-            elapsed: end.lasted,
+            elapsed: end.lasted(),
             message: Terminated::of(self).message(),
         };
         let line = line("harness_terminate", &end.reason, terminate)?;

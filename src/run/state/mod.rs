@@ -54,8 +54,14 @@ pub(crate) struct NodeState {
     kind: KindState,
     /// The number of the tree's root, by which errors of this tree are told from those of others.
     pub(crate) tree: u64,
-    failing: Lock<Option<Box<Failing>>>,
-    pub(in crate::run) usage: Lock<ReportedUsage>,
+    outcome: Lock<Outcome>,
+}
+
+/// The values that a node's answers have reported, and the failure as which the node counts.
+#[derive(Debug, Default)]
+struct Outcome {
+    reported: ReportedUsage,
+    failing: Option<Box<Failing>>,
 }
 
 #[derive(Debug)]
@@ -102,8 +108,7 @@ impl NodeState {
             tries: AtomicU32::new(0),
             kind,
             tree,
-            failing: Lock::default(),
-            usage: Lock::default(),
+            outcome: Lock::default(),
         }
     }
 
@@ -215,12 +220,17 @@ impl NodeState {
     /// Sets the failure as which this node would count; `None` clears it.
     pub(crate) fn fail_as(&self, failing: Option<Failing>) {
         let failing = failing.map(Box::new);
-        let before = std::mem::replace(&mut *self.failing.lock(), failing);
+        let before = std::mem::replace(&mut self.outcome.lock().failing, failing);
         drop(before);
     }
 
     pub(crate) fn failing(&self) -> Option<Failing> {
-        self.failing.lock().as_deref().cloned()
+        self.outcome.lock().failing.as_deref().cloned()
+    }
+
+    /// Calls `act` with the values that the node's answers have reported so far.
+    pub(in crate::run) fn with_reported<T>(&self, act: impl FnOnce(&mut ReportedUsage) -> T) -> T {
+        act(&mut self.outcome.lock().reported)
     }
 }
 

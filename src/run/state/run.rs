@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    borrow::Cow,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -12,7 +13,7 @@ use super::{Identity, RunFeatures};
 use crate::{
     lock::Lock,
     run::{
-        kinds::{NodeKind, Step},
+        kinds::{NodeKind, Step, StepKind},
         limits::ErrorCounts,
         report::Hooks,
     },
@@ -50,12 +51,18 @@ pub(crate) struct RunState {
 /// The last step of a run, and the last step that was progress.
 #[derive(Debug, Default)]
 pub(in crate::run) struct Steps {
-    last: Option<Step>,
-    /// Whether the last step, `last`, was progress.
+    /// The kinds of the two steps, at [`LAST`] and [`CHANGE`].
+    kinds: [Option<StepKind>; 2],
+    /// Whether the last step was progress; then the step at [`CHANGE`] counts no more.
     moved: bool,
-    /// The last step that was progress, if `last` was none.
-    change: Option<Step>,
+    /// The details of the two steps; allocated for the first step with a detail.
+    details: Option<Box<[Option<Cow<'static, str>>; 2]>>,
 }
+
+/// The index of the last step in [`Steps`].
+const LAST: usize = 0;
+/// The index of the last step that was progress, if the last step was none.
+const CHANGE: usize = 1;
 
 impl RunState {
     pub(crate) fn identify(&self, identity: Identity) -> bool {
@@ -141,42 +148,54 @@ impl RunState {
     /// `done`, the last step itself is marked as progress, because it reported the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
-        match &steps.last {
-            Some(last) if last.kind() == done.kind() => steps.moved = true,
-            _ => {
-                steps.moved = false;
-                steps.change = Some(done);
-            }
+        steps.moved = steps.kinds[LAST] == Some(done.kind());
+        if !steps.moved {
+            steps.put(CHANGE, done);
         }
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn step(&self) -> Option<Step> {
-        self.steps.lock().last.clone()
+        self.steps.lock().get(LAST)
     }
 
     /// The last step of the run that was progress.
     pub(crate) fn change(&self) -> Option<Step> {
         let steps = self.steps.lock();
-        let change = if steps.moved {
-            &steps.last
-        } else {
-            &steps.change
-        };
-        change.clone()
+        steps.get(if steps.moved { LAST } else { CHANGE })
     }
 }
 
 impl Steps {
     fn set(&mut self, step: Step, moved: bool) {
-        if step.has_detail() || self.last.as_ref().is_none_or(|last| !last.has_detail()) {
-            let before = self.last.replace(step);
+        if step.has_detail() || self.detail(LAST).is_none() {
             if std::mem::replace(&mut self.moved, moved) {
-                self.change = before;
+                self.kinds[CHANGE] = self.kinds[LAST];
+                if let Some(details) = &mut self.details {
+                    details[CHANGE] = details[LAST].take();
+                }
             }
+            self.put(LAST, step);
         } else if moved {
             self.moved = false;
-            self.change = Some(step);
+            self.put(CHANGE, step);
+        }
+    }
+
+    fn get(&self, index: usize) -> Option<Step> {
+        let kind = self.kinds[index]?;
+        Some(Step::from_parts(kind, self.detail(index).cloned()))
+    }
+
+    fn detail(&self, index: usize) -> Option<&Cow<'static, str>> {
+        self.details.as_ref()?[index].as_ref()
+    }
+
+    fn put(&mut self, index: usize, step: Step) {
+        let (kind, detail) = step.into_parts();
+        self.kinds[index] = Some(kind);
+        if detail.is_some() || self.details.is_some() {
+            self.details.get_or_insert_default()[index] = detail;
         }
     }
 }
@@ -193,20 +212,21 @@ pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
 /// may use a tool's node as its call.
 #[derive(Debug, Default)]
 pub(crate) struct CallState {
-    pub(in crate::run) hooks: OnceLock<Box<Hooks>>,
+    rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
-    deposits: Deposits,
+    /// The address of the first retry bucket into which the call has made a deposit; 0 for none.
+    first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
     pub(in crate::run) last_target: Lock<Option<Arc<dyn AttemptTarget>>>,
 }
 
-/// The retry buckets into which a call has made a deposit: mostly one.
+/// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
-struct Deposits {
-    /// The address of the first retry bucket with a deposit; 0 for none.
-    first: AtomicUsize,
-    others: Lock<Vec<usize>>,
+struct RareCallState {
+    hooks: OnceLock<Hooks>,
+    /// The addresses of the retry buckets with a deposit, after the first one.
+    more_deposits: Lock<Vec<usize>>,
 }
 
 /// The state of an attempt: the target to which it goes.
@@ -219,20 +239,33 @@ pub(crate) struct TargetState {
 }
 
 impl CallState {
+    fn rare(&self) -> &RareCallState {
+        self.rare.get_or_init(Box::default)
+    }
+
+    /// The hooks for the end of the call; made by this method if there are none yet.
+    pub(in crate::run) fn hooks(&self) -> &Hooks {
+        self.rare().hooks.get_or_init(Hooks::default)
+    }
+
+    pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
+        self.rare.get()?.hooks.get()
+    }
+
     /// Records the call's deposit into a retry bucket. Answers whether it is the first one into
     /// this bucket.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let first = &self.deposits.first;
+        let first = &self.first_deposit;
         match first.compare_exchange(0, bucket, stored, failed) {
             Ok(_) => return true,
             Err(first) if first == bucket => return false,
             Err(_) => {}
         }
-        let mut others = self.deposits.others.lock();
-        let is_new = !others.contains(&bucket);
+        let mut more = self.rare().more_deposits.lock();
+        let is_new = !more.contains(&bucket);
         if is_new {
-            others.push(bucket);
+            more.push(bucket);
         }
         is_new
     }

@@ -56,7 +56,7 @@ impl<P: EndHook> Node<P> {
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| LimitHit {
-            limit: Some(at.saturating_sub(self.opened)),
+            limit: Some(at.saturating_sub(self.opened())),
             measure,
         };
         if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
@@ -160,19 +160,26 @@ impl<P: EndHook> Node<P> {
 
     fn change_pauses(&self, change: impl Fn(&Pauses)) {
         {
+            let rare = self.clocks.rare();
             let _writing = self.lock();
-            change(&self.own_pauses);
-            change(&self.pauses);
+            change(&rare.own_pauses);
+            change(&rare.pauses);
         }
         for ancestor in self.ancestors() {
+            let rare = ancestor.clocks.rare();
             let _writing = ancestor.lock();
-            change(&ancestor.pauses);
+            change(&rare.pauses);
         }
         self.wake_near();
     }
 
     pub(crate) fn is_paused(&self) -> bool {
-        self.pauses.is_on() || self.ancestors().any(|node| node.own_pauses.is_on())
+        let own = |node: &Self| {
+            let rare = node.clocks.rare_if_any();
+            rare.is_some_and(|rare| rare.own_pauses.is_on())
+        };
+        let rare = self.clocks.rare_if_any();
+        rare.is_some_and(|rare| rare.pauses.is_on()) || self.ancestors().any(own)
     }
 
     /// The paused time of this node, by pauses at, above and below it. Overlapping pauses of
@@ -180,9 +187,13 @@ impl<P: EndHook> Node<P> {
     #[inline]
     pub(crate) fn paused(&self) -> Paused {
         let mut paused = Paused::default();
-        self.pauses.add_to(&mut paused);
+        if let Some(rare) = self.clocks.rare_if_any() {
+            rare.pauses.add_to(&mut paused);
+        }
         for ancestor in self.ancestors() {
-            ancestor.own_pauses.add_to(&mut paused);
+            if let Some(rare) = ancestor.clocks.rare_if_any() {
+                rare.own_pauses.add_to(&mut paused);
+            }
         }
         paused
     }
@@ -274,7 +285,7 @@ impl<P: EndHook> Node<P> {
                     // The check that stored the end of the work may have run long after the work's
                     // deadline.
                     let deadline = node.clocks.next().map(Duration::from_nanos);
-                    if deadline.map_or(end.at, |at| at.min(end.at)) <= before {
+                    if deadline.map_or(end.at(), |at| at.min(end.at())) <= before {
                         held += node.active.load(Ordering::SeqCst);
                     }
                 }

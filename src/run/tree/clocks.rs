@@ -1,7 +1,10 @@
 //! The clocks of one node: deadlines, signs of life, windows of silence, and pauses.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    },
     task::Waker,
     time::Duration,
 };
@@ -15,7 +18,7 @@ use crate::{lock::Lock, run::kinds::ResetOn};
 /// converted for every frame.
 pub(crate) type Nanos = u64;
 
-const NEVER: Nanos = Nanos::MAX;
+pub(super) const NEVER: Nanos = Nanos::MAX;
 
 /// The kind of an absolute deadline of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,47 +39,71 @@ pub(crate) struct Announcement {
     at: Nanos,
 }
 
-/// The absolute deadlines of one node, in nanoseconds since the tree opened.
+/// The absolute deadlines of one node, in nanoseconds since the tree opened, and its pauses.
 // `repr(C)`: the cells that are compared together stand side by side.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Clocks {
     ceiling: AtomicU64,
-    timeout: AtomicU64,
     share: AtomicU64,
+    drain: AtomicU64,
+    rare: OnceLock<Box<RareClocks>>,
+}
+
+/// The clocks and pauses that few nodes have, allocated together when the node first needs one.
+#[derive(Debug)]
+pub(super) struct RareClocks {
+    timeout: AtomicU64,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
-    drain: AtomicU64,
     /// All announced deadlines, one per layer that reads them from a request. They change under the
     /// lock, together with `announced`.
     announcements: Lock<Vec<Nanos>>,
+    /// The pauses that began at this node; `pauses` adds those that began below it.
+    pub(super) own_pauses: Pauses,
+    pub(super) pauses: Pauses,
+}
+
+impl Default for RareClocks {
+    fn default() -> Self {
+        Self {
+            timeout: AtomicU64::new(NEVER),
+            announced: AtomicU64::new(NEVER),
+            announcements: Lock::default(),
+            own_pauses: Pauses::default(),
+            pauses: Pauses::default(),
+        }
+    }
 }
 
 impl Clocks {
     pub(crate) const fn new() -> Self {
         Self {
             ceiling: AtomicU64::new(NEVER),
-            timeout: AtomicU64::new(NEVER),
             share: AtomicU64::new(NEVER),
-            announced: AtomicU64::new(NEVER),
             drain: AtomicU64::new(NEVER),
-            announcements: Lock::new(Vec::new()),
+            rare: OnceLock::new(),
         }
     }
 
-    const fn cell(&self, clock: Clock) -> &AtomicU64 {
-        match clock {
-            Clock::Ceiling => &self.ceiling,
-            Clock::Timeout => &self.timeout,
-            Clock::Share => &self.share,
-            Clock::Announced => &self.announced,
-            Clock::Drain => &self.drain,
-        }
+    pub(super) fn rare(&self) -> &RareClocks {
+        self.rare.get_or_init(Box::default)
+    }
+
+    #[inline]
+    pub(super) fn rare_if_any(&self) -> Option<&RareClocks> {
+        self.rare.get().map(|rare| &**rare)
     }
 
     /// Lowers the deadline of `clock` to `at`, and answers whether it did. A later `at` is ignored.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
-        let cell = self.cell(clock);
+        let cell = match clock {
+            Clock::Ceiling => &self.ceiling,
+            Clock::Share => &self.share,
+            Clock::Drain => &self.drain,
+            Clock::Timeout => &self.rare().timeout,
+            Clock::Announced => &self.rare().announced,
+        };
         let at = nanos(at);
         // The deadline is mostly set already: a load is cheaper than an exchange.
         at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
@@ -91,14 +118,14 @@ impl Clocks {
     /// Adds an announced deadline of `at`, which holds until it is [withdrawn](Self::withdraw).
     pub(crate) fn announce(&self, at: Duration) -> Announcement {
         let at = nanos(at);
-        self.change_announced(|all| all.push(at));
+        self.rare().change_announced(|all| all.push(at));
         Announcement { at }
     }
 
     /// Withdraws a deadline that was [announced](Self::announce): the earliest of the other
     /// announced deadlines holds from then on.
     pub(crate) fn withdraw(&self, announcement: Announcement) {
-        self.change_announced(|all| {
+        self.rare().change_announced(|all| {
             // Of two equal deadlines either may be removed.
             if let Some(index) = all.iter().position(|at| *at == announcement.at) {
                 all.swap_remove(index);
@@ -108,14 +135,9 @@ impl Clocks {
 
     /// Withdraws all [announced](Self::announce) deadlines of the node.
     pub(crate) fn forget_announced(&self) {
-        self.change_announced(Vec::clear);
-    }
-
-    fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
-        let mut all = self.announcements.lock();
-        change(&mut all);
-        let earliest = all.iter().copied().min().unwrap_or(NEVER);
-        self.announced.store(earliest, Ordering::Release);
+        if let Some(rare) = self.rare_if_any() {
+            rare.change_announced(Vec::clear);
+        }
     }
 
     /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Answers
@@ -133,18 +155,37 @@ impl Clocks {
     }
 
     pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
-        duration(self.cell(clock).load(Ordering::Acquire))
+        let rare = self.rare_if_any();
+        let cell = match clock {
+            Clock::Ceiling => Some(&self.ceiling),
+            Clock::Share => Some(&self.share),
+            Clock::Drain => Some(&self.drain),
+            Clock::Timeout => rare.map(|rare| &rare.timeout),
+            Clock::Announced => rare.map(|rare| &rare.announced),
+        };
+        duration(cell?.load(Ordering::Acquire))
     }
 
     /// The earliest deadline of all clocks of the node; `None` if none is set.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let ceiling = self.ceiling.load(Ordering::Acquire);
-        let next = ceiling.min(self.timeout.load(Ordering::Acquire));
-        let next = next.min(self.share.load(Ordering::Acquire));
-        let next = next.min(self.announced.load(Ordering::Acquire));
-        let next = next.min(self.drain.load(Ordering::Acquire));
+        let next = ceiling.min(self.share.load(Ordering::Acquire));
+        let mut next = next.min(self.drain.load(Ordering::Acquire));
+        if let Some(rare) = self.rare_if_any() {
+            next = next.min(rare.timeout.load(Ordering::Acquire));
+            next = next.min(rare.announced.load(Ordering::Acquire));
+        }
         (next != NEVER).then_some(next)
+    }
+}
+
+impl RareClocks {
+    fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
+        let mut all = self.announcements.lock();
+        change(&mut all);
+        let earliest = all.iter().copied().min().unwrap_or(NEVER);
+        self.announced.store(earliest, Ordering::Release);
     }
 }
 
@@ -194,7 +235,7 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).map_or(NEVER - 1, |nanos| nanos.min(NEVER - 1))
 }
 
-const fn duration(nanos: u64) -> Option<Duration> {
+pub(super) const fn duration(nanos: u64) -> Option<Duration> {
     if nanos == NEVER {
         None
     } else {

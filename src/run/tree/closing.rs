@@ -144,7 +144,7 @@ impl<P: EndHook> Node<P> {
     /// closing.
     pub(super) fn end_at_open(&self, closing: &Arc<Closing>) {
         let _closed_before = self.closing.set(Arc::clone(closing));
-        drop(self.end(closing.reason.clone(), closing.passed, self.opened));
+        drop(self.end(closing.reason.clone(), closing.passed, self.opened()));
     }
 
     /// Ends this closing node, because its last piece of work left.
@@ -223,7 +223,8 @@ impl<P: EndHook> Node<P> {
     /// The number of pieces of work at or below this node; tasks are not counted.
     pub(crate) fn active(&self) -> usize {
         let tasks = self.tasks.load(Ordering::Acquire);
-        self.active.load(Ordering::Acquire).saturating_sub(tasks)
+        let active = self.active.load(Ordering::Acquire);
+        active.saturating_sub(tasks) as usize
     }
 
     /// Whether no work and no task is left at or below this node.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::clocks::{NEVER, Nanos, duration, nanos};
 use crate::run::{kinds::NodeKind, reason::TerminalReason};
 
 /// The end of a node: why, where and when it ended. Descendants inherit it unchanged.
@@ -11,13 +12,48 @@ pub(crate) struct End {
     /// The number of the node that was ended itself; its descendants inherit the number.
     pub(crate) origin: u64,
     pub(crate) kind: NodeKind,
-    /// The time of the end, since the tree was opened.
-    pub(crate) at: Duration,
-    /// How long the node that was ended itself had lasted.
-    pub(crate) lasted: Duration,
-    /// The limit that fired, if it is a time.
-    pub(crate) limit: Option<Duration>,
+    at: Nanos,
+    lasted: Nanos,
+    /// The limit that fired; `NEVER` if it is not a time.
+    limit: Nanos,
     pub(crate) measure: LimitKind,
+}
+
+impl End {
+    /// Makes the end of a node that is ended itself at `at`, after it had `lasted` so long.
+    pub(super) fn new(
+        reason: TerminalReason,
+        (origin, kind): (u64, NodeKind),
+        at: Duration,
+        lasted: Duration,
+        passed: Option<LimitHit>,
+    ) -> Self {
+        let limit = passed.and_then(|passed| passed.limit);
+        Self {
+            reason,
+            origin,
+            kind,
+            at: nanos(at),
+            lasted: nanos(lasted),
+            limit: limit.map_or(NEVER, nanos),
+            measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
+        }
+    }
+
+    /// The time of the end, since the tree was opened.
+    pub(crate) const fn at(&self) -> Duration {
+        Duration::from_nanos(self.at)
+    }
+
+    /// How long the node that was ended itself had lasted.
+    pub(crate) const fn lasted(&self) -> Duration {
+        Duration::from_nanos(self.lasted)
+    }
+
+    /// The limit that fired, if it is a time.
+    pub(crate) const fn limit(&self) -> Option<Duration> {
+        duration(self.limit)
+    }
 }
 
 /// A limit that has passed: its kind, and its length if it is a time.

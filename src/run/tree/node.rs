@@ -4,14 +4,14 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
     task::Waker,
     time::Duration,
 };
 
 use super::{
-    clocks::{Clocks, IdleWindow, LastSeen, Nanos, Pauses},
+    clocks::{Clocks, IdleWindow, LastSeen, Nanos, nanos},
     end::{Closing, End},
     waiters::{SmallSlab, Waiters},
 };
@@ -34,7 +34,7 @@ use crate::{
 pub(crate) struct Node<P> {
     pub(super) number: u64,
     parent: Option<Parent<P>>,
-    pub(super) opened: Duration,
+    opened: Nanos,
     inner: Lock<LockedNode<P>>,
     pub(crate) clocks: Clocks,
     pub(super) end: OnceLock<End>,
@@ -43,21 +43,18 @@ pub(crate) struct Node<P> {
     pub(super) last: bool,
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
-    pub(super) active: AtomicUsize,
+    pub(super) active: AtomicU32,
     /// The part of `active` that counts tasks, such as a pump's; tasks are no pieces of work.
-    pub(super) tasks: AtomicUsize,
+    pub(super) tasks: AtomicU32,
     /// The number of times that the tasks that poll this node were woken because a node below it
     /// ended or work at the node was closed.
-    epoch: AtomicU64,
+    epoch: AtomicU32,
     /// The number of watchers of the clocks at or below this node.
-    pub(super) watched: AtomicUsize,
+    pub(super) watched: AtomicU32,
     /// The reason and the limit of the closing of this node or of one above it; unset while the
     /// node admits new work.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
-    /// The pauses that began at this node; `pauses` adds those that began below it.
-    pub(super) own_pauses: Pauses,
-    pub(super) pauses: Pauses,
 }
 
 #[derive(Debug)]
@@ -123,17 +120,15 @@ impl<P: EndHook> Node<P> {
         Self {
             kind,
             number,
-            opened,
+            opened: nanos(opened),
             parent,
             end: OnceLock::new(),
             clocks: Clocks::new(),
             life: LastSeen::new(),
-            own_pauses: Pauses::default(),
-            pauses: Pauses::default(),
-            epoch: AtomicU64::new(0),
-            active: AtomicUsize::new(0),
-            tasks: AtomicUsize::new(0),
-            watched: AtomicUsize::new(0),
+            epoch: AtomicU32::new(0),
+            active: AtomicU32::new(0),
+            tasks: AtomicU32::new(0),
+            watched: AtomicU32::new(0),
             closing: OnceLock::new(),
             last: false,
             inner: Lock::new(LockedNode::new()),
@@ -173,7 +168,7 @@ impl<P: EndHook> Node<P> {
     /// ended or work at the node was closed. The end of the node itself does not change the count.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
+        self.epoch.load(Ordering::Acquire).into()
     }
 
     /// Changes the epoch. The caller does so before it collects wakers, so a task that registers
@@ -197,7 +192,7 @@ impl<P: EndHook> Node<P> {
     }
 
     pub(crate) const fn opened(&self) -> Duration {
-        self.opened
+        Duration::from_nanos(self.opened)
     }
 
     pub(crate) fn parent(&self) -> Option<&Arc<Self>> {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    end::{End, LimitHit, LimitKind},
+    end::{End, LimitHit},
     node::{EndHook, Node, PendingWakes},
 };
 use crate::run::reason::TerminalReason;
@@ -57,7 +57,7 @@ impl<P: EndHook> Node<P> {
     /// waiters are not woken yet.
     pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
         let passed = LimitHit {
-            limit: call.limit,
+            limit: call.limit(),
             measure: call.measure,
         };
         drop(self.latch(call.reason.clone(), Some(passed), now, true, later));
@@ -73,15 +73,11 @@ impl<P: EndHook> Node<P> {
     ) -> Result<(), End> {
         let winner = match self.nearest_end() {
             Some(end) => end.clone(),
-            None => End {
-                reason: reason.clone(),
-                origin: self.number,
-                kind: self.kind,
-                at: now,
-                lasted: now.saturating_sub(self.opened),
-                limit: passed.and_then(|passed| passed.limit),
-                measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
-            },
+            None => {
+                let lasted = now.saturating_sub(self.opened());
+                let origin = (self.number, self.kind);
+                End::new(reason.clone(), origin, now, lasted, passed)
+            }
         };
         let ours = winner.origin == self.number;
         if self.end.set(winner).is_ok() {

@@ -35,7 +35,7 @@ fn what_works_goes_on_and_the_last_to_leave_ends_it() {
     assert_eq!(reason(&call), None, "somebody works on it yet");
     call.leave(ms(3));
     assert_eq!(reason(&call), CLIENT_DISCONNECT);
-    assert_eq!(call.own_end().unwrap().at, ms(3));
+    assert_eq!(call.own_end().unwrap().at(), ms(3));
     assert_eq!(reason(&attempt), Some(TerminalReason::Completed));
     assert_eq!(reason(&tree.root), None);
 }
@@ -89,7 +89,7 @@ fn the_limit_ends_it_with_all_that_works() {
         cause(&end),
         (call.number(), TerminalReason::ClientDisconnect)
     );
-    assert_eq!(end.limit, None);
+    assert_eq!(end.limit(), None);
 }
 
 #[test]
@@ -288,7 +288,7 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     call.leave(ms(4));
     let end = tree.root.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::TurnCap);
-    assert_eq!((end.limit, end.measure), (None, LimitKind::Turns(3)));
+    assert_eq!((end.limit(), end.measure), (None, LimitKind::Turns(3)));
 }
 
 /// covers: D8

@@ -98,12 +98,12 @@ fn same_end(what: &str, real: Option<&End>, model: Option<&Ended>) -> Compared {
     let agree = match (real, model) {
         (None, None) => true,
         (Some(real), Some(model)) => {
-            let limit = match (real.limit, model.limits.is_empty()) {
+            let limit = match (real.limit(), model.limits.is_empty()) {
                 (Some(limit), false) => model.limits.contains(&limit),
                 (limit, none) => limit.is_none() && none,
             };
             let origin = real.origin == model.origin as u64;
-            let times = real.at == model.at && real.lasted == model.lasted;
+            let times = real.at() == model.at && real.lasted() == model.lasted;
             limit && origin && times && real.kind == model.kind && real.reason == model.reason
         }
         _ => false,

@@ -21,7 +21,7 @@ fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
 
     for end in [loser.unwrap_err(), settled.unwrap_err()] {
         assert_eq!(cause(&end), (0, TerminalReason::Shutdown));
-        assert_eq!((end.at, end.limit), (ms(1), None));
+        assert_eq!((end.at(), end.limit()), (ms(1), None));
     }
     assert_eq!(reason(&tree.root), Some(TerminalReason::Shutdown));
     assert_eq!(tree.root.also(), [TerminalReason::Aborted]);
@@ -80,7 +80,7 @@ fn invariant_3_what_is_opened_under_an_ended_node_is_over_from_its_birth() {
     for node in [&retry, &tool] {
         let end = node.check(ms(2), TaskId::NONE).unwrap_err();
         assert_eq!(cause(&end), (call.number(), TerminalReason::TurnCap));
-        assert_eq!(end.at, ms(1));
+        assert_eq!(end.at(), ms(1));
     }
     assert_eq!(reason(&next), None, "an end never reaches an ancestor");
 }

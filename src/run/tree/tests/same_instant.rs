@@ -137,7 +137,7 @@ fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins()
                 Some(reason) => assert_eq!((&end.reason, end.measure), (reason, LimitKind::Set)),
                 None => {
                     assert_eq!(end.reason, TerminalReason::CallerDeadline);
-                    assert_eq!((end.limit, end.measure), (Some(ms(30)), measure));
+                    assert_eq!((end.limit(), end.measure), (Some(ms(30)), measure));
                 }
             }
         }

@@ -46,7 +46,7 @@ impl Quiet {
         assert!(early.is_ok(), "before its time: {early:?}");
         let end = self.node.check(ms(millis), self.task(0)).unwrap_err();
         assert_eq!(end.reason, TerminalReason::StepTimeout);
-        assert_eq!(end.limit, Some(LENGTH));
+        assert_eq!(end.limit(), Some(LENGTH));
     }
 }
 
@@ -173,7 +173,7 @@ fn an_error_in_the_instant_in_which_it_passes_is_the_silences() {
     assert!(quiet.node.check(ms(100), task).is_err());
     let end = quiet.node.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::StepTimeout);
-    assert_eq!((end.at, end.limit), (ms(100), Some(LENGTH)));
+    assert_eq!((end.at(), end.limit()), (ms(100), Some(LENGTH)));
 }
 
 #[test]

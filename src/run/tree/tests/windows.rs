@@ -11,7 +11,7 @@ fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {
 
     let end = tree.root.check(ms(200), task).unwrap_err();
 
-    assert_eq!(end.limit, Some(ms(20)), "slow passed 80 ms after fast");
+    assert_eq!(end.limit(), Some(ms(20)), "slow passed 80 ms after fast");
 }
 
 #[test]
@@ -28,7 +28,7 @@ fn progress_on_the_node_moves_its_window() {
     assert!(attempt.check(ms(149), task).is_ok());
     let end = attempt.check(ms(150), task).unwrap_err();
     assert_eq!(cause(&end), (0, TerminalReason::StepTimeout));
-    assert_eq!((end.limit, end.lasted), (Some(ms(100)), ms(150)));
+    assert_eq!((end.limit(), end.lasted()), (Some(ms(100)), ms(150)));
 }
 
 /// covers: A10

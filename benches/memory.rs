@@ -1,0 +1,106 @@
+//! The bytes that an open stream holds: T9.
+//!
+//! `cargo bench --bench memory` opens 10,000 streams through the layers of a gateway; a number as
+//! argument sets another count. Each stream is read up to its first content, and then waits. The
+//! bench prints the live bytes of a stream above those of the bare service, and the bytes that are
+//! left when all streams are dropped.
+
+#![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
+
+mod support;
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, Waker},
+};
+
+use allocation_counter::measure;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use http_body_util::Full;
+use tower::Service;
+
+use support::{Answers, EVENT, full_stack, prompt, ready_after, runtime};
+
+/// The frame with which a chat stream begins: it is no content yet.
+const ROLE: &[u8] = b"data: {\"id\":\"chatcmpl-9f8a7b6c5d4e3f2a\",\"object\":\"chat.completion.chunk\",\
+\"created\":1760000000,\"model\":\"gpt-test\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\
+\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n";
+
+/// A body of a few frames, and then silence.
+#[derive(Clone, Debug)]
+struct Stalled {
+    frames: &'static [&'static [u8]],
+}
+
+impl Body for Stalled {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let Some((frame, rest)) = self.frames.split_first() else {
+            return Poll::Pending;
+        };
+        self.frames = rest;
+        Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(frame)))))
+    }
+}
+
+/// Opens a stream, and reads its frames until it waits.
+fn open<S, B>(service: &mut S) -> Pin<Box<B>>
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: Body,
+{
+    let mut cx = Context::from_waker(Waker::noop());
+    let answer = ready_after(service.call(prompt())).unwrap();
+    let mut body = Box::pin(answer.into_body());
+    while let Poll::Ready(frame) = body.as_mut().poll_frame(&mut cx) {
+        assert!(frame.is_some_and(|frame| frame.is_ok()));
+    }
+    body
+}
+
+/// The live bytes of `count` open streams, and what is left of them after their drop.
+fn bytes<S, B>(mut service: S, count: usize) -> [i64; 2]
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error = Infallible>,
+    B: Body,
+{
+    // Not counted: the first stream makes the tables that all streams share.
+    drop(open(&mut service));
+    let mut streams = Vec::with_capacity(count);
+    let opened = measure(|| streams.extend((0..count).map(|_| open(&mut service))));
+    let dropped = measure(|| streams.clear());
+    let opened = opened.bytes_current;
+    [opened, opened + dropped.bytes_current]
+}
+
+fn main() {
+    let rt = runtime();
+    let _entered = rt.enter();
+    let mut count = 10_000;
+    for argument in std::env::args().skip(1) {
+        match &*argument {
+            "--test" => count = 100,
+            argument => count = argument.parse().unwrap_or(count),
+        }
+    }
+    let cases: [(&str, &'static [&'static [u8]]); 2] =
+        [("content", &[EVENT]), ("role_then_content", &[ROLE, EVENT])];
+    for (name, frames) in cases {
+        let upstream = Answers {
+            body: Stalled { frames },
+            events: true,
+        };
+        let [bare, _] = bytes(upstream.clone(), count);
+        let [open, left] = bytes(full_stack(upstream), count);
+        let each = (open - bare) as f64 / count as f64;
+        println!("T9/{name}: {each:.1} bytes per stream of {count}, {left} left in all");
+    }
+}
