@@ -243,14 +243,17 @@ where
                 _ => None,
             },
             Ok(PeekProgress::Classify) => {
+                let failure = self.classify(classifier);
+                let headers = &self.parts.headers;
                 if self.parts.status.is_success() && is_plain(headers) {
                     let whole = self.held.whole();
                     self.body.report(Usage::of_answer(&whole));
-                    if is_broken_json(headers, &whole) {
+                    // Half a document is a failure, so others need no second look.
+                    if failure.is_some() && is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
                 }
-                self.classify(classifier)
+                failure
             }
             Ok(PeekProgress::Commit) => {
                 if matches!(self.rule, CommitRule::End) && names_json(headers) {

@@ -74,18 +74,19 @@ fn count(metrics: &Metrics, registry: &RunRegistry) {
 }
 
 fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
-    called(gateway, config)
-        .merge(operated(
-            watched,
-            Operator::new(config.control_token.clone()),
-        ))
-        .merge(closed(
-            Router::new().route("/healthz", get(|| async { "ok\n" })),
-        ))
-        .layer((
+    // Around each group and not around all: axum boxes a route once more for each `layer`.
+    let open_to = |app: Router, pages: Pages| {
+        app.layer((
             CheckLayer(SoundHost),
             UploadLayer::new(config.server.upload_idle),
+            CheckLayer(pages),
         ))
+    };
+    let operator = Operator::new(config.control_token.clone());
+    let own = operated(watched, operator).route("/healthz", get(|| async { "ok\n" }));
+    let callers = open_to(called(gateway, config), Pages::Of(config.cors.clone()));
+    // The last router answers paths that no route has.
+    open_to(own, Pages::Own).merge(callers)
 }
 
 /// The callers' routes: the forwarded operations and the list of models.
@@ -104,8 +105,7 @@ fn called(gateway: Gateway, config: &Config) -> Router {
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }
-    let pages = Pages::Of(config.cors.clone());
-    app.layer(CheckLayer(pages))
+    app
 }
 
 /// The operator's routes, which act across owners.
@@ -115,7 +115,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
         metrics,
         events,
     } = watched;
-    let app = Router::new()
+    Router::new()
         .route("/runs", get(control::list))
         .route("/runs/{id}", get(control::show))
         .route("/runs/{id}/wait", get(control::wait))
@@ -127,13 +127,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
             "/metrics",
             get(metrics::metrics).with_state((metrics, registry)),
         )
-        .layer(from_fn_with_state(operator, access::guard));
-    closed(app)
-}
-
-/// Closes routes to pages of other origins.
-fn closed(app: Router) -> Router {
-    app.layer(CheckLayer(Pages::Own))
+        .layer(from_fn_with_state(operator, access::guard))
 }
 
 /// The list of models, with the fields of both dialects, for every SDK.

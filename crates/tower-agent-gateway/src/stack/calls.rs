@@ -1,8 +1,7 @@
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use http::{Request, Response};
-use tower::{
-    BoxError, Service, ServiceBuilder, ServiceExt, filter::FilterLayer, util::BoxCloneSyncService,
-};
+use http_body::Body;
+use tower::{BoxError, Service, ServiceBuilder, filter::FilterLayer};
 use tower_agent::{
     HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, StepTimeoutLayer,
     adapter::reqwest::ReqwestService,
@@ -25,24 +24,30 @@ pub(super) struct Calls {
     pub(super) client: ReqwestService,
 }
 
-/// A service whose layers the configuration chooses.
-pub(super) type Inner<Q> = BoxCloneSyncService<Request<Q>, Response<Body>, BoxError>;
-
 impl Calls {
     /// Builds the service, for the caller's body or a buffered one.
-    pub(super) fn service<Q>(&self) -> Inner<Q>
+    pub(super) fn service<Q>(
+        &self,
+    ) -> impl Service<
+        Request<Q>,
+        Response = Response<impl Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static>,
+        Error = BoxError,
+        Future: Send,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
     where
-        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+        Q: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
-        let service = ServiceBuilder::new()
+        ServiceBuilder::new()
             .layer(FilterLayer::new(candidates::may_be_json::<Q>))
             .layer(self.fallback.clone())
             .layer(self.repeats.clone())
             .layer(AttemptsLayer(self.metrics.clone()))
             .layer(HardCeilingLayer::optional(self.attempt.max_time))
             .layer(step_timeout(&self.attempt))
-            .service(self.client.clone());
-        boxed(service)
+            .service(self.client.clone())
     }
 }
 
@@ -52,17 +57,4 @@ const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
         (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
         (step, None) => StepTimeoutLayer::optional(step),
     }
-}
-
-pub(super) fn boxed<S, Q, B>(service: S) -> Inner<Q>
-where
-    S: Service<Request<Q>, Response = Response<B>, Error = BoxError, Future: Send>
-        + Clone
-        + Send
-        + Sync
-        + 'static,
-    Q: 'static,
-    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-{
-    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }

@@ -1,16 +1,19 @@
 use axum::body::{Body, Bytes};
-use tower::Layer;
+use http::{Request, Response};
+use tower::{
+    BoxError, Layer, Service, ServiceBuilder, ServiceExt,
+    layer::util::{Identity, Stack},
+    util::BoxCloneSyncService,
+};
 use tower_agent::{
-    BoxError, LoopGuardLayer, OwnerCapLayer, OwnerCaps, ReplayBody, RunRegistry, StopPhraseLayer,
+    LoopGuardLayer, OwnerCapLayer, OwnerCaps, ReplayBody, RunRegistry, StopPhraseLayer,
     TurnCapLayer,
 };
 
-use super::calls::{Calls, Inner, boxed};
+use super::calls::Calls;
 use crate::config::{Auth, Config, Loops};
 
 /// The layers that may refuse a call or end its run, around the calls.
-///
-/// A guard that the configuration leaves out is not in the stack.
 #[derive(Debug)]
 pub(super) struct Guards<'a> {
     pub(super) config: &'a Config,
@@ -18,51 +21,57 @@ pub(super) struct Guards<'a> {
     pub(super) calls: Calls,
 }
 
+/// A service whose layers the configuration chooses.
+type Inner = BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>;
+
+/// Caps of owners around caps of runs. A cap that the configuration leaves out is inert.
+type Caps = ServiceBuilder<Stack<TurnCapLayer, Stack<OwnerCapLayer, Identity>>>;
+
 impl Guards<'_> {
     /// Builds the guards, with stop phrases outermost: a phrase is no turn, and works at a cap.
     ///
-    /// The ceilings stand outside of it, because it reads a body that may arrive slowly.
-    pub(super) fn service(&self, registry: &RunRegistry) -> Inner<Body> {
-        match &self.config.stop {
-            Some(phrases) => {
-                let layer = StopPhraseLayer::new(registry.clone(), phrases);
-                boxed(layer.layer(self.owner_caps::<ReplayBody>(registry)))
+    /// The ceilings stand outside of it, because it reads a body that may arrive slowly. Stop
+    /// phrases and the loop guard buffer the body, so they are left out if they are off.
+    pub(super) fn service(&self, registry: &RunRegistry) -> Inner {
+        let caps = self.caps(registry);
+        let stop = self.config.stop.as_ref();
+        let stop = stop.map(|phrases| StopPhraseLayer::new(registry.clone(), phrases));
+        match (stop, self.config.loops.as_ref().map(loop_guard)) {
+            (None, None) => boxed(caps.service(self.calls.service::<Body>())),
+            (None, Some(loops)) => boxed(
+                caps.layer(loops)
+                    .service(self.calls.service::<ReplayBody>()),
+            ),
+            (Some(stop), None) => {
+                boxed(stop.layer(caps.service(self.calls.service::<ReplayBody>())))
             }
-            None => self.owner_caps::<Body>(registry),
+            (Some(stop), Some(loops)) => boxed(
+                stop.layer(
+                    caps.layer(loops)
+                        .service(self.calls.service::<ReplayBody>()),
+                ),
+            ),
         }
     }
 
-    fn owner_caps<Q>(&self, registry: &RunRegistry) -> Inner<Q>
-    where
-        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
-        let inner = self.turns();
-        match self.config.auth.as_ref().and_then(owner_caps) {
-            Some(caps) => boxed(OwnerCapLayer::new(registry.clone(), caps).layer(inner)),
-            None => inner,
-        }
+    fn caps(&self, registry: &RunRegistry) -> Caps {
+        let owners = self.config.auth.as_ref().and_then(owner_caps);
+        ServiceBuilder::new()
+            .layer(OwnerCapLayer::optional(registry.clone(), owners))
+            .layer(TurnCapLayer::optional(self.max_turns))
     }
+}
 
-    fn turns<Q>(&self) -> Inner<Q>
-    where
-        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
-        let inner = self.loops();
-        match self.max_turns {
-            Some(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
-            None => inner,
-        }
-    }
-
-    fn loops<Q>(&self) -> Inner<Q>
-    where
-        Q: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
-    {
-        match &self.config.loops {
-            Some(limits) => boxed(loop_guard(limits).layer(self.calls.service::<ReplayBody>())),
-            None => self.calls.service(),
-        }
-    }
+fn boxed<S, B>(service: S) -> Inner
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
 const fn loop_guard(limits: &Loops) -> LoopGuardLayer {
