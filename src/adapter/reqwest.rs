@@ -49,22 +49,28 @@
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Request, Response, Uri};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use reqwest::{Client, ClientBuilder};
+use reqwest::{Client, ClientBuilder, Url};
 use tower_service::Service;
 
-use crate::{body::unframe, error::BoxError, llm::failure::TransportError, run::Run};
+use crate::{
+    body::unframe, error::BoxError, llm::failure::TransportError, lock::Lock, run::Run,
+};
 
 /// A reqwest client as a service of `http` requests: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct ReqwestService {
     client: Client,
+    // The last URI and the URL made of it. Most requests go where the one before went, and
+    // to parse a URL costs more than the rest of this service.
+    last: Arc<Lock<Option<(Uri, Url)>>>,
 }
 
 impl ReqwestService {
@@ -79,7 +85,7 @@ impl ReqwestService {
             .retry(reqwest::retry::never())
             .redirect(reqwest::redirect::Policy::none())
             .build()?;
-        Ok(Self { client })
+        Ok(Self::from_client(client))
     }
 
     /// Creates the service with a built client, and leaves its retries, redirects and
@@ -88,8 +94,32 @@ impl ReqwestService {
     /// The service cannot see the client's settings. The client may repeat upstream calls
     /// that no layer counts, and its own timeout counts as a failure of the upstream.
     #[must_use]
-    pub const fn from_client(client: Client) -> Self {
-        Self { client }
+    pub fn from_client(client: Client) -> Self {
+        let last = Arc::default();
+        Self { client, last }
+    }
+
+    fn build<B>(&self, request: Request<B>) -> Result<reqwest::Request, reqwest::Error>
+    where
+        B: Body<Data = Bytes> + Send + Sync + 'static,
+        B::Error: Into<BoxError>,
+    {
+        let last = self.last.lock();
+        let known = last.as_ref().filter(|(uri, _)| uri == request.uri());
+        let known = known.map(|(_, url)| url.clone());
+        drop(last);
+        let Some(url) = known else {
+            let uri = request.uri().clone();
+            let request = reqwest::Request::try_from(request.map(reqwest::Body::wrap))?;
+            *self.last.lock() = Some((uri, request.url().clone()));
+            return Ok(request);
+        };
+        let (parts, body) = request.into_parts();
+        let mut request = reqwest::Request::new(parts.method, url);
+        *request.headers_mut() = parts.headers;
+        *request.version_mut() = parts.version;
+        *request.body_mut() = Some(reqwest::Body::wrap(body));
+        Ok(request)
     }
 }
 
@@ -140,7 +170,7 @@ where
     fn call(&mut self, request: Request<B>) -> ReqwestFuture {
         // reqwest drops the request's extensions, and the run in them.
         let run = request.extensions().get::<Run>().cloned();
-        let state = match reqwest::Request::try_from(request.map(reqwest::Body::wrap)) {
+        let state = match self.build(request) {
             Ok(request) => ReqwestState::Executing {
                 execute: self.client.call(request),
             },

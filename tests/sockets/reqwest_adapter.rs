@@ -104,6 +104,32 @@ fn the_run_of_the_request_is_on_the_answer() {
     });
 }
 
+/// The service keeps the last URL, and each request still goes where and how it says.
+#[test]
+fn requests_in_turn_reach_their_own_urls() {
+    run(async {
+        let upstream = Upstream::bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        let service = service();
+        let paths = ["/a?x=1", "/a?x=1", "/b", "/a?x=2", "/B", "/b"];
+        for (number, path) in paths.into_iter().enumerate() {
+            let request = Request::post(format!("http://{}{path}", upstream.addr))
+                .header("x-try", number)
+                .body(Full::from(number.to_string()))
+                .unwrap();
+            let answer = within(service.clone().oneshot(request)).await.unwrap();
+            assert_eq!(answer.status(), StatusCode::OK);
+            within(answer.into_body().collect()).await.unwrap();
+        }
+        let calls = upstream.calls();
+        let sent = calls.iter().map(|call| call.uri.to_string());
+        assert_eq!(sent.collect::<Vec<_>>(), paths);
+        for (number, call) in calls.iter().enumerate() {
+            assert_eq!(call.headers["x-try"], number.to_string());
+            assert_eq!(call.body, number.to_string());
+        }
+    });
+}
+
 #[test]
 fn a_dropped_future_closes_the_connection() {
     run(async {
