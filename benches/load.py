@@ -12,11 +12,14 @@ its records go to pipes that are read. For each mode (`unary`: a JSON answer of 
 latency, and the server's processor time per request (`utime` and `stime` of /proc/PID/stat).
 
 Ratios are medians over the pairs. On a machine with other work compare the processor times;
-requests per second then measure that work as well.
+requests per second then measure that work as well. `cost.py` reads the requests per second
+from `target/cost/load.json`.
 """
 
 import argparse
 import collections
+import json
+import operator
 import os
 import pathlib
 import re
@@ -135,6 +138,17 @@ def report(mode, pairs):
           f"processor time {ratio(lambda it: it['user'] + it['kernel'])}\n", flush=True)
 
 
+def write(file, mode, pairs):
+    """Writes the requests per second of `mode` for `cost.py`, and leaves the other mode's."""
+    per_second = {name: [pair[name]["per_second"] for pair in pairs] for name in pairs[0]}
+    figures = {name: statistics.median(each) for name, each in per_second.items()}
+    ratios = map(operator.truediv, per_second["gateway"], per_second["passthrough"])
+    figures["ratio"] = statistics.median(ratios)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    modes = json.loads(file.read_text()) if file.exists() else {}
+    file.write_text(json.dumps(modes | {mode: figures}, indent=2) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mode", choices=MODES, action="append")
@@ -150,7 +164,8 @@ def main():
     if not args.no_build:
         subprocess.run(["cargo", "build", "--release", "-p", "tower-agent-gateway",
                         "--bins", "--example", "load"], cwd=ROOT, check=True)
-    built = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+    built = target / "release"
     servers = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -178,6 +193,7 @@ def main():
                           for name in (both if number % 2 == 0 else reversed(both))}
                          for number in range(args.pairs)]
                 report(mode, pairs)
+                write(target / "cost/load.json", mode, pairs)
         finally:
             for server in servers.values():
                 server.stop()

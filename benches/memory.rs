@@ -3,7 +3,8 @@
 //! `cargo bench --bench memory` opens 10,000 streams through the layers of a gateway; a number as
 //! argument sets another count. Each stream is read up to its first content, and then waits. The
 //! bench prints the live bytes of a stream above those of the bare service, and the bytes that are
-//! left when all streams are dropped.
+//! left when all streams are dropped. The worse of its two cases goes to `target/cost/memory.json`,
+//! from which `benches/cost.py` takes it.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
@@ -11,6 +12,8 @@ mod support;
 
 use std::{
     convert::Infallible,
+    fs,
+    path::Path,
     pin::Pin,
     task::{Context, Poll, Waker},
 };
@@ -20,6 +23,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::Full;
+use serde_json::json;
 use tower::Service;
 
 use support::{Answers, EVENT, full_stack, prompt, ready_after, runtime};
@@ -84,15 +88,16 @@ where
 fn main() {
     let rt = runtime();
     let _entered = rt.enter();
-    let mut count = 10_000;
+    let (mut count, mut test) = (10_000, false);
     for argument in std::env::args().skip(1) {
         match &*argument {
-            "--test" => count = 100,
+            "--test" => (count, test) = (100, true),
             argument => count = argument.parse().unwrap_or(count),
         }
     }
     let cases: [(&str, &'static [&'static [u8]]); 2] =
         [("content", &[EVENT]), ("role_then_content", &[ROLE, EVENT])];
+    let mut worst = [0.0_f64; 2];
     for (name, frames) in cases {
         let upstream = Answers {
             body: Stalled { frames },
@@ -102,5 +107,15 @@ fn main() {
         let [open, left] = bytes(full_stack(upstream), count);
         let each = (open - bare) as f64 / count as f64;
         println!("T9/{name}: {each:.1} bytes per stream of {count}, {left} left in all");
+        let percent = 100.0 * left as f64 / open as f64;
+        worst = [worst[0].max(each), worst[1].max(percent)];
     }
+    if test {
+        return;
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("cost");
+    fs::create_dir_all(&folder).unwrap();
+    let [bytes, left] = worst;
+    let figures = json!({ "streams": count, "bytes": bytes, "left": left });
+    fs::write(folder.join("memory.json"), figures.to_string()).unwrap();
 }

@@ -1,7 +1,7 @@
 //! What it costs to end a session of many runs, T12, and whether a run costs the
 //! same however many there are, T13.
 //!
-//!     cargo bench --bench registry && python3 benches/table.py
+//!     cargo bench --bench registry && python3 benches/cost.py
 //!
 //! Each run has a call in flight, behind a ceiling, and somebody who waits for the
 //! run: both are woken. Beside it: as many children of one `CancellationToken`, each
