@@ -47,9 +47,10 @@
 //! ```
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Poll, ready},
 };
 
@@ -60,17 +61,15 @@ use pin_project_lite::pin_project;
 use reqwest::{Client, ClientBuilder, Url};
 use tower_service::Service;
 
-use crate::{
-    body::unframe, error::BoxError, llm::failure::TransportError, lock::Lock, run::Run,
-};
+use crate::{body::unframe, error::BoxError, llm::failure::TransportError, run::Run};
 
 /// A reqwest client as a service of `http` requests: see the [module](self).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ReqwestService {
     client: Client,
     // The last URI and the URL made of it. Most requests go where the one before went, and
     // to parse a URL costs more than the rest of this service.
-    last: Arc<Lock<Option<(Uri, Url)>>>,
+    last: Arc<Mutex<Option<(Uri, Url)>>>,
 }
 
 impl ReqwestService {
@@ -99,19 +98,23 @@ impl ReqwestService {
         Self { client, last }
     }
 
+    fn known(&self, uri: &Uri) -> Option<Url> {
+        let last = self.last.try_lock().ok()?;
+        let (known, url) = last.as_ref()?;
+        (known == uri).then(|| url.clone())
+    }
+
     fn build<B>(&self, request: Request<B>) -> Result<reqwest::Request, reqwest::Error>
     where
         B: Body<Data = Bytes> + Send + Sync + 'static,
         B::Error: Into<BoxError>,
     {
-        let last = self.last.lock();
-        let known = last.as_ref().filter(|(uri, _)| uri == request.uri());
-        let known = known.map(|(_, url)| url.clone());
-        drop(last);
-        let Some(url) = known else {
+        let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
             let request = reqwest::Request::try_from(request.map(reqwest::Body::wrap))?;
-            *self.last.lock() = Some((uri, request.url().clone()));
+            if let Ok(mut last) = self.last.try_lock() {
+                *last = Some((uri, request.url().clone()));
+            }
             return Ok(request);
         };
         let (parts, body) = request.into_parts();
@@ -120,6 +123,16 @@ impl ReqwestService {
         *request.version_mut() = parts.version;
         *request.body_mut() = Some(reqwest::Body::wrap(body));
         Ok(request)
+    }
+}
+
+impl fmt::Debug for ReqwestService {
+    // Without the last URL, which may hold a secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut service = f.debug_struct("ReqwestService");
+        service
+            .field("client", &self.client)
+            .finish_non_exhaustive()
     }
 }
 

@@ -120,6 +120,7 @@ fn requests_in_turn_reach_their_own_urls() {
             assert_eq!(answer.status(), StatusCode::OK);
             within(answer.into_body().collect()).await.unwrap();
         }
+        assert!(!format!("{service:?}").contains("/b"), "{service:?}");
         let calls = upstream.calls();
         let sent = calls.iter().map(|call| call.uri.to_string());
         assert_eq!(sent.collect::<Vec<_>>(), paths);
