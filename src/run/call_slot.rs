@@ -37,7 +37,9 @@ impl CallSlot {
     }
 
     pub(crate) fn set(&self, call: Run) {
-        self.0.call.lock().replace(call);
+        // Dropped without the lock: with a run the program's values drop, and those may look here.
+        let before = self.0.call.lock().replace(call);
+        drop(before);
     }
 
     pub(crate) fn call(&self) -> Option<Run> {
@@ -59,5 +61,40 @@ impl CallSlot {
 
     pub(crate) fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Acquire)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::mpsc::channel, thread, time::Duration};
+
+    use super::*;
+    use crate::run::RunGuard;
+
+    #[derive(Debug)]
+    struct Looks(CallSlot);
+
+    impl RunGuard for Looks {}
+
+    impl Drop for Looks {
+        fn drop(&mut self) {
+            drop(self.0.call());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_replaced_is_dropped_without_the_lock() {
+        let slot = CallSlot::default();
+        let before = Run::open();
+        before.count_as(Box::new(Looks(slot.clone())));
+        slot.set(before);
+        let (next, (replaced, done)) = (Run::open(), channel());
+
+        thread::spawn(move || {
+            slot.set(next);
+            replaced.send(())
+        });
+
+        assert!(done.recv_timeout(Duration::from_secs(5)).is_ok());
     }
 }

@@ -177,7 +177,9 @@ impl LayerPart {
         match self {
             // The head is a sign of life, but no content. It stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
-            Self::Window(window) => window.frame(run, false),
+            Self::Window(window) => {
+                window.frame(run, false);
+            }
             Self::LayerHooks(hooks) => hooks.head(run, headers),
             _ => {}
         }
@@ -185,14 +187,25 @@ impl LayerPart {
 
     /// Handles a frame that the caller gets; `observer` is `None` if the layer observes no
     /// response.
-    pub(super) fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+    ///
+    /// The result says whether the part needs the next frame too, even without a `Pending` before
+    /// it: progress resets a window, also behind a frame that is none.
+    pub(super) fn frame(
+        &mut self,
+        run: &Run,
+        data: Option<&Bytes>,
+        observer: Option<&Observer>,
+    ) -> bool {
         match self {
             Self::Window(window) => {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
-                window.frame(run, is_progress && data.is_some());
+                window.frame(run, is_progress && data.is_some())
             }
-            Self::LayerHooks(hooks) => hooks.frame(run, data, observer),
-            _ => {}
+            Self::LayerHooks(hooks) => {
+                hooks.frame(run, data, observer);
+                false
+            }
+            _ => false,
         }
     }
 

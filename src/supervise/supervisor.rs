@@ -41,7 +41,7 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
-    /// Whether the part has handled a `Pending`, and no frame since then.
+    /// Whether the part has handled a `Pending`, and no frame since then that decides the wait.
     has_waited: bool,
     timer: TaskTimer,
 }
@@ -270,9 +270,9 @@ impl Supervisor {
                 }
             }
         }
-        if std::mem::take(&mut self.has_waited) || self.settings.frames {
+        if self.has_waited || self.settings.frames {
             let observer = self.reader.observer();
-            self.settings.part.frame(&self.run, data, observer);
+            self.has_waited = self.settings.part.frame(&self.run, data, observer);
         }
         if !role.is_inner() {
             self.ready += 1;

@@ -100,7 +100,9 @@ impl StepWindow {
 
     /// Resets the count of silence if the frame is an event of `resets_on`; else stops the
     /// count until the next `Pending`.
-    pub(super) fn frame(&mut self, run: &Run, is_progress: bool) {
+    ///
+    /// The result says whether a later frame may still reset the window.
+    pub(super) fn frame(&mut self, run: &Run, is_progress: bool) -> bool {
         let resets = match self.resets_on {
             None | Some(ResetOn::AnyByte) => true,
             Some(ResetOn::Content) => is_progress,
@@ -111,6 +113,7 @@ impl StepWindow {
         } else if self.timer.is_counting() {
             self.timer.interrupt(run.in_scope(self.scope), run.now());
         }
+        !resets && self.resets_on == Some(ResetOn::Content)
     }
 
     /// Switches from the first length to `step` once the response has had content. The wait that

@@ -1,16 +1,18 @@
 use std::{future::poll_fn, pin::Pin, task::Poll, time::Duration};
 
+use http::Request;
 use http_body::Body;
 use tokio::time::{Instant, advance, sleep};
-use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    Limits, NodeKind, ResetOn, Run, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason,
-    Terminated, llm::dialect::Truncated,
+    Limits, NodeKind, Owner, ResetOn, Run, RunLayer, RunRegistry, Scope, Step, StepKind,
+    StepTimeoutLayer, TerminalReason, Terminated, llm::dialect::Truncated,
 };
 
 use crate::support::{
     DONE, FINISH, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, WakeCount,
     chat, content_block, later, messages, plain, poll_body, reason_of, request, request_of, secs,
+    with_header,
 };
 
 const WINDOW: Duration = secs(10);
@@ -468,6 +470,44 @@ async fn progress_between_a_ping_and_the_next_wait_restarts_the_window() {
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), WINDOW, "none of it was silence");
+}
+
+/// The layer that classifies the events acts on a run of its own, so its notes never reach the
+/// node of this window.
+#[tokio::test(start_paused = true)]
+async fn content_right_behind_a_comment_restarts_the_window_of_another_run() {
+    let round = |script: Script, _| script.wait(6.0).data(PING).data(chat("a"));
+    let upstream = Upstream::script((0..3).fold(Script::sse(), round).data(DONE));
+    let inner = layer().layer(upstream);
+    let rebuilt = service_fn(move |_: Request<()>| inner.clone().oneshot(request()));
+
+    let outcome = Outcome::of(layer().layer(rebuilt).oneshot(request())).await;
+
+    assert_eq!(
+        (outcome.reason, outcome.at),
+        (Some(TerminalReason::Completed), secs(18))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn content_right_behind_a_comment_restarts_the_window_of_a_run_that_the_id_replaces() {
+    let round = |script: Script, _| script.wait(6.0).data(PING).data(chat("a"));
+    let upstream = Upstream::script((0..3).fold(Script::sse(), round).data(DONE));
+    let registry = RunRegistry::new();
+    let _has_the_id = registry.open(Owner::anonymous(), "r".parse().unwrap());
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .layer(RunLayer::new(registry))
+        .layer(layer())
+        .service(upstream);
+
+    let request = with_header(request(), "x-run-id", "r");
+    let outcome = Outcome::of(service.oneshot(request)).await;
+
+    assert_eq!(
+        (outcome.reason, outcome.at),
+        (Some(TerminalReason::Completed), secs(18))
+    );
 }
 
 #[tokio::test(start_paused = true)]

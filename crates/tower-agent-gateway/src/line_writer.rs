@@ -52,7 +52,7 @@ struct Queue {
     is_idle: bool,
     /// Whether a caller waits for the lines so far.
     is_awaited: bool,
-    /// Whether an error of the output has ended the thread.
+    /// Whether an error or a panic of the output has ended the thread.
     is_broken: bool,
 }
 
@@ -129,7 +129,7 @@ impl Write for LineWriter {
         }
         if self.0.lines == Lines::Log && queue.lost > 0 {
             let lost = mem::take(&mut queue.lost);
-            let told = format!("{lost} lines of the log were dropped: its reader was too slow\n");
+            let told = format!("{lost} lines of the log were dropped: they could not be written\n");
             queue.text.extend_from_slice(told.as_bytes());
         }
         queue.text.extend_from_slice(line);
@@ -147,9 +147,23 @@ impl Write for LineWriter {
     }
 }
 
+/// Tells those that wait, or write, that the thread has ended.
+struct Ended<'a>(&'a Shared);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.lock().is_broken = true;
+        self.0.written.notify_all();
+    }
+}
+
 impl Shared {
-    /// Writes what comes, until the output fails.
+    /// Writes what comes, until the output panics, or fails for records.
+    ///
+    /// A log goes on after an error, which may pass: a disk was full, or a terminal took no more
+    /// at once because another program made it non-blocking.
     fn write(&self, mut out: impl Write) -> io::Result<()> {
+        let _ended = Ended(self);
         let mut text = Vec::new();
         loop {
             let taken = self.next(&mut text);
@@ -157,13 +171,14 @@ impl Shared {
             text.clear();
             let mut queue = self.lock();
             queue.unwritten -= taken;
-            queue.is_broken = result.is_err();
-            self.written.notify_all();
-            if result.is_err() {
-                drop(queue);
-                // The output is dropped here, so that its reader sees the end.
-                return result;
+            if let Err(error) = result {
+                if self.lines == Lines::Records {
+                    // The output is dropped here, so that its reader sees the end.
+                    return Err(error);
+                }
+                queue.lost += taken as u64;
             }
+            self.written.notify_all();
             let more = |queue: &mut Queue| !queue.is_awaited;
             drop(self.filled.wait_timeout_while(queue, COLLECTED, more));
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Extensions, Request, request::Parts};
+use http::{Extensions, Method, Request, request::Parts};
 use tokio::time::{Instant, Sleep};
 
 use super::early_head::wants_stream;
@@ -84,9 +84,10 @@ impl KeepAlive {
         }
         let mut settings = *settings;
         let found = request.extensions().get::<Run>().cloned();
-        // For an attempt there is no early head: the retry layer needs the upstream's own head.
+        // For an attempt there is no early head: the retry layer needs the upstream's own head. Nor
+        // is there one for HEAD: no body follows that could continue the call.
         let attempt = |run: &Run| run.kind() == NodeKind::Attempt;
-        if found.as_ref().is_some_and(attempt) {
+        if found.as_ref().is_some_and(attempt) || request.method() == Method::HEAD {
             settings.early_head = None;
         }
         if settings.early_head.is_some() {

@@ -195,7 +195,7 @@ where
         let mut is_boxed = false;
         if let Some(keep_alive) = &keep_alive {
             keep_alive.suggest_notices();
-            is_boxed = keep_alive.may_answer_early() && !caller.head;
+            is_boxed = keep_alive.may_answer_early();
         }
         TerminalResponseFuture {
             call: match is_boxed {

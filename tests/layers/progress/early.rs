@@ -1,6 +1,6 @@
 //! covers: B5
 
-use http::{Request, StatusCode};
+use http::{Method, Request, StatusCode};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, PumpLayer, ReplayBody, RetryBudgetLayer, Run,
@@ -12,6 +12,7 @@ use super::{KEEP_ALIVE, Noticed, cut, each, exactly, frames, timed};
 use crate::support::{
     DONE, ERROR, Outcome, PRELUDE, ReadExt, Script, Summaries, USAGE, Upstream, attach, chat,
     healthy, healthy_text, later, no_delay, poll_body, poll_once, prompt, request, run_on, secs,
+    with_header,
 };
 
 const LAYER: TerminalResponseLayer = super::LAYER.early_head(secs(25));
@@ -108,6 +109,22 @@ async fn who_did_not_ask_for_a_stream_gets_no_early_head() {
     let start = tokio::time::Instant::now();
     drop(LAYER.layer(upstream).oneshot(request).await.unwrap());
     assert_eq!(exactly(start.elapsed()), 25, "its body says so");
+}
+
+/// No body follows an answer to HEAD, so its head is no early one, and the caller's limit on it stays.
+#[tokio::test(start_paused = true)]
+async fn a_head_request_gets_no_early_head_and_keeps_its_deadline() {
+    let upstream = Upstream::script(Script::before_head().never());
+    let ceiling = HardCeilingLayer::new(secs(600)).caller_deadline(true);
+    let service = LAYER.layer(ceiling.layer(upstream));
+    let mut request = with_header(streaming(), "x-stainless-timeout", "30");
+    *request.method_mut() = Method::HEAD;
+    let start = tokio::time::Instant::now();
+
+    let answer = service.oneshot(request).await.unwrap();
+
+    assert_eq!(answer.status(), StatusCode::GATEWAY_TIMEOUT);
+    assert_eq!(exactly(start.elapsed()), 30);
 }
 
 /// Whoever tries again has to see the true head: how long to wait stands there.

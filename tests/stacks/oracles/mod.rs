@@ -304,8 +304,11 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
     let Some(from) = story.over_from() else {
         return fail("it never ended");
     };
-    if plan.is_early() && story.calls().count() == 0 {
-        // A gate gave up: behind an early head the reader finds the failure when it is back.
+    if plan.is_early()
+        && story.calls().count() == 0
+        && gave_up(plan, story).is_some_and(|at| at <= limit * 4)
+    {
+        // Behind an early head the reader finds the failure when it is back.
         return Ok(());
     }
     let at = quarters(story.entries[from].at);
@@ -337,6 +340,21 @@ fn ceiling(plan: &Plan, story: &Story) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// When a gate at the latest gave up a call that was only refused: by its patience, or at the fourth
+/// refusal, which contradicts three healthy probes.
+fn gave_up(plan: &Plan, story: &Story) -> Option<u64> {
+    let refused = |entry: &&Entry| matches!(entry.event, Event::Refused(_));
+    let refused = story.entries.iter().filter(refused);
+    let refused: Vec<_> = refused.map(|entry| quarters(entry.at)).collect();
+    let patience = plan.layers.iter().filter_map(|kind| match kind {
+        Kind::Gate { patience, .. } => *patience,
+        _ => None,
+    });
+    let patience = refused.first().zip(patience.min());
+    let patience = patience.map(|(first, ticks)| first + ticks * 4);
+    patience.into_iter().chain(refused.get(3).copied()).min()
 }
 
 /// A reader that waits to the end of what was cut is told the reason, wherever the

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Write},
     sync::mpsc::{Receiver, Sender, channel},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{LineWriter, Lines, MOST_RECORDS as MOST};
@@ -86,8 +86,66 @@ fn a_log_says_what_it_lost_once_there_is_room() {
     log.flush_within(PATIENCE);
 
     let got: Vec<u8> = lines.try_iter().flatten().collect();
-    let told = "1\n2\n2 lines of the log were dropped: its reader was too slow\n5\n";
+    let told = "1\n2\n2 lines of the log were dropped: they could not be written\n5\n";
     assert_eq!(String::from_utf8(got).unwrap(), told);
+}
+
+/// An output that fails, or panics, at its first write.
+struct Failing {
+    panics: bool,
+    has_failed: bool,
+    written: Sender<Vec<u8>>,
+}
+
+impl Write for Failing {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if !std::mem::replace(&mut self.has_failed, true) {
+            assert!(!self.panics, "the output panics");
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.written.send(text.to_vec()).map_err(io::Error::other)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn failing(panics: bool, lines: Lines) -> (LineWriter, Receiver<Vec<u8>>) {
+    let (written, got) = channel();
+    let out = Failing {
+        panics,
+        has_failed: false,
+        written,
+    };
+    (LineWriter::new(out, lines, MOST).unwrap(), got)
+}
+
+#[test]
+fn a_log_goes_on_after_an_error_that_passes() {
+    let (mut log, lines) = failing(false, Lines::Log);
+    log.write_all(b"1\n").unwrap();
+    log.flush_within(PATIENCE);
+    log.write_all(b"2\n").unwrap();
+    log.flush_within(PATIENCE);
+
+    let got: Vec<u8> = lines.try_iter().flatten().collect();
+    let told = "1 lines of the log were dropped: they could not be written\n2\n";
+    assert_eq!(String::from_utf8(got).unwrap(), told);
+}
+
+#[test]
+fn an_output_that_panics_is_waited_for_no_more() {
+    for lines in [Lines::Log, Lines::Records] {
+        let (mut writer, _) = failing(true, lines);
+        let start = Instant::now();
+        writer.write_all(b"1\n").unwrap();
+        writer.flush_within(PATIENCE);
+        assert!(start.elapsed() < PATIENCE / 2);
+        writer.write_all(b"2\n").unwrap();
+        assert_eq!(writer.0.lock().lost, 1);
+    }
 }
 
 /// The thread collects lines after a write; whoever waits for them does not wait for that.
