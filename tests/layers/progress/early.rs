@@ -270,6 +270,24 @@ async fn a_call_that_ends_as_its_head_is_due_gets_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn behind_a_pump_a_ceiling_holds_though_nobody_reads_after_an_early_head() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::before_head().never());
+    let ceiling = HardCeilingLayer::new(secs(40)).layer(upstream.clone());
+    let service = LAYER.layer(PumpLayer::new(4).layer(ceiling));
+    let (request, call) = attach(&run, streaming());
+    let answer = service.oneshot(request).await.unwrap();
+
+    tokio::time::sleep(secs(60)).await;
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+    assert_eq!(exactly(call.elapsed()), 40);
+    assert_eq!(upstream.dropped().reason, call.terminal_reason());
+    let read = answer.into_body().read().await.whole();
+    assert_eq!(error_in(&read)["error"]["code"], "max_turn_time");
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
     let upstream = Upstream::script(Script::before_head().never());
     let ceiling = HardCeilingLayer::new(secs(3600));
