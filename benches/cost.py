@@ -3,7 +3,7 @@
 
     cargo bench                                # times; `memory` writes target/cost/memory.json
     cargo bench --bench memory -- 100000       # the count of streams that T9 asks for
-    python3 benches/load.py                    # writes target/cost/load.json
+    python3 benches/load.py --peers            # writes target/cost/load.json
     python3 .ci/instructions.py | tee target/cost/instructions.txt
     cargo test --all-features --test sockets disconnects -- --nocapture \\
         | tee target/cost/disconnects.txt
@@ -100,9 +100,10 @@ class Figures:
         memory = json.loads(read(cost / "memory.json") or "{}")
         self.streams = f"{memory.get('streams', 100_000):,}"
         self.others = {("memory", name): (figure, None, None) for name, figure in memory.items()}
-        for mode, of in json.loads(read(cost / "load.json") or "{}").items():
-            times = (1e9 / of[name] for name in ("gateway", "passthrough"))
-            self.others["load", mode] = *times, 1 / of["ratio"]
+        self.load = json.loads(read(cost / "load.json") or "{}")
+        for mode, of in self.load.items():
+            times = (1e9 / of[name]["per_second"] for name in ("gateway", "passthrough"))
+            self.others["load", mode] = *times, 1 / of["gateway"]["ratio"]
         # Of each case the last round counts: the test repeats a round that fails.
         line = r"(\S+ over .*), round \d+: n=\d+ p50=(\d+)us p99=(\d+)us"
         found = re.findall(line, read(cost / "disconnects.txt"))
@@ -176,6 +177,28 @@ def table(figures):
         yield f"| {' | '.join(cells)} |"
 
 
+def servers(figures):
+    """The servers of T10: in each mode, requests per second and processor time."""
+    modes = [mode for mode in ("unary", "stream") if mode in figures.load]
+    names = dict.fromkeys(name for mode in modes for name in figures.load[mode])
+    if not modes:
+        return
+    heads = [f"{mode}: {what}" for mode in modes for what in ("requests/s", "processor time")]
+    yield ""
+    yield f"| server of T10 | {' | '.join(heads)} |"
+    yield f"|---|{'---:|' * len(heads)}"
+    for name in names:
+        found = [figures.load[mode].get(name) for mode in modes]
+        versions = [of["version"] for of in found if of and of["version"]]
+        cells = [" ".join([name, *versions[:1]])]
+        for of in found:
+            cells += [
+                f"{of['per_second']:,.0f}, {of['ratio']:.2f} x",
+                f"{amount(of['processor'] * 1e3, 'ns')}, {of['processor_ratio']:.2f} x",
+            ] if of else ["–", "–"]
+        yield f"| {' | '.join(cells)} |"
+
+
 # Text has a contrast of 4 or more on white and on GitHub's dark background.
 STYLE = """text { font: 12px system-ui, sans-serif; fill: #747d87 } .bold { font-weight: 600 }
 .missed { fill: #d9443f } .ours { fill: #3b82d6 } .peer { fill: #8b949e; opacity: .75 }
@@ -233,7 +256,7 @@ def main():
     parser.add_argument("--page", type=pathlib.Path, default=ROOT / "docs/cost.md")
     args = parser.parse_args()
     figures = Figures(args.target)
-    lines = "\n".join([BEGIN, "", *table(figures), "", END])
+    lines = "\n".join([BEGIN, "", *table(figures), *servers(figures), "", END])
     text, found = re.subn(f"{BEGIN}.*{END}", lambda _: lines, args.page.read_text(), flags=re.S)
     if found != 1:
         sys.exit(f"{args.page} has no place for the table: {BEGIN} and {END}")

@@ -31,6 +31,11 @@ def estimate(target, group, **cases):
         (folder / "estimates.json").write_text(json.dumps({"median": median}))
 
 
+def served(per_second, ratio, processor, processor_ratio, version=None):
+    return {"version": version, "per_second": per_second, "ratio": ratio,
+            "processor": processor, "processor_ratio": processor_ratio}
+
+
 def written(target, text=PLACE):
     """The cells of each row of the table, by row, and the texts of the plot."""
     page = target / "page.md"
@@ -52,6 +57,7 @@ def written(target, text=PLACE):
 with tempfile.TemporaryDirectory() as folder:
     target = Path(folder)
     cells, texts = written(target)
+    assert "server of T10" not in (target / "page.md").read_text()
     # Only the bounds of the instructions are there.
     assert all(row[2] == "–" and row[7].strip("*") in ("not measured", "missed", "") for row in cells)
     assert texts.count("not measured") == len(ROWS), texts
@@ -69,8 +75,15 @@ with tempfile.TemporaryDirectory() as folder:
     cost.mkdir()
     (cost / "instructions.txt").write_text(COUNTS)
     (cost / "memory.json").write_text('{"streams": 100000, "bytes": 2560.4, "left": 0.4}')
-    (cost / "load.json").write_text(
-        '{"unary": {"gateway": 8000, "passthrough": 10000, "ratio": 0.8}}')
+    (cost / "load.json").write_text(json.dumps({"unary": {
+        "passthrough": served(10000, 1, 90, 1),
+        "gateway": served(8000, 0.8, 180.4, 2),
+        "smg": served(4000, 0.4, 1350, 15, "1.13.0"),
+    }, "stream": {
+        "passthrough": served(500, 1, 900, 1),
+        "gateway": served(400, 0.8, 900, 1),
+        "liter-llm": served(100, 0.2, 4500, 5, "2.4.4"),
+    }}))
     (cost / "disconnects.txt").write_text(DISCONNECTS)
     cells, texts = written(target)
     found = {}
@@ -83,13 +96,24 @@ with tempfile.TemporaryDirectory() as folder:
         "T4": [("240 ns", "80 ns", "3.00", "**missed**", "13,001")],
         "T7": [("80.5 ns", "–", "–", "**missed**")],
         "T9": [("2,560 B", "–", "–", "**missed**", "–"), ("0.4 %", "–", "–", "met", "–")],
-        "T10": [("125 µs", "100 µs", "1.25", "met", "–"), ("–", "–", "–", "not measured", "–")],
+        "T10": [("125 µs", "100 µs", "1.25", "met", "–"), ("2.5 ms", "2 ms", "1.25", "met", "–")],
         "T11": [("300 µs", "–", "–", "met", "–"), ("5 ms", "–", "–", "**missed**", "–")],
         "T12": [("11.6 ms", "1.2 ms", "9.67", "met", "–")],
         "T13": [("4 µs", "3 µs", "1.33", "**missed**", "–")],
     }
     for id, rows in expected.items():
         assert [row[:len(want)] for row, want in zip(found[id], rows)] == rows, (id, found[id])
+    page = (target / "page.md").read_text()
+    for line in (
+        "| server of T10 | unary: requests/s | unary: processor time "
+        "| stream: requests/s | stream: processor time |",
+        "| passthrough | 10,000, 1.00 x | 90 µs, 1.00 x | 500, 1.00 x | 900 µs, 1.00 x |",
+        "| gateway | 8,000, 0.80 x | 180 µs, 2.00 x | 400, 0.80 x | 900 µs, 1.00 x |",
+        # A mode may be measured without a peer.
+        "| smg 1.13.0 | 4,000, 0.40 x | 1.35 ms, 15.00 x | – | – |",
+        "| liter-llm 2.4.4 | – | – | 100, 0.20 x | 4.5 ms, 5.00 x |",
+    ):
+        assert line in page.splitlines(), (line, page)
     # Without `bare`, and beside a peer that adds nothing, there is no figure and no ratio.
     assert found["T1b"][0][:4] == ("–", "–", "–", "not measured"), found["T1b"]
     assert found["T14"][0][2:4] == ("–", "not measured"), found["T14"]

@@ -7,7 +7,7 @@ use axum::{
     body::{Body, Bytes},
     http::header::CONTENT_TYPE,
     response::{IntoResponse, Response},
-    routing::post,
+    routing::{get, post},
 };
 use futures_util::stream;
 
@@ -25,8 +25,18 @@ data: [DONE]
 
 "#;
 
+/// smg reads from `owned_by` which engine it has before it.
+const MODELS: &str = r#"{"object":"list","data":[{"id":"m","object":"model","created":1700000000,"owned_by":"sglang"}]}"#;
+
+/// Beside the chat API, the routes that smg asks before it forwards to an upstream.
 pub(crate) fn app() -> Router {
-    Router::new().route("/v1/chat/completions", post(answer))
+    Router::new()
+        .route("/v1/chat/completions", post(answer))
+        .route("/health", get(()))
+        .route(
+            "/v1/models",
+            get(([(CONTENT_TYPE, "application/json")], MODELS)),
+        )
 }
 
 async fn answer(request: Bytes) -> Response {
