@@ -4,7 +4,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use super::{
-    detector::{ActionRow, LoopDetector, SeenLoop},
+    detector::{LoopDetector, ShownLoop},
     pattern::{
         Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
     },
@@ -161,18 +161,16 @@ impl LoopState {
         let known = !appended || self.tools.may_hold(&call.name);
         let unknown = self.window.called(known, self.judge.size());
         if !known {
-            let row = ActionRow {
+            let shown = ShownLoop {
                 pattern: LoopPattern::UnknownTool,
                 call: waiting.call,
                 tool: &waiting.name,
-                seen: SeenLoop {
-                    count: unknown,
-                    again: true,
-                },
+                count: unknown,
+                again: true,
                 is_reported: false,
             };
-            self.judge
-                .judge(row, |found| effects.push(Effect::Found(found)));
+            let report = |found| effects.push(Effect::Found(found));
+            self.judge.judge(shown, report);
         }
         self.calls.show(waiting);
     }
@@ -214,19 +212,17 @@ impl LoopState {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
-            let row = ActionRow {
+            let shown = ShownLoop {
                 pattern,
                 call,
                 tool: &name,
-                seen: SeenLoop {
-                    count,
-                    again: news != News::Limits,
-                },
+                count,
+                again: news != News::Limits,
                 // A loop of the same call with the same result is reported as that.
                 is_reported: pattern == LoopPattern::SameTool && same >= count,
             };
-            self.judge
-                .judge(row, |found| effects.push(Effect::Found(found)));
+            let report = |found| effects.push(Effect::Found(found));
+            self.judge.judge(shown, report);
         }
     }
 }
