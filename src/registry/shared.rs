@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     evictions: Lock<[VecDeque<Place>; 3]>,
     /// The number of ended runs that the registry remembers.
     remembered: AtomicUsize,
-    /// The number of entries so far: see [`next_serial`](Self::next_serial).
+    /// The number of entries so far: see [`next_place`](Self::next_place).
     count: AtomicU64,
     /// The earliest time at which a shard is due for `tidy`, in nanoseconds since `epoch`;
     /// `Nanos::MAX` if none is.
@@ -130,11 +130,13 @@ impl Shared {
         runs
     }
 
-    /// The serial number of the key's new entry: higher than those of all entries before, in all
-    /// shards. The remainder by `SHARDS` is the entry's shard.
-    pub(crate) fn next_serial(&self, key: &EntryKey) -> u64 {
+    /// The place of the key's new entry. Its serial number is higher than those of all entries
+    /// before, in all shards; the remainder by `SHARDS` is the entry's shard.
+    pub(crate) fn next_place(&self, key: &EntryKey) -> Place {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        count * SHARDS as u64 + key.shard(SHARDS) as u64
+        let serial = count * SHARDS as u64 + key.shard(SHARDS) as u64;
+        let hash = key.hash;
+        Place { serial, hash }
     }
 
     pub(crate) fn close(&self) {
@@ -261,9 +263,14 @@ impl Registration for Shared {
         let named = self.with_entry(place, |entries| entries.ended(place, now))?;
         self.leave_session(identity);
         self.remember(place, node.nearest_end(), named);
+        // The snapshot in the event is taken without the lock.
+        let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node, 0));
         let mut sequence = self.sequence.lock();
         self.announce(&mut sequence, node, identity);
-        let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
+        let number = self.send(&mut sequence, |number| match event {
+            Some(event) => event.numbered(number),
+            None => RunEvent::ended(node, number),
+        });
         identity.end_event.store(number, Ordering::Release);
         Some(number)
     }
