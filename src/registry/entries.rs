@@ -46,13 +46,6 @@ struct RunEntry {
     retired: bool,
 }
 
-/// The time at which a run without work completes as idle.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Retirement {
-    Now,
-    At(Instant),
-}
-
 impl Entries {
     /// Inserts an entry for a run at its place, instead of the key's former entry.
     pub(crate) fn insert(
@@ -136,16 +129,16 @@ impl Entries {
     }
 
     /// Retires the run of this entry if it was idle for too long: no request finds it any more.
-    /// Otherwise answers when the run will have been idle for too long; `None` if idleness does not
-    /// end it.
-    pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Retirement> {
+    /// Otherwise the error says when the run will have been idle for too long; `None` if idleness
+    /// does not end it.
+    pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Result<(), Instant>> {
         let entry = self.entry_mut(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
         if at > now {
-            return Some(Retirement::At(at));
+            return Some(Err(at));
         }
         entry.retired = true;
-        Some(Retirement::Now)
+        Some(Ok(()))
     }
 
     /// Retires the run of this entry if it is unused and has no work, and answers whether it

@@ -14,7 +14,7 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     RunRegistry,
     admission::Finder,
-    entries::{Entries, Retirement},
+    entries::Entries,
     eviction::rank,
     key::EntryKey,
     owner_caps::{Owner, Owners},
@@ -101,30 +101,16 @@ impl Shared {
         self.with_shard((place.serial % SHARDS as u64) as usize, f)
     }
 
-    /// Collects the runs that a function adds for each shard, with one lock at a time.
-    pub(crate) fn collect(&self, f: impl Fn(&Entries, &mut Vec<Run>)) -> Vec<Run> {
-        let mut runs = Vec::new();
-        for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| f(entries, &mut runs));
-        }
-        runs
-    }
-
-    /// The number of live runs in the registry.
-    pub(crate) fn count_live(&self) -> usize {
-        let shards = 0..SHARDS;
-        shards
-            .map(|shard| self.with_shard(shard, |entries| entries.count_live()))
-            .sum()
+    /// Calls `f` with each shard, with one lock at a time.
+    pub(crate) fn each(&self, mut f: impl FnMut(&mut Entries)) {
+        (0..SHARDS).for_each(|shard| self.with_shard(shard, &mut f));
     }
 
     /// The newest `most` runs with a serial number below `before`, each with its number, newest
     /// first.
     pub(crate) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Run)> {
         let mut runs = Vec::new();
-        for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| runs.extend(entries.newest(before, most)));
-        }
+        self.each(|entries| runs.extend(entries.newest(before, most)));
         runs.sort_unstable_by_key(|(serial, _)| Reverse(*serial));
         runs.truncate(most);
         runs
@@ -232,9 +218,9 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         let sessions = self.sessions.lock().len();
-        let entries = (0..SHARDS).map(|shard| self.with_shard(shard, |entries| entries.size()));
-        let remembered = self.remembered.load(Ordering::Acquire);
-        sessions + entries.sum::<usize>() + remembered
+        let mut left = sessions + self.remembered.load(Ordering::Acquire);
+        self.each(|entries| left += entries.size());
+        left
     }
 
     fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
@@ -301,7 +287,7 @@ impl Registration for Shared {
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant> {
         let place = node.payload.identity()?.place;
         let retirement = self.with_entry(place, |entries| entries.retire(place, now))?;
-        if let Retirement::At(at) = retirement {
+        if let Err(at) = retirement {
             return Some(at);
         }
         // The run has no work left, so the drivers above are not woken.
