@@ -133,6 +133,24 @@ impl<'a> Scanner<'a> {
         Ok(true)
     }
 
+    /// Reads the values of some keys of the object in `bytes`, as the document has them.
+    ///
+    /// Of two equal keys the last counts. Any other document is malformed.
+    pub(crate) fn members<const N: usize>(
+        bytes: &'a [u8],
+        names: [&[u8]; N],
+    ) -> Scan<[Option<&'a [u8]>; N]> {
+        let mut values = [None; N];
+        Self::document(bytes, |json, key| {
+            match names.iter().position(|name| *name == key) {
+                Some(at) => values[at] = Some(json.span()?),
+                None => json.skip()?,
+            }
+            Ok(())
+        })?;
+        Ok(values)
+    }
+
     /// Walks the next value as an array; `element` must read each value in it.
     ///
     /// The result is `false` if the value is no array.
@@ -398,6 +416,11 @@ pub(crate) struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
+    /// Reads the value in `span` as a string; `None` if it is no string.
+    pub(crate) fn of(span: &'a [u8]) -> Option<Self> {
+        Scanner::new(span).text().ok()?
+    }
+
     /// Reads a string from behind its opening quote; `None` if its closing quote is missing.
     #[inline]
     pub(crate) fn before_quote(bytes: &'a [u8]) -> Option<Self> {

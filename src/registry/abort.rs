@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{RunRegistry, entries::Entries, owner_caps::Owner};
+use super::{RunRegistry, owner_caps::Owner};
 use crate::run::{Run, RunId, TaskId, TerminalReason};
 
 impl RunRegistry {
@@ -121,8 +121,9 @@ impl RunRegistry {
     fn close(&self) -> Vec<Run> {
         self.shared.tidy();
         self.shared.close();
-        let live = |entries: &Entries, runs: &mut Vec<_>| runs.extend(entries.live());
-        self.shared.collect(live)
+        let mut live = Vec::new();
+        self.shared.each(|entries| live.extend(entries.live()));
+        live
     }
 }
 

@@ -5,22 +5,17 @@ use std::{
     time::Duration,
 };
 
-use slab::Slab;
+use hashbrown::HashTable;
 use tokio::time::Instant;
 
-use super::{
-    RunRegistry,
-    eviction::idle_until,
-    key::{EntryKey, KeyMap},
-    owner_caps::Owner,
-};
+use super::{RunRegistry, eviction::idle_until, key::EntryKey};
 use crate::run::{Identity, Node, NodeState, Place, Run, RunId, TerminalReason};
 
 /// One shard of the registry's runs, behind a lock. No run is ended under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    runs: Slab<RunEntry>,
-    by_key: KeyMap<Place>,
+    /// The entries by the hashes of their keys.
+    runs: HashTable<RunEntry>,
     /// The times at which live entries, and those of ended runs, are due for a check, earliest
     /// first. Some entries may be forgotten already.
     // Two queues: mostly each time is later than the one pushed before, which costs a heap little.
@@ -40,9 +35,7 @@ pub(crate) struct Entries {
 #[derive(Debug)]
 struct RunEntry {
     run: Run,
-    serial: u64,
-    /// The hash of the run's key.
-    hash: u64,
+    place: Place,
     /// Whether the program or a request chose the run's id, and may use the id again.
     named: bool,
     /// The idle limit of the run; `None` if the run ends with its one call.
@@ -53,41 +46,18 @@ struct RunEntry {
     retired: bool,
 }
 
-/// The time at which a run without work completes as idle.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Retirement {
-    Now,
-    At(Instant),
-}
-
 impl Entries {
-    /// The place of the next entry that is inserted, which will have this serial number.
-    pub(crate) fn next_place(&self, serial: u64) -> Place {
-        let index = self.runs.vacant_key();
-        Place { serial, index }
-    }
-
-    /// Inserts an entry for a run at its [place](Self::next_place), instead of the key's former
-    /// entry.
+    /// Inserts an entry for a run at its place, instead of the key's former entry.
     pub(crate) fn insert(
         &mut self,
-        key: EntryKey,
+        key: &EntryKey,
         place: Place,
         run: Run,
         named: bool,
         idle: Option<Duration>,
         now: Instant,
     ) {
-        self.runs.insert(RunEntry {
-            run,
-            serial: place.serial,
-            hash: key.hash,
-            named,
-            idle,
-            expires: None,
-            retired: false,
-        });
-        if let Some(before) = self.by_key.insert(key, place) {
+        if let Some(before) = self.of_key(key).map(|entry| entry.place) {
             if let Some(entry) = self.remove(before) {
                 if entry.expires.is_none() {
                     self.replaced.insert(before.serial, entry.named);
@@ -95,23 +65,31 @@ impl Entries {
                 self.left.push(entry.run);
             }
         }
+        let entry = RunEntry {
+            run,
+            place,
+            named,
+            idle,
+            expires: None,
+            retired: false,
+        };
+        self.runs.insert_unique(key.hash, entry, RunEntry::hash);
         if let Some(at) = idle.and_then(|idle| now.checked_add(idle)) {
-            self.check_at(place, at);
+            self.check_at(place, at, false);
         }
         self.sweep.get_or_insert(now + RunRegistry::SAFETY);
     }
 
     /// The generation of the run of this key; 0 if the key is unknown.
     pub(crate) fn generation(&self, key: &EntryKey) -> u64 {
-        let entry = self.by_key.get(key).and_then(|at| self.entry(*at));
-        let known = entry.and_then(RunEntry::identity);
+        let known = self.of_key(key).and_then(RunEntry::identity);
         known.map_or(0, |known| known.generation)
     }
 
     /// The run of this key, live or ended. `None` if the key is unknown, or its run completed or is
     /// retired: then a request may open a new run.
     pub(crate) fn reusable(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
-        let (_, entry) = self.hit(key, now)?;
+        let entry = self.hit(key, now)?;
         match entry.run.terminal_reason() {
             Some(TerminalReason::Completed) => None,
             None if entry.retired => None,
@@ -122,7 +100,7 @@ impl Entries {
     /// Marks the run of this key as shared, because a lookup found it by its id, and lowers its
     /// idle limit to `idle`. A smaller limit stays.
     pub(crate) fn share(&mut self, key: &EntryKey, idle: Duration, now: Instant) {
-        let Some((place, entry)) = self.hit(key, now) else {
+        let Some(entry) = self.hit(key, now) else {
             return;
         };
         entry.run.node().make_shared();
@@ -132,35 +110,35 @@ impl Entries {
         }
         entry.idle = Some(idle);
         if let (None, Some(at)) = (entry.expires, now.checked_add(idle)) {
-            self.check_at(place, at);
+            let place = entry.place;
+            self.check_at(place, at, false);
         }
     }
 
     pub(crate) fn get(&mut self, key: &EntryKey, now: Instant) -> Option<Run> {
-        self.hit(key, now).map(|(_, entry)| entry.run.clone())
+        self.hit(key, now).map(|entry| entry.run.clone())
     }
 
     /// The entry of this key. If its run ended, the registry remembers the run from now on anew.
-    fn hit(&mut self, key: &EntryKey, now: Instant) -> Option<(Place, &mut RunEntry)> {
-        let place = *self.by_key.get(key)?;
-        let entry = self.entry_mut(place)?;
+    fn hit(&mut self, key: &EntryKey, now: Instant) -> Option<&mut RunEntry> {
+        let entry = self.runs.find_mut(key.hash, |entry| entry.is_of(key))?;
         if entry.expires.is_some() {
             entry.expires = now.checked_add(RunRegistry::REMEMBERED);
         }
-        Some((place, entry))
+        Some(entry)
     }
 
     /// Retires the run of this entry if it was idle for too long: no request finds it any more.
-    /// Otherwise answers when the run will have been idle for too long; `None` if idleness does not
-    /// end it.
-    pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Retirement> {
+    /// Otherwise the error says when the run will have been idle for too long; `None` if idleness
+    /// does not end it.
+    pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Result<(), Instant>> {
         let entry = self.entry_mut(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
         if at > now {
-            return Some(Retirement::At(at));
+            return Some(Err(at));
         }
         entry.retired = true;
-        Some(Retirement::Now)
+        Some(Ok(()))
     }
 
     /// Retires the run of this entry if it is unused and has no work, and answers whether it
@@ -204,12 +182,12 @@ impl Entries {
 
     pub(crate) fn find(&self, id: &RunId) -> impl Iterator<Item = Run> {
         let ours = |entry: &&RunEntry| entry.identity().is_some_and(|known| known.id == *id);
-        let ours = self.runs().filter(ours);
+        let ours = self.runs.iter().filter(ours);
         ours.map(|entry| entry.run.clone())
     }
 
     pub(crate) fn all(&self) -> impl Iterator<Item = Run> {
-        self.runs().map(|entry| entry.run.clone())
+        self.runs.iter().map(|entry| entry.run.clone())
     }
 
     /// The number of live runs, including replaced runs that have yet to end.
@@ -225,18 +203,18 @@ impl Entries {
     /// The newest `most` runs with a serial number below `before`, each with its number, in no
     /// order.
     pub(crate) fn newest(&self, before: u64, most: usize) -> impl Iterator<Item = (u64, Run)> {
-        let older = |entry: &&RunEntry| entry.serial < before;
-        let mut older: Vec<_> = self.runs().filter(older).collect();
+        let older = |entry: &&RunEntry| entry.place.serial < before;
+        let mut older: Vec<_> = self.runs.iter().filter(older).collect();
         if older.len() > most {
-            older.select_nth_unstable_by_key(most, |entry| Reverse(entry.serial));
+            older.select_nth_unstable_by_key(most, |entry| Reverse(entry.place.serial));
             older.truncate(most);
         }
         let newest = older.into_iter();
-        newest.map(|entry| (entry.serial, entry.run.clone()))
+        newest.map(|entry| (entry.place.serial, entry.run.clone()))
     }
 
     pub(crate) fn live(&self) -> impl Iterator<Item = Run> {
-        let live = self.runs().filter(|entry| entry.expires.is_none());
+        let live = self.runs.iter().filter(|entry| entry.expires.is_none());
         live.map(|entry| entry.run.clone())
     }
 
@@ -252,7 +230,7 @@ impl Entries {
         let (named, expires) = (entry.named, now.checked_add(RunRegistry::REMEMBERED)?);
         entry.expires = Some(expires);
         self.remembered += 1;
-        self.check_at(place, expires);
+        self.check_at(place, expires, true);
         Some(named)
     }
 
@@ -270,6 +248,7 @@ impl Entries {
             let Some(entry) = self.entry(place) else {
                 continue;
             };
+            let is_over = entry.expires.is_some();
             let next = match (entry.expires, entry.idle) {
                 (Some(expires), _) if expires <= now => {
                     let run = self.forget(place);
@@ -288,12 +267,12 @@ impl Entries {
                 },
                 (None, None) => None,
             };
-            again.extend(next.map(|at| (place, at)));
+            again.extend(next.map(|at| (place, at, is_over)));
         }
         // The times are pushed after the loop: an idle limit of zero would be due at once, and the
         // loop would not end.
-        for (place, at) in again {
-            self.check_at(place, at);
+        for (place, at, is_over) in again {
+            self.check_at(place, at, is_over);
         }
         if self.sweep.is_some_and(|at| at <= now) {
             suspects.clear();
@@ -305,15 +284,7 @@ impl Entries {
 
     /// Forgets this entry, if it still exists. The caller drops the answered run without the lock.
     pub(crate) fn forget(&mut self, place: Place) -> Option<Run> {
-        let entry = self.remove(place)?;
-        if let Some(known) = entry.identity() {
-            self.by_key.remove(&EntryKey {
-                hash: entry.hash,
-                owner: Owner(known.owner),
-                id: known.id.clone(),
-            });
-        }
-        Some(entry.run)
+        self.remove(place).map(|entry| entry.run)
     }
 
     pub(crate) fn knows(&self, place: Place) -> bool {
@@ -328,43 +299,46 @@ impl Entries {
     /// The number of items that the shard holds, in all its maps and queues.
     #[cfg(test)]
     pub(crate) fn size(&self) -> usize {
-        let maps = self.runs.len() + self.by_key.len() + self.replaced.len();
+        let maps = self.runs.len() + self.replaced.len();
         let due: usize = self.due.iter().map(BinaryHeap::len).sum();
         maps + self.left.len() + due
     }
 
-    fn runs(&self) -> impl Iterator<Item = &RunEntry> {
-        self.runs.iter().map(|(_, entry)| entry)
+    fn of_key(&self, key: &EntryKey) -> Option<&RunEntry> {
+        self.runs.find(key.hash, |entry| entry.is_of(key))
     }
 
     fn entry(&self, place: Place) -> Option<&RunEntry> {
-        let entry = self.runs.get(place.index);
-        entry.filter(|entry| entry.serial == place.serial)
+        self.runs.find(place.hash, |entry| entry.place == place)
     }
 
     fn entry_mut(&mut self, place: Place) -> Option<&mut RunEntry> {
-        let entry = self.runs.get_mut(place.index);
-        entry.filter(|entry| entry.serial == place.serial)
+        self.runs.find_mut(place.hash, |entry| entry.place == place)
     }
 
     fn remove(&mut self, place: Place) -> Option<RunEntry> {
-        self.entry(place)?;
-        let entry = self.runs.try_remove(place.index)?;
+        let entry = self
+            .runs
+            .find_entry(place.hash, |entry| entry.place == place);
+        let (entry, _) = entry.ok()?.remove();
         self.remembered -= usize::from(entry.expires.is_some());
+        // Room for many runs is freed once few are left.
+        let len = self.runs.len();
+        if self.runs.capacity() > 3 * len + 64 {
+            self.runs.shrink_to(len + len / 2, RunEntry::hash);
+        }
         Some(entry)
     }
 
-    fn check_at(&mut self, place: Place, at: Instant) {
-        let entry = self.entry(place);
-        let is_over = entry.is_some_and(|entry| entry.expires.is_some());
+    fn check_at(&mut self, place: Place, at: Instant, is_over: bool) {
         let due = &mut self.due[usize::from(is_over)];
-        // A forgotten entry leaves its times in the queue. A known entry may have two times there,
-        // so the queue is cleaned only beyond four times per entry, which is rare.
-        if due.len() > 4 * self.runs.len() + 64 {
-            due.retain(|Reverse((_, place))| {
-                let entry = self.runs.get(place.index);
-                entry.is_some_and(|entry| entry.serial == place.serial)
-            });
+        // A forgotten entry leaves its times in the queue. A live run may have two times there, an
+        // ended one has one: the queue is cleaned beyond twice as many.
+        let most = if is_over { 2 } else { 4 } * self.runs.len() + 64;
+        if due.len() > most {
+            let is_of = |place: Place| move |entry: &RunEntry| entry.place == place;
+            due.retain(|Reverse((_, place))| self.runs.find(place.hash, is_of(*place)).is_some());
+            due.shrink_to(most);
         }
         due.push(Reverse((at, place)));
     }
@@ -377,6 +351,15 @@ fn pop(due: &mut BinaryHeap<Reverse<(Instant, Place)>>, now: Instant) -> Option<
 }
 
 impl RunEntry {
+    const fn hash(&self) -> u64 {
+        self.place.hash
+    }
+
+    fn is_of(&self, key: &EntryKey) -> bool {
+        let is_same = |known: &Identity| known.owner == key.owner.0 && known.id == key.id;
+        self.place.hash == key.hash && self.identity().is_some_and(is_same)
+    }
+
     fn identity(&self) -> Option<&Identity> {
         self.run.node().payload.identity()
     }

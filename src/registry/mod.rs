@@ -158,8 +158,11 @@ impl RunRegistry {
     #[must_use]
     pub fn find(&self, id: &RunId) -> Vec<Run> {
         self.find_checked(|registry| {
-            let shared = &registry.shared;
-            shared.collect(|entries, runs| runs.extend(entries.find(id)))
+            let mut runs = Vec::new();
+            registry
+                .shared
+                .each(|entries| runs.extend(entries.find(id)));
+            runs
         })
     }
 
@@ -247,8 +250,9 @@ impl RunRegistry {
 
     /// All live and remembered runs of the registry, in no order.
     pub(crate) fn runs(&self) -> Vec<Run> {
-        self.shared
-            .collect(|entries, runs| runs.extend(entries.all()))
+        let mut runs = Vec::new();
+        self.shared.each(|entries| runs.extend(entries.all()));
+        runs
     }
 }
 

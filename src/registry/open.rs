@@ -18,8 +18,8 @@ use crate::run::{
 };
 
 /// The parameters with which a run enters the registry.
-struct Enrolment {
-    key: EntryKey,
+struct Enrolment<'a> {
+    key: &'a EntryKey,
     session: Option<Arc<str>>,
     /// Whether the program or a request chose the run's id; false for a generated id.
     named: bool,
@@ -67,7 +67,8 @@ impl RunRegistry {
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
         let old = self.get(owner, old);
-        let enrolment = self.successor(owner, new, old.as_ref());
+        let key = self.shared.key(owner, new);
+        let enrolment = self.successor(&key, old.as_ref());
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
         })?;
@@ -86,7 +87,8 @@ impl RunRegistry {
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
-        let enrolment = self.successor(owner, id.clone(), Some(&ended));
+        let key = self.shared.key(owner, id.clone());
+        let enrolment = self.successor(&key, Some(&ended));
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
 
@@ -137,7 +139,7 @@ impl RunRegistry {
                 run.node().enter();
             }
             let enrolment = Enrolment {
-                key: key.clone(),
+                key: &key,
                 session,
                 named: true,
                 idle: Some(idle),
@@ -178,7 +180,7 @@ impl RunRegistry {
             }
             let settlement = &run.node().payload.settlement;
             let enrolment = Enrolment {
-                key: key.clone(),
+                key: &key,
                 session,
                 named: given,
                 idle: (given || !settlement.is_with_call()).then_some(idle),
@@ -209,11 +211,14 @@ impl RunRegistry {
     }
 
     /// Opens a run with the key, unless the key has a run that `replaces` does not accept.
-    fn open_anew(&self, enrolment: Enrolment, replaces: impl FnOnce(&Run) -> bool) -> Option<Run> {
-        let now = Instant::now();
-        let key = enrolment.key.clone();
-        let run = self.shared.with(&key, |entries| {
-            let known = entries.get(&key, now);
+    fn open_anew(
+        &self,
+        enrolment: Enrolment<'_>,
+        replaces: impl FnOnce(&Run) -> bool,
+    ) -> Option<Run> {
+        let (key, now) = (enrolment.key, Instant::now());
+        let run = self.shared.with(key, |entries| {
+            let known = entries.get(key, now);
             if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
                 return None;
             }
@@ -232,8 +237,8 @@ impl RunRegistry {
     /// Gives the run its identity, and adds it to the live runs; no other method does.
     /// [`Registration::ended`] takes the run out when it ends. Answers false if the registry is
     /// shut down, or if the run has an identity already.
-    fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment, now: Instant) -> bool {
-        let place = entries.next_place(self.shared.next_serial(&with.key));
+    fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment<'_>, now: Instant) -> bool {
+        let place = self.shared.next_place(with.key);
         let owner = with.key.owner.0;
         let registration: Weak<Shared> = Arc::downgrade(&self.shared);
         let is_first = run.run_state().identify(Identity {
@@ -241,7 +246,7 @@ impl RunRegistry {
             session: with.session.clone(),
             registration,
             owner,
-            generation: entries.generation(&with.key) + 1,
+            generation: entries.generation(with.key) + 1,
             place,
             session_slot: OnceLock::new(),
             end_event: AtomicU64::new(0),
@@ -271,11 +276,11 @@ impl RunRegistry {
     }
 
     /// The parameters of a run that the program opens in the session of another run.
-    fn successor(&self, owner: Owner, id: RunId, before: Option<&Run>) -> Enrolment {
+    fn successor<'a>(&self, key: &'a EntryKey, before: Option<&Run>) -> Enrolment<'a> {
         let known = before.and_then(|run| run.node().payload.identity());
         let idle = known.and_then(|known| self.shared.idle_limit(known));
         Enrolment {
-            key: self.shared.key(owner, id),
+            key,
             session: before.and_then(Run::session),
             named: true,
             idle: Some(idle.unwrap_or(Self::IDLE)),

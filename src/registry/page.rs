@@ -47,7 +47,9 @@ impl RunRegistry {
     #[must_use]
     pub fn open_runs(&self) -> usize {
         self.shared.tidy();
-        self.shared.count_live()
+        let mut live = 0;
+        self.shared.each(|entries| live += entries.count_live());
+        live
     }
 
     /// A page of the registry's live and remembered runs, newest first.

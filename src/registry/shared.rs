@@ -14,7 +14,7 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     RunRegistry,
     admission::Finder,
-    entries::{Entries, Retirement},
+    entries::Entries,
     eviction::rank,
     key::EntryKey,
     owner_caps::{Owner, Owners},
@@ -43,7 +43,7 @@ pub(crate) struct Shared {
     evictions: Lock<[VecDeque<Place>; 3]>,
     /// The number of ended runs that the registry remembers.
     remembered: AtomicUsize,
-    /// The number of entries so far: see [`next_serial`](Self::next_serial).
+    /// The number of entries so far: see [`next_place`](Self::next_place).
     count: AtomicU64,
     /// The earliest time at which a shard is due for `tidy`, in nanoseconds since `epoch`;
     /// `Nanos::MAX` if none is.
@@ -101,40 +101,28 @@ impl Shared {
         self.with_shard((place.serial % SHARDS as u64) as usize, f)
     }
 
-    /// Collects the runs that a function adds for each shard, with one lock at a time.
-    pub(crate) fn collect(&self, f: impl Fn(&Entries, &mut Vec<Run>)) -> Vec<Run> {
-        let mut runs = Vec::new();
-        for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| f(entries, &mut runs));
-        }
-        runs
-    }
-
-    /// The number of live runs in the registry.
-    pub(crate) fn count_live(&self) -> usize {
-        let shards = 0..SHARDS;
-        shards
-            .map(|shard| self.with_shard(shard, |entries| entries.count_live()))
-            .sum()
+    /// Calls `f` with each shard, with one lock at a time.
+    pub(crate) fn each(&self, mut f: impl FnMut(&mut Entries)) {
+        (0..SHARDS).for_each(|shard| self.with_shard(shard, &mut f));
     }
 
     /// The newest `most` runs with a serial number below `before`, each with its number, newest
     /// first.
     pub(crate) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Run)> {
         let mut runs = Vec::new();
-        for shard in 0..SHARDS {
-            self.with_shard(shard, |entries| runs.extend(entries.newest(before, most)));
-        }
+        self.each(|entries| runs.extend(entries.newest(before, most)));
         runs.sort_unstable_by_key(|(serial, _)| Reverse(*serial));
         runs.truncate(most);
         runs
     }
 
-    /// The serial number of the key's new entry: higher than those of all entries before, in all
-    /// shards. The remainder by `SHARDS` is the entry's shard.
-    pub(crate) fn next_serial(&self, key: &EntryKey) -> u64 {
+    /// The place of the key's new entry. Its serial number is higher than those of all entries
+    /// before, in all shards; the remainder by `SHARDS` is the entry's shard.
+    pub(crate) fn next_place(&self, key: &EntryKey) -> Place {
         let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
-        count * SHARDS as u64 + key.shard(SHARDS) as u64
+        let serial = count * SHARDS as u64 + key.shard(SHARDS) as u64;
+        let hash = key.hash;
+        Place { serial, hash }
     }
 
     pub(crate) fn close(&self) {
@@ -230,9 +218,9 @@ impl Shared {
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         let sessions = self.sessions.lock().len();
-        let entries = (0..SHARDS).map(|shard| self.with_shard(shard, |entries| entries.size()));
-        let remembered = self.remembered.load(Ordering::Acquire);
-        sessions + entries.sum::<usize>() + remembered
+        let mut left = sessions + self.remembered.load(Ordering::Acquire);
+        self.each(|entries| left += entries.size());
+        left
     }
 
     fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
@@ -261,9 +249,14 @@ impl Registration for Shared {
         let named = self.with_entry(place, |entries| entries.ended(place, now))?;
         self.leave_session(identity);
         self.remember(place, node.nearest_end(), named);
+        // The snapshot in the event is taken without the lock.
+        let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node, 0));
         let mut sequence = self.sequence.lock();
         self.announce(&mut sequence, node, identity);
-        let number = self.send(&mut sequence, |number| RunEvent::ended(node, number));
+        let number = self.send(&mut sequence, |number| match event {
+            Some(event) => event.numbered(number),
+            None => RunEvent::ended(node, number),
+        });
         identity.end_event.store(number, Ordering::Release);
         Some(number)
     }
@@ -294,7 +287,7 @@ impl Registration for Shared {
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant> {
         let place = node.payload.identity()?.place;
         let retirement = self.with_entry(place, |entries| entries.retire(place, now))?;
-        if let Retirement::At(at) = retirement {
+        if let Err(at) = retirement {
             return Some(at);
         }
         // The run has no work left, so the drivers above are not woken.

@@ -38,7 +38,8 @@ pub struct Tool {
     run: Run,
     name: Cow<'static, str>,
     window: Option<Duration>,
-    action: Option<ToolAction>,
+    /// The digest of the call's arguments, for the detection of loops.
+    arguments: Option<u64>,
     grace: Option<Duration>,
 }
 
@@ -49,7 +50,7 @@ impl Run {
             run: self.clone(),
             name: name.into(),
             window: None,
-            action: None,
+            arguments: None,
             grace: None,
         }
     }
@@ -65,8 +66,7 @@ impl Tool {
     /// ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
-        let arguments = call::arguments(arguments);
-        self.action = Some(ToolAction { arguments });
+        self.arguments = Some(call::arguments(arguments));
         self
     }
 
@@ -118,18 +118,5 @@ impl Tool {
     /// Dropping the future drops the tool's and settles its node as aborted.
     pub fn watch<F: Future>(self, future: F) -> Watch<F> {
         Watch::new(self, future)
-    }
-}
-
-/// The digest of a tool call's arguments, for the detection of loops.
-#[derive(Clone, Debug)]
-pub(crate) struct ToolAction {
-    arguments: u64,
-}
-
-impl ToolAction {
-    /// Records on the run that the call has ended, with the digest of its result.
-    fn record(self, node: &Run, name: &str, result: Option<u64>) {
-        node.ran(name, self.arguments, result);
     }
 }

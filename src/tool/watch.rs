@@ -10,7 +10,7 @@ use std::{
 
 use pin_project_lite::pin_project;
 
-use super::{Tool, ToolAction};
+use super::Tool;
 use crate::{
     llm::digest,
     run::{
@@ -29,7 +29,7 @@ pin_project! {
         future: Option<F>,
         pub(crate) node: Run,
         pub(crate) name: Cow<'static, str>,
-        action: Option<ToolAction>,
+        arguments: Option<u64>,
         timer: TaskTimer,
         // Boxed: most runs want no notices.
         working: Option<Box<WorkingNotices>>,
@@ -64,7 +64,7 @@ impl<F> Watch<F> {
             future: Some(future),
             node,
             name: tool.name,
-            action: tool.action,
+            arguments: tool.arguments,
             timer: TaskTimer::default(),
             working: tool
                 .run
@@ -99,8 +99,8 @@ impl<F> Watch<F> {
     /// settled the tool's node.
     pub(crate) fn record(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
-        if let Some(action) = this.action.take() {
-            action.record(this.node, this.name, result());
+        if let Some(arguments) = this.arguments.take() {
+            this.node.ran(this.name, arguments, result());
         }
     }
 

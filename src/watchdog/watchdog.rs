@@ -4,21 +4,17 @@ use std::{
     collections::HashMap,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    task::{Context, Poll, Wake, Waker},
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, task::unconstrained};
 use tower_service::Service;
 
 use super::inquiry::{InquiryStage, Question, Stages, inquire};
 use crate::{
     error::BoxError,
-    lock::Lock,
     registry::{RunRegistry, WeakRegistry},
     run::{Answer, Run, RunEvent, RunEvents, RunNotice, RunSnapshot, Verdict, WeakRun},
 };
@@ -199,21 +195,11 @@ struct Inquiries {
 
 struct Inquiry {
     run: WeakRun,
-    signal: Arc<Signal>,
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// The waker of one inquiry, which wakes the watchdog's task and marks the inquiry as
-/// woken.
-///
-/// Without the mark, the watchdog would poll all inquiries whenever one of them is woken.
-struct Signal {
-    woken: AtomicBool,
-    task: Lock<Waker>,
-}
-
 impl Inquiries {
-    fn poll(&mut self, cx: &Context<'_>) {
+    fn poll(&mut self, cx: &mut Context<'_>) {
         self.by_run
             .retain(|_, inquiry| inquiry.poll(cx).is_pending());
     }
@@ -247,7 +233,10 @@ impl Inquiries {
                 continue;
             }
             let stages = &self.stages;
-            let begin = || Inquiry::new(run.downgrade(), repeats, Arc::clone(stages));
+            let begin = || Inquiry {
+                run: run.downgrade(),
+                future: Box::pin(inquire(run.downgrade(), repeats, Arc::clone(stages))),
+            };
             self.by_run.entry(run.number()).or_insert_with(begin);
         }
     }
@@ -260,50 +249,12 @@ impl Inquiries {
 }
 
 impl Inquiry {
-    fn new(run: WeakRun, repeats: Option<u32>, stages: Arc<Stages>) -> Self {
-        Self {
-            future: Box::pin(inquire(run.clone(), repeats, stages)),
-            run,
-            signal: Arc::new(Signal {
-                woken: AtomicBool::new(true),
-                // The first poll sets the waker of the watchdog's task.
-                task: Lock::new(Waker::noop().clone()),
-            }),
-        }
-    }
-
-    fn poll(&mut self, cx: &Context<'_>) -> Poll<()> {
-        self.signal.set(cx.waker());
-        if !self.signal.woken.swap(false, Ordering::AcqRel) {
-            return Poll::Pending;
-        }
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if self.run.live().is_none() {
             return Poll::Ready(());
         }
-        let waker = Waker::from(Arc::clone(&self.signal));
-        self.future.as_mut().poll(&mut Context::from_waker(&waker))
-    }
-}
-
-impl Signal {
-    fn set(&self, waker: &Waker) {
-        let mut task = self.task.lock();
-        if !task.will_wake(waker) {
-            task.clone_from(waker);
-        }
-    }
-}
-
-impl Wake for Signal {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.store(true, Ordering::Release);
-        let task = self.task.lock();
-        let waker = task.clone();
-        drop(task);
-        waker.wake();
+        // Outside of tokio's coop budget: many inquiries in one poll would use it up, and those
+        // that come last would never be polled.
+        pin!(unconstrained(self.future.as_mut())).poll(cx)
     }
 }

@@ -59,12 +59,8 @@ impl<S> Layer<S> for StopPhraseLayer {
     type Service = StopPhrase<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        StopPhrase::new(
-            inner,
-            self.registry.clone(),
-            self.phrases.clone(),
-            self.max_body,
-        )
+        let layer = self.clone();
+        StopPhrase { inner, layer }
     }
 }
 
@@ -72,25 +68,7 @@ impl<S> Layer<S> for StopPhraseLayer {
 #[derive(Clone, Debug)]
 pub struct StopPhrase<S> {
     inner: S,
-    registry: RunRegistry,
-    phrases: Phrases,
-    max_body: usize,
-}
-
-impl<S> StopPhrase<S> {
-    pub(super) const fn new(
-        inner: S,
-        registry: RunRegistry,
-        phrases: Phrases,
-        max_body: usize,
-    ) -> Self {
-        Self {
-            inner,
-            registry,
-            phrases,
-            max_body,
-        }
-    }
+    layer: StopPhraseLayer,
 }
 
 /// The response future of [`StopPhrase`].
@@ -119,11 +97,12 @@ where
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let entry = Claim::of(&mut request);
         let run = entry.run.clone();
-        let stop = Stop::new(run, self.registry.clone(), self.phrases.clone());
+        let layer = self.layer.clone();
+        let stop = Stop::new(run, layer.registry, layer.phrases);
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let max_body = self.max_body;
+        let max_body = layer.max_body;
         let settings = LayerSettings::passive();
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, stop, request, max_body)

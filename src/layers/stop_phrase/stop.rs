@@ -8,12 +8,12 @@ use std::{
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body_util::{Either, Full};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::{
     attempt::Operation,
     body::ReplayBody,
-    llm::{History, dialect::Dialect, sse::DONE},
+    llm::{History, dialect::Dialect},
     registry::RunRegistry,
     run::Run,
     supervise::{RequestReader, dialect_of},
@@ -55,16 +55,11 @@ impl Stop {
         }
         let dialect = spoken(request, &history);
         let model = history.model();
-        let reply = |text| Reply {
-            text,
-            model: &model,
-            number: self.run.seed(),
-            streams: history.streams,
-        };
+        let reply = |text| reply(dialect, history.streams, self.run.seed(), &model, text);
         // Build the response first: if there is none for the dialect, no run is ended.
-        let stopped = reply("Stopped.").answer(dialect)?;
+        let stopped = reply("Stopped.")?;
         if self.registry.abort_others(&self.run).is_empty() {
-            return reply("Nothing was running.").answer(dialect);
+            return reply("Nothing was running.");
         }
         Some(stopped)
     }
@@ -143,223 +138,49 @@ fn plain(text: &str) -> String {
     plain
 }
 
-/// The text of a reply, and the properties of the request that decide its format.
-#[derive(Debug)]
-pub(super) struct Reply<'a> {
-    pub(super) text: &'a str,
-    /// The model that the request names.
-    pub(super) model: &'a str,
-    /// The number from which the ids of the response are made.
-    pub(super) number: u64,
-    pub(super) streams: bool,
-}
-
-impl Reply<'_> {
-    /// The reply as a response in `dialect`; `None` for a dialect without a known format.
-    pub(super) fn answer(&self, dialect: Dialect) -> Option<Response<Full<Bytes>>> {
-        let body: Vec<u8> = match (dialect, self.streams) {
-            (Dialect::OpenAiChat, false) => self.chat().to_string().into(),
-            (Dialect::OpenAiChat, true) => self.chat_events(),
-            (Dialect::OpenAiResponses, false) => self.response("completed").to_string().into(),
-            (Dialect::OpenAiResponses, true) => self.response_events(),
-            (Dialect::Anthropic, false) => self.message().to_string().into(),
-            (Dialect::Anthropic, true) => self.message_events(),
-            _ => return None,
-        };
-        let content_type = match self.streams {
-            true => "text/event-stream",
-            false => "application/json",
-        };
-        let mut answer = Response::new(Full::from(body));
-        let headers = answer.headers_mut();
-        headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
-        if self.streams {
-            let fresh = HeaderValue::from_static("no-cache");
-            headers.insert(header::CACHE_CONTROL, fresh);
-        }
-        Some(answer)
+/// The assistant message that answers a stop phrase; `None` for a dialect without a known format.
+///
+/// The ids in it are made from `number`. `model` is the one that the request names. `text` has no
+/// characters that JSON escapes.
+fn reply(
+    dialect: Dialect,
+    streams: bool,
+    number: u64,
+    model: &str,
+    text: &str,
+) -> Option<Response<Full<Bytes>>> {
+    let (document, events) = match dialect {
+        Dialect::OpenAiChat => (
+            include_str!("replies/chat.json"),
+            include_str!("replies/chat.sse"),
+        ),
+        Dialect::OpenAiResponses => (
+            include_str!("replies/responses.json"),
+            include_str!("replies/responses.sse"),
+        ),
+        Dialect::Anthropic => (
+            include_str!("replies/messages.json"),
+            include_str!("replies/messages.sse"),
+        ),
+        _ => return None,
+    };
+    let (template, content_type) = match streams {
+        true => (events, "text/event-stream"),
+        false => (document.trim_end(), "application/json"),
+    };
+    // The model comes last: it is the caller's text, and may contain another placeholder.
+    let body = template
+        .replace("{id}", &format!("{number:016x}"))
+        .replace("{text}", text)
+        .replace("\"{model}\"", &Value::from(model).to_string());
+    let mut answer = Response::new(Full::from(body));
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if streams {
+        let fresh = HeaderValue::from_static("no-cache");
+        headers.insert(header::CACHE_CONTROL, fresh);
     }
-
-    fn id(&self, prefix: &str) -> String {
-        format!("{prefix}{:016x}", self.number)
-    }
-
-    fn chat(&self) -> Value {
-        json!({
-            "id": self.id("chatcmpl-"),
-            "object": "chat.completion",
-            "created": 0,
-            "model": self.model,
-            "choices": [{
-                "index": 0,
-                "message": {"role": "assistant", "content": self.text, "refusal": null},
-                "logprobs": null,
-                "finish_reason": "stop",
-            }],
-            "usage": {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0},
-        })
-    }
-
-    fn chat_events(&self) -> Vec<u8> {
-        let chunk = |delta: Value, finish: Option<&str>| {
-            let chunk = json!({
-                "id": self.id("chatcmpl-"),
-                "object": "chat.completion.chunk",
-                "created": 0,
-                "model": self.model,
-                "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
-            });
-            format!("data: {chunk}\n\n")
-        };
-        let chunks = [
-            chunk(json!({"role": "assistant", "content": ""}), None),
-            chunk(json!({"content": self.text}), None),
-            chunk(json!({}), Some("stop")),
-        ];
-        [chunks.concat().as_bytes(), DONE].concat()
-    }
-
-    fn response(&self, status: &str) -> Value {
-        let done = status == "completed";
-        let output = if done {
-            vec![self.item("completed")]
-        } else {
-            Vec::new()
-        };
-        let usage = json!({
-            "input_tokens": 0,
-            "input_tokens_details": {"cached_tokens": 0},
-            "output_tokens": 0,
-            "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": 0,
-        });
-        json!({
-            "id": self.id("resp_"),
-            "object": "response",
-            "created_at": 0,
-            "status": status,
-            "error": null,
-            "incomplete_details": null,
-            "instructions": null,
-            "metadata": {},
-            "model": self.model,
-            "output": output,
-            "parallel_tool_calls": true,
-            "temperature": null,
-            "tool_choice": "auto",
-            "tools": [],
-            "top_p": null,
-            "usage": done.then_some(usage),
-        })
-    }
-
-    fn item(&self, status: &str) -> Value {
-        let done = status == "completed";
-        let content = if done {
-            vec![self.part(self.text)]
-        } else {
-            Vec::new()
-        };
-        json!({
-            "id": self.id("msg_"),
-            "type": "message",
-            "status": status,
-            "role": "assistant",
-            "content": content,
-        })
-    }
-
-    fn part(&self, text: &str) -> Value {
-        json!({"type": "output_text", "text": text, "annotations": []})
-    }
-
-    fn response_events(&self) -> Vec<u8> {
-        let item = |status| json!({"output_index": 0, "item": self.item(status)});
-        let in_part = |key: &str, value: Value| json!({"item_id": self.id("msg_"), "output_index": 0, "content_index": 0, key: value});
-        let with_logprobs = |mut event: Value| {
-            event["logprobs"] = json!([]);
-            event
-        };
-        let begun = || json!({"response": self.response("in_progress")});
-        let events = [
-            ("response.created", begun()),
-            ("response.in_progress", begun()),
-            ("response.output_item.added", item("in_progress")),
-            (
-                "response.content_part.added",
-                in_part("part", self.part("")),
-            ),
-            (
-                "response.output_text.delta",
-                with_logprobs(in_part("delta", self.text.into())),
-            ),
-            (
-                "response.output_text.done",
-                with_logprobs(in_part("text", self.text.into())),
-            ),
-            (
-                "response.content_part.done",
-                in_part("part", self.part(self.text)),
-            ),
-            ("response.output_item.done", item("completed")),
-            (
-                "response.completed",
-                json!({"response": self.response("completed")}),
-            ),
-        ];
-        let numbered = events
-            .into_iter()
-            .enumerate()
-            .map(|(number, (name, mut event))| {
-                event["sequence_number"] = number.into();
-                named(name, event)
-            });
-        numbered.collect::<String>().into()
-    }
-
-    fn message(&self) -> Value {
-        json!({
-            "id": self.id("msg_"),
-            "type": "message",
-            "role": "assistant",
-            "model": self.model,
-            "content": [{"type": "text", "text": self.text}],
-            "stop_reason": "end_turn",
-            "stop_sequence": null,
-            "usage": {"input_tokens": 0, "output_tokens": 0},
-        })
-    }
-
-    fn message_events(&self) -> Vec<u8> {
-        let mut start = self.message();
-        start["content"] = json!([]);
-        start["stop_reason"] = Value::Null;
-        let delta = json!({
-            "delta": {"stop_reason": "end_turn", "stop_sequence": null},
-            "usage": {"output_tokens": 0},
-        });
-        let events = [
-            ("message_start", json!({"message": start})),
-            (
-                "content_block_start",
-                json!({"index": 0, "content_block": {"type": "text", "text": ""}}),
-            ),
-            (
-                "content_block_delta",
-                json!({"index": 0, "delta": {"type": "text_delta", "text": self.text}}),
-            ),
-            ("content_block_stop", json!({"index": 0})),
-            ("message_delta", delta),
-            ("message_stop", json!({})),
-        ];
-        let named = events.into_iter().map(|(name, event)| named(name, event));
-        named.collect::<String>().into()
-    }
-}
-
-fn named(name: &str, mut event: Value) -> String {
-    event["type"] = name.into();
-    format!("event: {name}\ndata: {event}\n\n")
+    Some(answer)
 }
 
 #[cfg(test)]

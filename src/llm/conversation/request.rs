@@ -69,12 +69,6 @@ pub(crate) struct History<'a> {
     said: Option<&'a [u8]>,
 }
 
-/// The offsets of a message in the request's body.
-struct RequestMessage {
-    start: usize,
-    end: usize,
-}
-
 impl<'a> History<'a> {
     /// Reads the conversation in a request's body, from behind the last of `places` that is
     /// unchanged.
@@ -220,10 +214,7 @@ impl<'a> History<'a> {
             if last.len() == PLACES {
                 last.pop_front();
             }
-            last.push_back(RequestMessage {
-                start: from,
-                end: json.position(),
-            });
+            last.push_back(from..json.position());
             Ok(())
         };
         match self.from {
@@ -234,8 +225,8 @@ impl<'a> History<'a> {
         self.places = places.iter().filter(known).copied().collect();
         let new = last.iter().map(|message| HistoryPlace {
             end: message.end - start,
-            len: message.end - message.start,
-            digest: digest(&body[message.start..message.end]),
+            len: message.len(),
+            digest: digest(&body[message.clone()]),
         });
         self.places.extend(new);
         let surplus = self.places.len().saturating_sub(PLACES);

@@ -157,17 +157,6 @@ pub(super) struct OpenCall {
     too_long: bool,
 }
 
-/// The values of an event's top-level keys by which the APIs stream tool calls.
-#[derive(Default)]
-struct Parts<'a> {
-    kind: Option<Text<'a>>,
-    index: u64,
-    choices: Option<&'a [u8]>,
-    item: Option<&'a [u8]>,
-    block: Option<&'a [u8]>,
-    delta: Option<&'a [u8]>,
-}
-
 impl OpenCall {
     fn append(&mut self, id: Option<Text<'_>>, name: Option<Text<'_>>, part: Option<&[u8]>) {
         self.id = identify(id).or(self.id);
@@ -228,34 +217,31 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: 
     if !speaks_of_tools(event, open) {
         return;
     }
-    let mut parts = Parts::default();
-    let read = Scanner::document(event.data, |json, key| {
-        match key {
-            b"type" => parts.kind = json.text()?,
-            b"index" => parts.index = json.integer()?.unwrap_or_default(),
-            b"choices" => parts.choices = Some(json.span()?),
-            b"item" => parts.item = Some(json.span()?),
-            b"content_block" => parts.block = Some(json.span()?),
-            b"delta" => parts.delta = Some(json.span()?),
-            _ => json.skip()?,
-        }
-        Ok(())
-    });
-    if read.is_err() {
+    // The keys by which the APIs stream tool calls.
+    let keys: [&[u8]; 6] = [
+        b"type",
+        b"index",
+        b"choices",
+        b"item",
+        b"content_block",
+        b"delta",
+    ];
+    let Ok([kind, index, choices, item, block, delta]) = Scanner::members(event.data, keys) else {
         return;
-    }
-    let at = (0, parts.index);
-    let is = |word: &[u8]| parts.kind.is_some_and(|kind| kind.is(word));
-    if let Some(choices) = parts.choices {
+    };
+    let at = (0, index.and_then(number).unwrap_or_default());
+    let kind = kind.and_then(Text::of);
+    let is = |word: &[u8]| kind.is_some_and(|kind| kind.is(word));
+    if let Some(choices) = choices {
         let _ = read_choices(choices, open);
     } else if is(b"response.output_item.done") {
-        if let Some(item) = read_item(parts.item) {
+        if let Some(item) = read_item(item) {
             item.report(&mut |event| push_call(event, calls));
         }
     } else if is(b"content_block_start") {
         // The start of a block has an empty object as a placeholder for the input, which is
         // dropped.
-        if let Some(block) = read_item(parts.block).filter(Item::is_tool_use) {
+        if let Some(block) = read_item(block).filter(Item::is_tool_use) {
             let (id, name, input) = block.parts();
             let input = input.filter(|input| canonical(input) != canonical(b"{}"));
             if let Some(call) = find_or_open(open, at) {
@@ -263,7 +249,7 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: 
             }
         }
     } else if is(b"content_block_delta") {
-        let part = parts.delta.and_then(|delta| partial_json(delta).ok()?);
+        let part = delta.and_then(|delta| Scanner::members(delta, [b"partial_json"]).ok()?[0]);
         if let Some(call) = open.iter_mut().find(|call| call.at == at) {
             call.append(None, None, part);
         }
@@ -281,58 +267,35 @@ fn read_item(span: Option<&[u8]>) -> Option<Item<'_>> {
     Item::read(&mut Scanner::new(span?)).ok()
 }
 
-fn partial_json(delta: &[u8]) -> Scan<Option<&[u8]>> {
-    let mut part = None;
-    Scanner::document(delta, |json, key| match key {
-        b"partial_json" => json.span().map(|span| part = Some(span)),
-        _ => json.skip(),
-    })?;
-    Ok(part)
+fn number(span: &[u8]) -> Option<u64> {
+    Scanner::new(span).integer().ok()?
 }
 
 /// Adds the parts of tool calls in a chat chunk's `choices` to the open calls.
 fn read_choices(choices: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
     let on_choice = |json: &mut Scanner<'_>| {
-        let (mut choice, mut delta) = (0, None);
-        json.object(|json, key| {
-            match key {
-                b"index" => choice = json.integer()?.unwrap_or_default(),
-                b"delta" => delta = Some(json.span()?),
-                _ => json.skip()?,
-            }
-            Ok(())
-        })?;
+        let [index, delta] = Scanner::members(json.span()?, [b"index", b"delta"])?;
+        let choice = index.and_then(number).unwrap_or_default();
         read_delta(choice, delta.unwrap_or(b"{}"), open)
     };
     Scanner::new(choices).array(on_choice).map(drop)
 }
 
 fn read_delta(choice: u64, delta: &[u8], open: &mut Vec<OpenCall>) -> Scan<()> {
-    Scanner::document(delta, |json, key| match key {
-        b"tool_calls" => {
-            let mut number = 0;
-            json.array(|json| {
-                let (mut index, mut id, mut function) = (number, None, None);
-                json.object(|json, key| {
-                    match key {
-                        b"index" => index = json.integer()?.unwrap_or(number),
-                        b"id" => id = json.text()?,
-                        b"function" | b"custom" => function = Some(json.span()?),
-                        _ => json.skip()?,
-                    }
-                    Ok(())
-                })?;
-                number += 1;
-                append(open, (choice, index), id, function)
-            })
-            .map(drop)
-        }
-        b"function_call" => {
-            let function = json.span()?;
-            append(open, (choice, 0), None, Some(function))
-        }
-        _ => json.skip(),
-    })
+    let [calls, function_call] = Scanner::members(delta, [b"tool_calls", b"function_call"])?;
+    let mut position = 0;
+    Scanner::new(calls.unwrap_or(b"[]")).array(|json| {
+        let keys: [&[u8]; 4] = [b"index", b"id", b"function", b"custom"];
+        let [index, id, function, custom] = Scanner::members(json.span()?, keys)?;
+        let index = index.and_then(number).unwrap_or(position);
+        position += 1;
+        let id = id.and_then(Text::of);
+        append(open, (choice, index), id, function.or(custom))
+    })?;
+    match function_call {
+        Some(function) => append(open, (choice, 0), None, Some(function)),
+        None => Ok(()),
+    }
 }
 
 fn append(

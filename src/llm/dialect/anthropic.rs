@@ -164,22 +164,18 @@ impl<'a> Delta<'a> {
 ///
 /// An empty text or thinking block is no content, but a tool call is: its name is known.
 fn judge_block(block: &[u8]) -> EventVerdict {
-    let mut kind = None;
-    let mut filled = (false, false);
-    let read = Scanner::document(block, |json, key| {
-        match key {
-            b"type" => kind = json.text()?,
-            b"text" => filled.0 = json.filled()?,
-            b"thinking" => filled.1 = json.filled()?,
-            _ => json.skip()?,
-        }
-        Ok(())
-    });
+    let Ok([kind, text, thinking]) = Scanner::members(block, [b"type", b"text", b"thinking"])
+    else {
+        return EventKind::Progress.into();
+    };
+    let is_filled = |span: Option<&[u8]>| {
+        span.is_some_and(|span| Scanner::new(span).filled().unwrap_or_default())
+    };
+    let kind = kind.and_then(Text::of);
     let kind = kind.map_or(Cow::Borrowed(&[][..]), Text::decoded);
     match &*kind {
-        _ if read.is_err() => EventKind::Progress.into(),
-        b"text" if filled.0 => EventVerdict::content(false),
-        b"thinking" if filled.1 => EventVerdict::content(true),
+        b"text" if is_filled(text) => EventVerdict::content(false),
+        b"thinking" if is_filled(thinking) => EventVerdict::content(true),
         b"text" | b"thinking" => EventKind::Prelude.into(),
         b"redacted_thinking" => EventVerdict::content(true),
         _ if kind.ends_with(b"tool_use") || kind.ends_with(b"tool_result") => {

@@ -86,34 +86,27 @@ fn unreadable(event: &Event<'_>) -> EventKind {
 impl<'a> Chunk<'a> {
     #[inline]
     fn read(&mut self, data: &'a [u8]) -> Scan<()> {
-        Scanner::document(data, |json, key| match key {
-            b"choices" => {
-                self.choices = Parsed::default();
-                let choices = &mut self.choices;
-                self.has_choices = json.array(|json| choices.read_choice(json))?;
-                Ok(())
+        Scanner::document(data, |json, key| {
+            match key {
+                b"choices" => {
+                    self.choices = Parsed::default();
+                    let choices = &mut self.choices;
+                    self.has_choices = json.array(|json| choices.read_choice(json))?;
+                }
+                b"object" => {
+                    let text = json.text()?;
+                    self.is_chunk = text.is_some_and(|text| text.is(b"chat.completion.chunk"));
+                }
+                b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
+                b"error" => self.is_error = json.is_error()?,
+                b"type" => {
+                    let text = json.text()?;
+                    self.type_is_error = text.is_some_and(|text| text.is(b"error"));
+                    self.is_ping = text.is_some_and(|text| text.is(b"ping"));
+                }
+                _ => json.skip()?,
             }
-            b"object" => {
-                self.is_chunk = json
-                    .text()?
-                    .is_some_and(|text| text.is(b"chat.completion.chunk"));
-                Ok(())
-            }
-            b"usage" => {
-                self.usage = Tokens::read(json, &[Tokens::PROMPT])?;
-                Ok(())
-            }
-            b"error" => {
-                self.is_error = json.is_error()?;
-                Ok(())
-            }
-            b"type" => {
-                let text = json.text()?;
-                self.type_is_error = text.is_some_and(|text| text.is(b"error"));
-                self.is_ping = text.is_some_and(|text| text.is(b"ping"));
-                Ok(())
-            }
-            _ => json.skip(),
+            Ok(())
         })
     }
 

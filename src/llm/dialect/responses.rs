@@ -104,43 +104,20 @@ fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
 }
 
 fn report_id(response: &[u8], stream: &mut StreamState) -> Scan<()> {
-    let mut id = None;
-    Scanner::document(response, |json, key| {
-        match key {
-            b"id" => id = json.text()?,
-            _ => json.skip()?,
-        }
-        Ok(())
-    })?;
-    if let Some(id) = id {
+    let [id] = Scanner::members(response, [b"id"])?;
+    if let Some(id) = id.and_then(Text::of) {
         stream.report_response_id(&id.decoded());
     }
     Ok(())
 }
 
 fn report_response(response: &[u8], stream: &mut StreamState) -> Scan<()> {
-    let mut tokens = Tokens::default();
-    let mut stop = None;
-    Scanner::document(response, |json, key| match key {
-        b"usage" => {
-            tokens = Tokens::read(json, &[Tokens::INPUT])?;
-            Ok(())
-        }
-        b"incomplete_details" => {
-            stop = None;
-            json.object(|json, key| {
-                match key {
-                    b"reason" => stop = json.text()?,
-                    _ => json.skip()?,
-                }
-                Ok(())
-            })
-            .map(drop)
-        }
-        _ => json.skip(),
-    })?;
-    stream.report_tokens(tokens);
-    if let Some(stop) = stop {
+    let [usage, details] = Scanner::members(response, [b"usage", b"incomplete_details"])?;
+    if let Some(usage) = usage {
+        stream.report_tokens(Tokens::read(&mut Scanner::new(usage), &[Tokens::INPUT])?);
+    }
+    let stop = details.and_then(|details| Scanner::members(details, [b"reason"]).ok());
+    if let Some(stop) = stop.and_then(|[reason]| Text::of(reason?)) {
         stream.report_stop(&stop.decoded());
     }
     Ok(())

@@ -76,15 +76,10 @@ impl Tokens {
 
     /// Reads the token counts in the `usage` of an object.
     pub(super) fn within(object: &[u8], names: &[TokenNames]) -> Scan<Self> {
-        let mut tokens = Self::default();
-        Scanner::document(object, |json, key| {
-            match key {
-                b"usage" => tokens = Self::read(json, names)?,
-                _ => json.skip()?,
-            }
-            Ok(())
-        })?;
-        Ok(tokens)
+        let [usage] = Scanner::members(object, [b"usage"])?;
+        usage.map_or(Ok(Self::default()), |usage| {
+            Self::read(&mut Scanner::new(usage), names)
+        })
     }
 }
 

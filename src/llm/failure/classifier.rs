@@ -319,17 +319,8 @@ impl<'a> FailureHead<'a> {
         let status = self.status.or_else(|| numeric(&error.code));
         let message = error.message.trim();
         let details = Details::read(body);
-        let class = ruled.unwrap_or_else(|| {
-            judge(FailureFacts {
-                reason: self.reason,
-                status,
-                names: &[self.kind, &error.kind, &error.code, &details.reason],
-                message,
-                details: &details,
-                has_delay: self.retry_after.is_some(),
-                is_page: self.is_page,
-            })
-        });
+        let names = [self.kind, &error.kind, &error.code, &details.reason];
+        let class = ruled.unwrap_or_else(|| self.class(status, &names, message, &details));
         // Without a retry the delay means nothing: Google asks for half a minute even if the
         // quota of the day is used up.
         let asked = || match class.same() {
@@ -346,6 +337,54 @@ impl<'a> FailureHead<'a> {
             should_retry: self.should_retry,
         }
     }
+    /// Decides the class of a failed answer.
+    ///
+    /// `status` is that of the answer, or else the one in the error's code. `names` are
+    /// `error.type`, `error.code` and their equivalents of other providers; empty if missing.
+    ///
+    /// Exact names come before phrases, and both before the status, because proxies keep an
+    /// error's body more often than its status. The order among several classes is that of
+    /// [`EXACT`](error_codes::EXACT) and [`SENTENCES`](error_codes::SENTENCES).
+    fn class(
+        &self,
+        status: Option<StatusCode>,
+        names: &[&str],
+        message: &str,
+        details: &Details,
+    ) -> FailureClass {
+        let class = class_of_reason(self.reason)
+            .or_else(|| error_codes::find_code(error_codes::EXACT, names))
+            .or_else(|| details.class(status))
+            .or_else(|| {
+                let status = status.or_else(|| error_codes::status_of(names));
+                error_codes::find_message(status?, names, message)
+            })
+            .or_else(|| error_codes::find_code(error_codes::SHARED, names))
+            .or_else(|| self.class_of_status(status?))
+            .or_else(|| error_codes::find_code(error_codes::BROAD, names))
+            .or_else(|| names.iter().find_map(|name| class_of_reason(name)))
+            .unwrap_or_else(|| class::fallback_class(status));
+        // Whether the request exceeds a rate limit by itself, however long the caller waits.
+        let is_too_large = || {
+            status == Some(StatusCode::PAYLOAD_TOO_LARGE)
+                || error_codes::has(message, "request too large for")
+        };
+        match class {
+            FailureClass::RateLimit if is_too_large() => FailureClass::RequestLimit,
+            class => class,
+        }
+    }
+
+    fn class_of_status(&self, status: StatusCode) -> Option<FailureClass> {
+        match class::class_of_status(status)? {
+            // A quota with a delay is a rate limit: an upstream asks for no delay if no
+            // credit is left.
+            FailureClass::Quota if self.retry_after.is_some() => Some(FailureClass::RateLimit),
+            // A firewall sends its page under 403: it blocks by location, not by credential.
+            _ if self.is_page && status == StatusCode::FORBIDDEN => Some(FailureClass::Region),
+            class => Some(class),
+        }
+    }
 }
 
 fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
@@ -358,67 +397,6 @@ fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
 fn numeric(code: &str) -> Option<StatusCode> {
     let status: StatusCode = code.parse().ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)
-}
-
-/// The facts of one failed answer from which its class follows.
-#[derive(Clone, Copy, Debug)]
-struct FailureFacts<'a> {
-    /// The value of the answer's `x-terminal-reason`; empty if there is none.
-    reason: &'a str,
-    /// The status of the failed answer; without one, the status in the error's code.
-    status: Option<StatusCode>,
-    /// The names of the error: `error.type`, `error.code` and their equivalents of other
-    /// providers; empty if missing.
-    names: &'a [&'a str],
-    message: &'a str,
-    details: &'a Details,
-    /// Whether the answer's headers ask for a delay.
-    has_delay: bool,
-    /// Whether the answer's body is an HTML page.
-    is_page: bool,
-}
-
-/// Decides the class of a failed answer.
-///
-/// Exact names come before phrases, and both before the status, because proxies keep an
-/// error's body more often than its status. The order among several classes is that of
-/// [`EXACT`](error_codes::EXACT) and [`SENTENCES`](error_codes::SENTENCES).
-fn judge(facts: FailureFacts<'_>) -> FailureClass {
-    let class = class_of_reason(facts.reason)
-        .or_else(|| error_codes::find_code(error_codes::EXACT, facts.names))
-        .or_else(|| facts.details.class(facts.status))
-        .or_else(|| {
-            let status = facts.status.or_else(|| error_codes::status_of(facts.names));
-            error_codes::find_message(status?, facts.names, facts.message)
-        })
-        .or_else(|| error_codes::find_code(error_codes::SHARED, facts.names))
-        .or_else(|| of_status(facts))
-        .or_else(|| error_codes::find_code(error_codes::BROAD, facts.names))
-        .or_else(|| facts.names.iter().find_map(|name| class_of_reason(name)))
-        .unwrap_or_else(|| class::fallback_class(facts.status));
-    match class {
-        FailureClass::RateLimit if is_too_large(facts) => FailureClass::RequestLimit,
-        class => class,
-    }
-}
-
-fn of_status(facts: FailureFacts<'_>) -> Option<FailureClass> {
-    match facts.status.and_then(class::class_of_status) {
-        // A quota with a delay is a rate limit: an upstream asks for no delay if no
-        // credit is left.
-        Some(FailureClass::Quota) if facts.has_delay => Some(FailureClass::RateLimit),
-        // A firewall sends its page under 403: it blocks by location, not by credential.
-        Some(_) if facts.is_page && facts.status == Some(StatusCode::FORBIDDEN) => {
-            Some(FailureClass::Region)
-        }
-        class => class,
-    }
-}
-
-/// Whether the request exceeds a rate limit by itself, however long the caller waits.
-fn is_too_large(facts: FailureFacts<'_>) -> bool {
-    facts.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
-        || error_codes::has(facts.message, "request too large for")
 }
 
 /// The failure class for the wire name of a terminal reason of another process's run.

@@ -5,42 +5,10 @@ use std::{sync::LazyLock, time::Duration};
 
 use http::{HeaderMap, StatusCode, header};
 use memchr::memmem::Finder;
-use serde::Deserialize;
-use serde_json::{Value, value::RawValue};
+use serde_json::Value;
 
 use super::{class::FailureClass, retry_after};
-use crate::llm::{dialect::error_in, is_plain, names_json};
-
-/// The values of a body's top-level keys that distinguish an answer from an error.
-#[derive(Deserialize)]
-struct Top<'a> {
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow, rename = "type")]
-    kind: Option<&'a RawValue>,
-    #[serde(borrow)]
-    object: Option<&'a RawValue>,
-    #[serde(borrow)]
-    status: Option<&'a RawValue>,
-    #[serde(borrow)]
-    choices: Option<&'a RawValue>,
-    #[serde(borrow)]
-    output: Option<&'a RawValue>,
-    #[serde(borrow)]
-    content: Option<&'a RawValue>,
-    #[serde(borrow)]
-    data: Option<&'a RawValue>,
-    #[serde(borrow)]
-    candidates: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-struct AnswerChoice<'a> {
-    #[serde(borrow)]
-    error: Option<&'a RawValue>,
-    #[serde(borrow)]
-    finish_reason: Option<&'a RawValue>,
-}
+use crate::llm::{dialect::error_in, is_plain, json::Scanner, names_json};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
@@ -53,28 +21,30 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         return false;
     }
     // Google sends a stream without SSE as a JSON list; this function reads its first element.
-    let body = match serde_json::from_slice::<Vec<&RawValue>>(body) {
-        Ok(list) => list.first().map_or("", |first| first.get()).as_bytes(),
-        Err(_) => body,
+    let mut elements = Vec::new();
+    let mut json = Scanner::new(body);
+    let is_list = matches!(json.first(), Ok(b'['))
+        && json
+            .array(|json| json.span().map(|element| elements.push(element)))
+            .is_ok();
+    let body = match is_list {
+        true => elements.first().copied().unwrap_or_default(),
+        false => body,
     };
-    let Ok(top) = serde_json::from_slice::<Top<'_>>(body) else {
+    let Ok([error, kind, object, status]) =
+        Scanner::members(body, [b"error", b"type", b"object", b"status"])
+    else {
         return false;
     };
-    let is_named = is(top.kind, "\"error\"") || is(top.object, "\"error\"");
-    if is_named || top.choices.is_some_and(have_failed) {
+    let keys: [&[u8]; 5] = [b"choices", b"output", b"content", b"data", b"candidates"];
+    let answers = Scanner::members(body, keys).unwrap_or_default();
+    if is(kind, b"\"error\"") || is(object, b"\"error\"") || answers[0].is_some_and(have_failed) {
         return true;
     }
-    let answers = [
-        top.choices,
-        top.output,
-        top.content,
-        top.data,
-        top.candidates,
-    ];
     let is_answer = answers.into_iter().flatten().any(is_filled);
     // A response with the status `failed` counts even with content: the model's output so far.
-    let may_fail = is(top.status, "\"failed\"") || !is_answer;
-    may_fail && top.error.is_some_and(says_something)
+    let may_fail = is(status, b"\"failed\"") || !is_answer;
+    may_fail && error.is_some_and(says_something)
 }
 
 /// Whether a body with the content type JSON is not one complete document, for example cut
@@ -187,43 +157,36 @@ pub(super) fn is_page(headers: &HeaderMap, body: &[u8]) -> bool {
     starts(b"<!doctype html") || starts(b"<html") || is_announced && !is_json
 }
 
-fn is(raw: Option<&RawValue>, wanted: &str) -> bool {
-    raw.is_some_and(|raw| raw.get() == wanted)
+fn is(span: Option<&[u8]>, wanted: &[u8]) -> bool {
+    span == Some(wanted)
 }
 
 /// Whether a JSON value has more than two characters without whitespace, unlike `""`, `[]` and
-/// `{}`.
-fn is_filled(raw: &RawValue) -> bool {
-    let text = raw.get().bytes();
-    text.filter(|byte| !byte.is_ascii_whitespace())
-        .nth(2)
-        .is_some()
+/// `{}`, and is not null.
+fn is_filled(span: &[u8]) -> bool {
+    let text = span.iter().filter(|byte| !byte.is_ascii_whitespace());
+    span != b"null" && text.take(3).count() == 3
 }
 
 /// Whether an answer has choices, and every one of them ended with an error.
-fn have_failed(choices: &RawValue) -> bool {
-    let choices = serde_json::from_str::<Vec<AnswerChoice<'_>>>(choices.get());
-    let choices = choices.unwrap_or_default();
-    let has_failed = |choice: &AnswerChoice<'_>| {
-        let ended = is(choice.finish_reason, "\"error\"");
-        ended
-            || choice
-                .error
-                .is_some_and(|error| is_object(error) && says_something(error))
-    };
-    !choices.is_empty() && choices.iter().all(has_failed)
-}
-
-fn is_object(raw: &RawValue) -> bool {
-    raw.get().starts_with('{')
+fn have_failed(choices: &[u8]) -> bool {
+    let (mut all, mut failed) = (0, 0);
+    let read = Scanner::new(choices).array(|json| {
+        let [error, reason] = Scanner::members(json.span()?, [b"error", b"finish_reason"])?;
+        let error = error.filter(|error| error.starts_with(b"{"));
+        all += 1;
+        failed += u32::from(is(reason, b"\"error\"") || error.is_some_and(says_something));
+        Ok(())
+    });
+    read.is_ok() && all > 0 && all == failed
 }
 
 /// Whether the value of an `error` key reports an error: a string that is not empty, or an
 /// object.
 ///
 /// An object in which all fields are null is no error: batch jobs send such objects.
-fn says_something(raw: &RawValue) -> bool {
-    match serde_json::from_str(raw.get()) {
+fn says_something(span: &[u8]) -> bool {
+    match serde_json::from_slice(span) {
         Ok(Value::String(text)) => !text.is_empty(),
         Ok(Value::Object(fields)) => {
             fields.is_empty() || fields.values().any(|value| !value.is_null())

@@ -2,152 +2,101 @@
 
 use http::StatusCode;
 
-use super::class::FailureClass;
+use super::class::FailureClass::{
+    self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone, NotReady,
+    Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, TooLarge,
+};
 
-type CodeRow = (FailureClass, &'static [&'static str]);
+/// An error name, and the failure class of an error with it.
+type Code = (&'static str, FailureClass);
 
 /// The error names that decide the failure class by themselves, whatever the status.
 ///
 /// The names are values of `error.type`, `error.code` and their equivalents. If an error has
-/// several, the first row that contains one of them wins. AWS's names are listed without their
-/// `Exception`.
-pub(super) const EXACT: &[CodeRow] = &[
-    (
-        FailureClass::Quota,
-        &[
-            "insufficient_quota",
-            "billing_error",
-            "billing_hard_limit_reached",
-            "billing_not_active",
-        ],
-    ),
-    (
-        FailureClass::RateLimit,
-        &[
-            "rate_limit_error",
-            "rate_limit_exceeded",
-            "Throttling",
-            "ServiceQuotaExceeded",
-        ],
-    ),
-    (
-        FailureClass::Overloaded,
-        &[
-            "overloaded_error",
-            "server_is_overloaded",
-            "slow_down",
-            "UNAVAILABLE",
-        ],
-    ),
-    (
-        FailureClass::NotReady,
-        &["ModelNotReady", "MPAgreementBeingCreated"],
-    ),
-    (FailureClass::RequestTimeout, &["ModelTimeout"]),
-    (
-        FailureClass::ModelFault,
-        &["ModelError", "ModelStreamError"],
-    ),
-    (
-        FailureClass::Region,
-        &["unsupported_country_region_territory"],
-    ),
-    (
-        FailureClass::Auth,
-        &[
-            "authentication_error",
-            "invalid_api_key",
-            "account_deactivated",
-            "API_KEY_INVALID",
-            "UnrecognizedClient",
-            "InvalidSignature",
-            "ExpiredToken",
-        ],
-    ),
-    (
-        FailureClass::ModelGone,
-        &[
-            "model_not_found",
-            "permission_error",
-            "model_decommissioned",
-            "DeploymentNotFound",
-            "ResourceNotFound",
-        ],
-    ),
-    (
-        FailureClass::ContextOverflow,
-        &[
-            "context_length_exceeded",
-            "model_context_window_exceeded",
-            "exceed_context_size_error",
-        ],
-    ),
-    (FailureClass::TooLarge, &["request_too_large"]),
-    (
-        FailureClass::ContentFilter,
-        &[
-            "content_filter",
-            "content_policy_violation",
-            "image_content_policy_violation",
-            "moderation_blocked",
-            "invalid_prompt",
-        ],
-    ),
+/// several, the first one in the list wins. AWS's names are listed without their `Exception`.
+pub(super) const EXACT: &[Code] = &[
+    ("insufficient_quota", Quota),
+    ("billing_error", Quota),
+    ("billing_hard_limit_reached", Quota),
+    ("billing_not_active", Quota),
+    ("rate_limit_error", RateLimit),
+    ("rate_limit_exceeded", RateLimit),
+    ("Throttling", RateLimit),
+    ("ServiceQuotaExceeded", RateLimit),
+    ("overloaded_error", Overloaded),
+    ("server_is_overloaded", Overloaded),
+    ("slow_down", Overloaded),
+    ("UNAVAILABLE", Overloaded),
+    ("ModelNotReady", NotReady),
+    ("MPAgreementBeingCreated", NotReady),
+    ("ModelTimeout", RequestTimeout),
+    ("ModelError", ModelFault),
+    ("ModelStreamError", ModelFault),
+    ("unsupported_country_region_territory", Region),
+    ("authentication_error", Auth),
+    ("invalid_api_key", Auth),
+    ("account_deactivated", Auth),
+    ("API_KEY_INVALID", Auth),
+    ("UnrecognizedClient", Auth),
+    ("InvalidSignature", Auth),
+    ("ExpiredToken", Auth),
+    ("model_not_found", ModelGone),
+    ("permission_error", ModelGone),
+    ("model_decommissioned", ModelGone),
+    ("DeploymentNotFound", ModelGone),
+    ("ResourceNotFound", ModelGone),
+    ("context_length_exceeded", ContextOverflow),
+    ("model_context_window_exceeded", ContextOverflow),
+    ("exceed_context_size_error", ContextOverflow),
+    ("request_too_large", TooLarge),
+    ("content_filter", ContentFilter),
+    ("content_policy_violation", ContentFilter),
+    ("image_content_policy_violation", ContentFilter),
+    ("moderation_blocked", ContentFilter),
+    ("invalid_prompt", ContentFilter),
 ];
 
 /// The error names that several causes share: they count after [`SENTENCES`], before the
 /// status.
-pub(super) const SHARED: &[CodeRow] = &[
-    (FailureClass::RateLimit, &["RESOURCE_EXHAUSTED"]),
-    (FailureClass::Auth, &["PERMISSION_DENIED"]),
-    (FailureClass::ModelGone, &["AccessDenied"]),
+pub(super) const SHARED: &[Code] = &[
+    ("RESOURCE_EXHAUSTED", RateLimit),
+    ("PERMISSION_DENIED", Auth),
+    ("AccessDenied", ModelGone),
 ];
 
 /// The error names that only say which side is at fault: they count after the status.
-pub(super) const BROAD: &[CodeRow] = &[
-    (FailureClass::Conflict, &["conflict_error"]),
-    (
-        FailureClass::Server,
-        &[
-            "api_error",
-            "server_error",
-            "timeout_error",
-            "vector_store_timeout",
-            "InternalServer",
-            "DEADLINE_EXCEEDED",
-            "CANCELLED",
-        ],
-    ),
-    (
-        FailureClass::Caller,
-        &[
-            "invalid_request_error",
-            "not_found_error",
-            "Validation",
-            "string_above_max_length",
-            "invalid_image",
-            "invalid_image_format",
-            "invalid_base64_image",
-            "invalid_image_url",
-            "invalid_image_mode",
-            "image_too_large",
-            "image_too_small",
-            "image_parse_error",
-            "image_file_too_large",
-            "image_file_not_found",
-            "unsupported_image_media_type",
-            "empty_image_file",
-            "failed_to_download_image",
-        ],
-    ),
+pub(super) const BROAD: &[Code] = &[
+    ("conflict_error", Conflict),
+    ("api_error", Server),
+    ("server_error", Server),
+    ("timeout_error", Server),
+    ("vector_store_timeout", Server),
+    ("InternalServer", Server),
+    ("DEADLINE_EXCEEDED", Server),
+    ("CANCELLED", Server),
+    ("invalid_request_error", Caller),
+    ("not_found_error", Caller),
+    ("Validation", Caller),
+    ("string_above_max_length", Caller),
+    ("invalid_image", Caller),
+    ("invalid_image_format", Caller),
+    ("invalid_base64_image", Caller),
+    ("invalid_image_url", Caller),
+    ("invalid_image_mode", Caller),
+    ("image_too_large", Caller),
+    ("image_too_small", Caller),
+    ("image_parse_error", Caller),
+    ("image_file_too_large", Caller),
+    ("image_file_not_found", Caller),
+    ("unsupported_image_media_type", Caller),
+    ("empty_image_file", Caller),
+    ("failed_to_download_image", Caller),
 ];
 
-/// Finds the failure class of the first row that contains one of `names`.
-pub(super) fn find_code(rows: &[CodeRow], names: &[&str]) -> Option<FailureClass> {
-    let row = rows
-        .iter()
-        .find(|(_, known)| known.iter().any(|known| is_among(known, names)));
-    row.map(|&(class, _)| class)
+/// Finds the failure class of the first code that is one of `names`.
+pub(super) fn find_code(codes: &[Code], names: &[&str]) -> Option<FailureClass> {
+    let code = codes.iter().find(|(known, _)| is_among(known, names));
+    code.map(|&(_, class)| class)
 }
 
 /// Whether one of an error's `names`, without AWS's additions, is the listed name `known`.
@@ -195,12 +144,9 @@ pub(super) struct Sentence {
     statuses: &'static [u16],
     /// The error name that the answer must have besides the phrase; empty if any will do.
     name: &'static str,
-    words: Words,
-}
-
-enum Words {
-    Anywhere(&'static str),
-    First(&'static str),
+    words: &'static str,
+    /// Whether the message must begin with the words.
+    is_start: bool,
 }
 
 /// The known phrases; if several match a message, the first of them wins.
@@ -209,78 +155,54 @@ enum Words {
 /// with the provider's error name.
 pub(super) const SENTENCES: &[Sentence] = &[
     // Anthropic
-    sentence(FailureClass::Quota, &[400], "credit balance").beside("invalid_request_error"),
+    sentence(Quota, &[400], "credit balance").beside("invalid_request_error"),
     // OpenRouter
-    sentence(FailureClass::Quota, &[403], "key limit exceeded"),
+    sentence(Quota, &[403], "key limit exceeded"),
     // Gemini
-    sentence(FailureClass::Quota, &[429], "spending cap").beside("RESOURCE_EXHAUSTED"),
+    sentence(Quota, &[429], "spending cap").beside("RESOURCE_EXHAUSTED"),
     // Ollama
-    sentence(
-        FailureClass::Overloaded,
-        &[503],
-        "maximum pending requests exceeded",
-    ),
+    sentence(Overloaded, &[503], "maximum pending requests exceeded"),
     // llama.cpp
-    sentence(FailureClass::NotReady, &[503], "loading model"),
+    sentence(NotReady, &[503], "loading model"),
     // Bedrock
     sentence(
-        FailureClass::NotReady,
+        NotReady,
         &[403],
         "marketplace subscription for this model is still being processed",
     ),
     // Gemini
-    sentence(
-        FailureClass::Region,
-        &[400, 403],
-        "location is not supported",
-    ),
+    sentence(Region, &[400, 403], "location is not supported"),
     // Bedrock
     sentence(
-        FailureClass::Region,
+        Region,
         &[400, 403],
         "unsupported countries, regions, or territories",
     ),
     // Gemini
-    sentence(FailureClass::Auth, &[400], "api key not valid").beside("INVALID_ARGUMENT"),
+    sentence(Auth, &[400], "api key not valid").beside("INVALID_ARGUMENT"),
     // Anthropic, Gemini, Ollama
-    first(FailureClass::ModelGone, &[404], "model"),
+    sentence(ModelGone, &[404], "model").at_start(),
     // vLLM
-    first(FailureClass::ModelGone, &[404], "the model"),
+    sentence(ModelGone, &[404], "the model").at_start(),
     // Vertex
-    first(FailureClass::ModelGone, &[404], "publisher model"),
+    sentence(ModelGone, &[404], "publisher model").at_start(),
     // Anthropic, also behind Bedrock
-    sentence(FailureClass::ContextOverflow, &[400], "prompt is too long"),
-    sentence(
-        FailureClass::ContextOverflow,
-        &[400],
-        "exceed context limit",
-    ),
+    sentence(ContextOverflow, &[400], "prompt is too long"),
+    sentence(ContextOverflow, &[400], "exceed context limit"),
     // Gemini
     sentence(
-        FailureClass::ContextOverflow,
+        ContextOverflow,
         &[400],
         "exceeds the maximum number of tokens allowed",
     ),
     // Bedrock
-    sentence(FailureClass::ContextOverflow, &[400], "input is too long").beside("Validation"),
+    sentence(ContextOverflow, &[400], "input is too long").beside("Validation"),
     // vLLM, OpenRouter
-    sentence(
-        FailureClass::ContextOverflow,
-        &[400],
-        "maximum context length is",
-    ),
+    sentence(ContextOverflow, &[400], "maximum context length is"),
     // SGLang, later vLLM
-    sentence(
-        FailureClass::ContextOverflow,
-        &[400],
-        "model's context length",
-    ),
+    sentence(ContextOverflow, &[400], "model's context length"),
     // llama.cpp, if the context fills up during the answer
-    sentence(
-        FailureClass::ContextOverflow,
-        &[500],
-        "context size has been exceeded",
-    ),
+    sentence(ContextOverflow, &[500], "context size has been exceeded"),
 ];
 
 const fn sentence(class: FailureClass, statuses: &'static [u16], words: &'static str) -> Sentence {
@@ -288,16 +210,8 @@ const fn sentence(class: FailureClass, statuses: &'static [u16], words: &'static
         class,
         statuses,
         name: "",
-        words: Words::Anywhere(words),
-    }
-}
-
-const fn first(class: FailureClass, statuses: &'static [u16], words: &'static str) -> Sentence {
-    Sentence {
-        class,
-        statuses,
-        name: "",
-        words: Words::First(words),
+        words,
+        is_start: false,
     }
 }
 
@@ -307,13 +221,16 @@ impl Sentence {
         self
     }
 
+    const fn at_start(mut self) -> Self {
+        self.is_start = true;
+        self
+    }
+
     fn fits(&self, status: StatusCode, names: &[&str], message: &str) -> bool {
+        let says = if self.is_start { starts } else { has };
         self.statuses.contains(&status.as_u16())
             && (self.name.is_empty() || is_among(self.name, names))
-            && match self.words {
-                Words::Anywhere(words) => has(message, words),
-                Words::First(words) => starts(message, words),
-            }
+            && says(message, self.words)
     }
 }
 

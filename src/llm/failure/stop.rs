@@ -3,7 +3,7 @@
 use std::sync::LazyLock;
 
 use memchr::memmem::Finder;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::class::FailureClass;
 
@@ -23,36 +23,6 @@ const STOPS: [(&str, FailureClass); 6] = [
     ),
 ];
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct StopAnswer<'a> {
-    #[serde(borrow)]
-    stop_reason: Option<&'a str>,
-    choices: Option<Vec<StopChoice<'a>>>,
-    candidates: Option<Vec<StopChoice<'a>>>,
-    #[serde(rename = "promptFeedback")]
-    feedback: Option<Feedback<'a>>,
-    incomplete_details: Option<Incomplete<'a>>,
-}
-
-#[derive(Deserialize)]
-struct StopChoice<'a> {
-    #[serde(borrow, default, alias = "finishReason")]
-    finish_reason: Option<&'a str>,
-}
-
-#[derive(Deserialize)]
-struct Incomplete<'a> {
-    #[serde(borrow, default)]
-    reason: Option<&'a str>,
-}
-
-#[derive(Deserialize)]
-struct Feedback<'a> {
-    #[serde(borrow, default, rename = "blockReason")]
-    reason: Option<&'a str>,
-}
-
 /// The failure class of a stop reason in [`STOPS`]; `None` for any other.
 pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
     let mut stops = STOPS.iter();
@@ -68,20 +38,26 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
     }
-    let answer: StopAnswer<'_> = serde_json::from_slice(body).ok()?;
+    let answer: Value = serde_json::from_slice(body).ok()?;
     // Gemini sends a block reason, of any value, only in place of an answer.
-    if answer
-        .feedback
-        .is_some_and(|feedback| feedback.reason.is_some())
-    {
+    if answer["promptFeedback"]["blockReason"].is_string() {
         return Some(FailureClass::ContentFilter);
     }
-    let choices = answer.choices.or(answer.candidates).unwrap_or_default();
-    let reasons = choices.iter().map(|choice| choice.finish_reason);
-    let mut classes = reasons
-        .chain(answer.stop_reason.map(Some))
-        .chain(answer.incomplete_details.map(|details| details.reason))
-        .map(|reason| class_of(reason?));
+    let choices = answer["choices"].as_array();
+    let choices = choices.or(answer["candidates"].as_array());
+    let of_choice = |choice: &'_ Value| {
+        let reason = choice.get("finish_reason");
+        class_of(reason.or(choice.get("finishReason"))?.as_str()?)
+    };
+    let present = |key| Some(&answer[key]).filter(|value| !value.is_null());
+    let details = present("incomplete_details").map(|details| &details["reason"]);
+    let others = present("stop_reason").into_iter().chain(details);
+    let of_others = others.map(|reason| class_of(reason.as_str()?));
+    let mut classes = choices
+        .into_iter()
+        .flatten()
+        .map(of_choice)
+        .chain(of_others);
     let first = classes.next()?;
     first.filter(|_| classes.all(|class| class.is_some()))
 }

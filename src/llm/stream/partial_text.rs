@@ -75,70 +75,42 @@ pub(super) fn read_text<'a>(dialect: Dialect, event: &Event<'a>, push: &mut impl
 
 /// Reads the text of a chat event's choice with index 0, and passes it to `push`.
 fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
-    Scanner::document(data, |json, key| match key {
-        b"choices" => json.array(|json| choice(json, push)).map(drop),
-        _ => json.skip(),
-    })
-}
-
-fn choice<'a>(json: &mut Scanner<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
-    let mut index = None;
-    let mut text = None;
-    json.object(|json, key| {
-        match key {
-            b"index" => index = json.integer()?,
-            b"text" => text = json.text()?,
-            b"delta" => {
-                json.object(|json, key| {
-                    match key {
-                        b"content" => text = json.text()?,
-                        _ => json.skip()?,
-                    }
-                    Ok(())
-                })?;
-            }
-            _ => json.skip()?,
+    let [choices] = Scanner::members(data, [b"choices"])?;
+    let choice = |json: &mut Scanner<'a>| {
+        let [index, delta, text] =
+            Scanner::members(json.span()?, [b"index", b"delta", b"text"]).unwrap_or_default();
+        let index = index.and_then(|index| Scanner::new(index).integer().ok()?);
+        let content = delta.and_then(|delta| Scanner::members(delta, [b"content"]).ok()?[0]);
+        if index.unwrap_or(0) == 0 {
+            content
+                .or(text)
+                .and_then(Text::of)
+                .into_iter()
+                .for_each(&mut *push);
         }
         Ok(())
-    })?;
-    if index.unwrap_or(0) == 0 {
-        text.into_iter().for_each(push);
-    }
-    Ok(())
+    };
+    Scanner::new(choices.unwrap_or_default())
+        .array(choice)
+        .map(drop)
 }
 
 fn responses<'a>(event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
-    let (mut kind, mut text) = (None, None);
-    Scanner::document(event.data, |json, key| {
-        match key {
-            b"type" => kind = json.text()?,
-            b"delta" => text = json.text()?,
-            _ => json.skip()?,
-        }
-        Ok(())
-    })?;
+    let [kind, text] = Scanner::members(event.data, [b"type", b"delta"])?;
+    let kind = kind.and_then(Text::of);
     let kind = kind.map_or(Cow::Borrowed(event.name), Text::decoded);
     if &*kind == b"response.output_text.delta" {
-        text.into_iter().for_each(push);
+        text.and_then(Text::of).into_iter().for_each(push);
     }
     Ok(())
 }
 
 fn anthropic<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
-    let mut text = None;
-    Scanner::document(data, |json, key| match key {
-        // The event that starts a content block may contain text, as the block's deltas do.
-        b"delta" | b"content_block" => json
-            .object(|json, key| {
-                match key {
-                    b"text" => text = json.text()?,
-                    _ => json.skip()?,
-                }
-                Ok(())
-            })
-            .map(drop),
-        _ => json.skip(),
-    })?;
-    text.into_iter().for_each(push);
+    // The event that starts a content block may contain text, as the block's deltas do.
+    let [delta, block] = Scanner::members(data, [b"delta", b"content_block"])?;
+    if let Some(part) = delta.or(block) {
+        let [text] = Scanner::members(part, [b"text"])?;
+        text.and_then(Text::of).into_iter().for_each(push);
+    }
     Ok(())
 }

@@ -15,7 +15,7 @@ fn key(hash: u64, owner: u128, id: &str) -> EntryKey {
     EntryKey { hash, owner, id }
 }
 
-fn known(hash: u64, place: Place, id: &str) -> (EntryKey, Run) {
+fn known(place: Place, id: &str) -> (EntryKey, Run) {
     let run = Run::open();
     let nobody: Weak<Shared> = Weak::new();
     run.run_state().identify(Identity {
@@ -29,7 +29,7 @@ fn known(hash: u64, place: Place, id: &str) -> (EntryKey, Run) {
         end_event: AtomicU64::new(0),
         admission: Admission::new(true),
     });
-    (key(hash, 0, id), run)
+    (key(place.hash, 0, id), run)
 }
 
 #[test]
@@ -39,9 +39,9 @@ fn keys_of_the_same_hash_are_kept_apart() {
         let (mut entries, now) = (Entries::default(), Instant::now());
         let mut known = Vec::new();
         for (serial, id) in (0..).zip(ids) {
-            let place = entries.next_place(serial);
-            let (key, run) = self::known(7, place, id);
-            entries.insert(key.clone(), place, run.clone(), true, None, now);
+            let place = Place { serial, hash: 7 };
+            let (key, run) = self::known(place, id);
+            entries.insert(&key, place, run.clone(), true, None, now);
             known.push((key, run));
         }
         let place = known[forgotten].1.node().payload.identity().unwrap().place;
@@ -68,10 +68,11 @@ async fn whoever_is_due_first_comes_first_whenever_it_was_said() {
     let (mut entries, now) = (Entries::default(), Instant::now());
     let at = |seconds: u64| now + Duration::from_secs(seconds);
     for (serial, seconds) in [(0, 5), (1, 9), (2, 1), (3, 9), (4, 7)] {
-        let place = entries.next_place(serial);
-        let (key, run) = known(serial, place, &format!("r-{serial}"));
+        let hash = serial;
+        let place = Place { serial, hash };
+        let (key, run) = known(place, &format!("r-{serial}"));
         let idle = Some(Duration::from_secs(seconds));
-        entries.insert(key, place, run, true, idle, now);
+        entries.insert(&key, place, run, true, idle, now);
     }
     assert_eq!(entries.next(), Some(at(1)));
     assert!(entries.due(at(0)).is_empty());
@@ -112,10 +113,11 @@ async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
             let n = random.usize(..NAMES.len());
             match (random.u8(..4), random.choice(&places).copied()) {
                 (0 | 1, _) | (_, None) => {
-                    let place = entries.next_place(serial);
-                    let (key, run) = known(n as u64 % 2, place, NAMES[n]);
+                    let hash = n as u64 % 2;
+                    let place = Place { serial, hash };
+                    let (key, run) = known(place, NAMES[n]);
                     let number = run.node().number();
-                    entries.insert(key, place, run, true, None, now);
+                    entries.insert(&key, place, run, true, None, now);
                     let before = list.iter().position(|known| known.name == NAMES[n]);
                     if let Some(before) = before.map(|at| list.remove(at)) {
                         let untold = before.expires.is_none().then_some(before.place);

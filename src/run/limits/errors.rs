@@ -151,10 +151,7 @@ impl ErrorRows {
 }
 
 fn smaller(ours: Option<u32>, theirs: Option<u32>) -> Option<u32> {
-    match (ours, theirs) {
-        (Some(ours), Some(theirs)) => Some(ours.min(theirs)),
-        (ours, theirs) => ours.or(theirs),
-    }
+    ours.into_iter().chain(theirs).min()
 }
 
 /// The maximum length in bytes of a subject, and of a normalised message, in a key.

@@ -183,6 +183,14 @@ impl RunEvent {
             snapshot,
         }
     }
+
+    /// The event with this number.
+    pub(crate) fn numbered(mut self, number: u64) -> Self {
+        if let Self::Notice { sequence, .. } | Self::Ended { sequence, .. } = &mut self {
+            *sequence = number;
+        }
+        self
+    }
 }
 
 /// An observer of the events of one run or of a registry.

@@ -275,10 +275,8 @@ impl fmt::Display for ExitLine<'_> {
 /// Writes the message that a person reads about a cut node.
 ///
 /// The message names the limit, the time the node ran, its last step, and what to try next.
-pub(in crate::run) fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
-    let subject = end.kind.as_str();
-    let lasted = Span(end.elapsed);
-    let name = end.reason.as_str();
+fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
+    let (subject, name) = (end.kind.as_str(), end.reason.as_str());
     match end.measure {
         LimitKind::OpenRuns(runs) => {
             return write!(
@@ -296,109 +294,98 @@ pub(in crate::run) fn write_message(f: &mut impl fmt::Write, end: &Terminated) -
         }
         _ => {}
     }
-    write!(f, "The {subject} was stopped after {lasted}: ")?;
-    match (&end.reason, end.limit.map(Span)) {
-        (TerminalReason::StepTimeout, Some(limit)) if end.measure == LimitKind::Lifeless => {
-            write!(
-                f,
-                "its heartbeats stopped, for {limit} nothing came ({name})"
-            )?;
-        }
-        (TerminalReason::StepTimeout, Some(silent)) if end.measure == LimitKind::Unhealthy => {
-            write!(
-                f,
-                "nothing came for {silent}, and the upstream failed its health probes ({name})"
-            )?
-        }
-        (TerminalReason::StepTimeout, Some(limit)) => {
-            write!(f, "nothing happened for {limit} ({name})")?;
-        }
-        (TerminalReason::HardCeiling, Some(limit)) => {
-            write!(f, "it reached its time limit of {limit} ({name})")?;
-        }
-        (TerminalReason::CallerDeadline, Some(limit)) => match end.measure {
-            LimitKind::Announced => {
-                write!(f, "its caller's own deadline of {limit} passed ({name})")?
-            }
-            LimitKind::Unheard => write!(
-                f,
-                "nothing came for {limit}, the longest its caller waits ({name})"
-            )?,
-            _ => write!(f, "it used up the {limit} it was given ({name})")?,
-        },
-        (TerminalReason::TurnCap, _) if end.at_turn().is_some() => {
-            let turns = end.at_turn().unwrap_or_default();
-            let s = if turns == 1 { "" } else { "s" };
-            write!(f, "it reached its limit of {turns} turn{s} ({name})")?;
-        }
-        (reason, _) => match &end.cause {
-            Some(cause) => write!(f, "it {cause} ({name})")?,
-            None => write!(f, "{} ({name})", cause_text(reason))?,
-        },
-    }
+    write!(f, "The {subject} was stopped after {}: ", Span(end.elapsed))?;
+    let (cause, advice) = cause_and_advice(&end.reason);
+    write_cause(f, end, cause)?;
+    write!(f, " ({name}). Last step: ")?;
     match &end.last_step {
-        Some(step) => write!(f, ". Last step: {step}")?,
-        None => f.write_str(". Last step: unknown")?,
+        Some(step) => write!(f, "{step}")?,
+        None => f.write_str("unknown")?,
     }
     let advice = match end.measure {
         LimitKind::Unhealthy => "Restart the upstream, then retry",
         LimitKind::Announced | LimitKind::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
         }
-        _ => advice(&end.reason),
+        _ => advice,
     };
     write!(f, ". {advice}.")
 }
 
-const fn cause_text(reason: &TerminalReason) -> &'static str {
-    match reason {
-        TerminalReason::Completed => "it had finished",
-        TerminalReason::Failed(_) => "the upstream failed",
-        TerminalReason::StepTimeout => "nothing happened for too long",
-        TerminalReason::HardCeiling => "it reached its time limit",
-        TerminalReason::CallerDeadline => "it used up its time",
-        TerminalReason::ClientDisconnect => "the caller went away",
-        TerminalReason::Aborted => "it was aborted",
-        TerminalReason::Superseded => "a newer run took its place",
-        TerminalReason::Shutdown => "the server is shutting down",
-        TerminalReason::TurnCap => "it reached its limit of turns",
-        TerminalReason::RetryBudget => "one error came back too often",
-        TerminalReason::RunErrors => "it made too many errors",
-        TerminalReason::ConsecutiveErrors => "it made too many errors in a row",
-        TerminalReason::LoopDetected => "it repeated the same call",
-        TerminalReason::Stuck => "it made no progress",
-        TerminalReason::IdleCircuitOpen => "the models stayed silent",
-        TerminalReason::Custom(_) => "the program ended it",
+/// Writes the cause of an end: with the limit that passed, if there is one, else `cause`.
+fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
+    use LimitKind::{Announced, Lifeless, Turns, Unhealthy, Unheard};
+    use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TurnCap};
+
+    match (&end.reason, end.measure, end.limit.map(Span)) {
+        (StepTimeout, Lifeless, Some(limit)) => {
+            write!(f, "its heartbeats stopped, for {limit} nothing came")
+        }
+        (StepTimeout, Unhealthy, Some(silent)) => {
+            write!(
+                f,
+                "nothing came for {silent}, and the upstream failed its health probes"
+            )
+        }
+        (StepTimeout, _, Some(limit)) => write!(f, "nothing happened for {limit}"),
+        (HardCeiling, _, Some(limit)) => write!(f, "it reached its time limit of {limit}"),
+        (CallerDeadline, Announced, Some(limit)) => {
+            write!(f, "its caller's own deadline of {limit} passed")
+        }
+        (CallerDeadline, Unheard, Some(limit)) => {
+            write!(f, "nothing came for {limit}, the longest its caller waits")
+        }
+        (CallerDeadline, _, Some(limit)) => write!(f, "it used up the {limit} it was given"),
+        (TurnCap, Turns(turns), _) => {
+            let s = if turns == 1 { "" } else { "s" };
+            write!(f, "it reached its limit of {turns} turn{s}")
+        }
+        _ => match &end.cause {
+            Some(cause) => write!(f, "it {cause}"),
+            None => f.write_str(cause),
+        },
     }
 }
 
-const fn advice(reason: &TerminalReason) -> &'static str {
+/// The cause that each reason stands for, and what to try next.
+const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static str) {
+    const ANEW: &str = "Start a new run to go on";
+    const AGAIN: &str = "Retry, or simplify the request";
+    const IF_WANTED: &str = "Send the request again if it is still wanted";
+    const LOOK: &str = "Look at what failed, then start a new run";
+    const CHANGE: &str = "Change the request, then start a new run";
+    const STUCK: &str = "It may be stuck: retry, or simplify the request";
+    const LARGER: &str = "Try a simpler request, or a larger limit";
     match reason {
-        TerminalReason::StepTimeout => "It may be stuck: retry, or simplify the request",
-        TerminalReason::HardCeiling => "Try a simpler request, or a larger limit",
-        TerminalReason::CallerDeadline | TerminalReason::Failed(_) => {
-            "Retry, or simplify the request"
-        }
-        TerminalReason::ClientDisconnect | TerminalReason::Aborted => {
-            "Send the request again if it is still wanted"
-        }
-        TerminalReason::Completed | TerminalReason::Superseded => "Start a new run to go on",
-        TerminalReason::Shutdown => "Retry: another server may take it",
-        TerminalReason::TurnCap
-        | TerminalReason::RetryBudget
-        | TerminalReason::RunErrors
-        | TerminalReason::ConsecutiveErrors => "Look at what failed, then start a new run",
-        TerminalReason::LoopDetected | TerminalReason::Stuck => {
-            "Change the request, then start a new run"
-        }
-        TerminalReason::IdleCircuitOpen => "Retry later, or choose another model",
-        TerminalReason::Custom(_) => "Start a new run to go on",
+        TerminalReason::Completed => ("it had finished", ANEW),
+        TerminalReason::Failed(_) => ("the upstream failed", AGAIN),
+        TerminalReason::StepTimeout => ("nothing happened for too long", STUCK),
+        TerminalReason::HardCeiling => ("it reached its time limit", LARGER),
+        TerminalReason::CallerDeadline => ("it used up its time", AGAIN),
+        TerminalReason::ClientDisconnect => ("the caller went away", IF_WANTED),
+        TerminalReason::Aborted => ("it was aborted", IF_WANTED),
+        TerminalReason::Superseded => ("a newer run took its place", ANEW),
+        TerminalReason::Shutdown => (
+            "the server is shutting down",
+            "Retry: another server may take it",
+        ),
+        TerminalReason::TurnCap => ("it reached its limit of turns", LOOK),
+        TerminalReason::RetryBudget => ("one error came back too often", LOOK),
+        TerminalReason::RunErrors => ("it made too many errors", LOOK),
+        TerminalReason::ConsecutiveErrors => ("it made too many errors in a row", LOOK),
+        TerminalReason::LoopDetected => ("it repeated the same call", CHANGE),
+        TerminalReason::Stuck => ("it made no progress", CHANGE),
+        TerminalReason::IdleCircuitOpen => (
+            "the models stayed silent",
+            "Retry later, or choose another model",
+        ),
+        TerminalReason::Custom(_) => ("the program ended it", ANEW),
     }
 }
 
 /// A duration, printed in minutes and seconds. Below one second it is in milliseconds, below ten
 /// seconds it has tenths.
-pub(in crate::run) struct Span(pub(in crate::run) Duration);
+struct Span(Duration);
 
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

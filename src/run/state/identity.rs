@@ -95,12 +95,12 @@ impl Identity {
     }
 }
 
-/// The slot of a registry's entry, with the entry's serial number: the slot may be reused later.
+/// The place of an entry in a registry: its serial number, and the hash of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Place {
     /// The number of the entry: later entries have higher numbers.
     pub(crate) serial: u64,
-    pub(crate) index: usize,
+    pub(crate) hash: u64,
 }
 
 /// The registry of a run, as its nodes see it.

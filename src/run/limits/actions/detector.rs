@@ -11,19 +11,39 @@ pub(super) struct LoopDetector {
     limits: Option<LoopLimits>,
     /// The limits on loops that end nothing, and are only reported; `None` if none are set.
     observed: Option<LoopLimits>,
-    warnings: Warnings,
+    /// The loops that were seen before, so that each is reported once per `every` rounds.
+    known: VecDeque<KnownLoop>,
 }
 
 /// A pattern that a run's last action shows, and its count.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ActionRow<'a> {
+pub(super) struct ShownLoop<'a> {
     pub(super) pattern: LoopPattern,
     /// The digest of the call that stands last in the pattern.
     pub(super) call: u64,
     pub(super) tool: &'a Arc<str>,
-    pub(super) seen: SeenLoop,
+    /// The number of times that the window of remembered actions holds the loop.
+    pub(super) count: u32,
+    /// Whether a new action or result repeated the loop; false if only the limits changed.
+    pub(super) again: bool,
     /// Whether another pattern reports the same loop with more detail.
     pub(super) is_reported: bool,
+}
+
+/// The maximum of loops that a run remembers.
+const LOOPS: usize = 16;
+
+/// A loop that was seen before, by its pattern and the digest of its call or tool.
+#[derive(Debug)]
+struct KnownLoop {
+    of: (LoopPattern, u64),
+    /// The number of times that the loop came back, also beyond the window; 0 below the number at
+    /// which it is reported.
+    times: u32,
+    /// The value of `times` at the last report; 0 without one.
+    reported: u32,
+    /// Whether the loop was reported as one that would have ended the run.
+    is_observed: bool,
 }
 
 impl LoopDetector {
@@ -40,43 +60,67 @@ impl LoopDetector {
 
     /// Forgets all reports, because the user began another turn.
     pub(super) fn begin_anew(&mut self) {
-        self.warnings = Warnings::default();
+        self.known.clear();
     }
 
-    /// Reports a pattern to `report` if the pattern's count has reached a limit.
-    pub(super) fn judge(&mut self, row: ActionRow<'_>, mut report: impl FnMut(LoopFinding)) {
-        let ActionRow { pattern, seen, .. } = row;
+    /// Reports a pattern to `report` if the pattern's count has reached a limit: once per `every`
+    /// rounds, by the present value of `every`, and once where the run would have ended.
+    pub(super) fn judge(&mut self, shown: ShownLoop<'_>, mut report: impl FnMut(LoopFinding)) {
+        let ShownLoop { pattern, count, .. } = shown;
         let reached = |limits: Option<LoopLimits>| {
             let stop = limits.and_then(|limits| pattern.stop(&limits));
-            stop.is_some_and(|stop| seen.count >= stop)
-        };
-        let subject = match pattern {
-            LoopPattern::SameCall | LoopPattern::SameTool => row.call,
-            // A loop of these patterns is the same loop, whichever call was last.
-            LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
+            stop.is_some_and(|stop| count >= stop)
         };
         let mut find = |verdict, times| {
             report(LoopFinding {
                 pattern,
                 verdict,
-                tool: Arc::clone(row.tool),
+                tool: Arc::clone(shown.tool),
                 times,
             });
         };
         if reached(self.limits) {
-            return find(LoopVerdict::Stopped, seen.count);
+            return find(LoopVerdict::Stopped, count);
         }
         let observed = self.observed();
-        if self.warnings.observe(pattern, subject, reached(observed)) {
-            find(LoopVerdict::Observed, seen.count);
+        let mut known = self.take(shown);
+        let is_observed = reached(observed);
+        if is_observed && !known.is_observed {
+            find(LoopVerdict::Observed, count);
         }
         let limits = [self.limits, observed].into_iter().flatten();
-        if let Some(every) = limits.filter_map(|limits| pattern.warn(&limits)).min() {
-            let warned = self.warnings.warn(pattern, subject, seen, every);
-            if let Some(times) = warned.filter(|_| !row.is_reported) {
+        let every = limits.filter_map(|limits| pattern.warn(&limits)).min();
+        let (mut times, mut reported) = (0, 0);
+        if let Some(every) = every.filter(|every| count >= *every) {
+            times = (known.times + u32::from(shown.again)).max(count);
+            let is_due = times / every > known.reported / every;
+            reported = if is_due { times } else { known.reported };
+            if is_due && !shown.is_reported {
                 find(LoopVerdict::Warned, times);
             }
         }
+        (known.times, known.reported, known.is_observed) = (times, reported, is_observed);
+        if is_observed || times > 0 {
+            push_bounded(&mut self.known, LOOPS, known);
+        }
+    }
+
+    /// Takes the known loop that is shown now, or a new one.
+    fn take(&mut self, shown: ShownLoop<'_>) -> KnownLoop {
+        let subject = match shown.pattern {
+            LoopPattern::SameCall | LoopPattern::SameTool => shown.call,
+            // A loop of these patterns is the same loop, whichever call was last.
+            LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
+        };
+        let of = (shown.pattern, subject);
+        let at = self.known.iter().position(|known| known.of == of);
+        at.and_then(|at| self.known.remove(at))
+            .unwrap_or(KnownLoop {
+                of,
+                times: 0,
+                reported: 0,
+                is_observed: false,
+            })
     }
 
     /// The number of actions that the run must remember for its limits on loops.
@@ -92,82 +136,5 @@ impl LoopDetector {
             None => Some(self.observed.unwrap_or(LoopLimits::DEFAULT)),
             Some(_) => self.observed,
         }
-    }
-}
-
-/// The maximum of loops that a run remembers for each kind of report.
-const LOOPS: usize = 16;
-
-/// The loops of a run that were seen before, so that each is reported once per `every` rounds.
-#[derive(Debug, Default)]
-pub(super) struct Warnings {
-    warned: VecDeque<ReportedLoop>,
-    /// The loops that were reported as ones that would have ended the run.
-    observed: VecDeque<Loop>,
-}
-
-/// The identity of a loop: its pattern, and the digest of its call or tool.
-type Loop = (LoopPattern, u64);
-
-#[derive(Debug)]
-struct ReportedLoop {
-    of: Loop,
-    /// The number of times that the loop came back, also beyond the window.
-    times: u32,
-    /// The value of `times` at the last report; 0 without one.
-    reported: u32,
-}
-
-/// The state of one loop, as seen after an action.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SeenLoop {
-    /// The number of times that the window of remembered actions holds the loop.
-    pub(super) count: u32,
-    /// Whether a new action or result repeated the loop; false if only the limits changed.
-    pub(super) again: bool,
-}
-
-impl Warnings {
-    /// Counts the loop, and answers its total count if a report is due: once per `every` rounds, by
-    /// the present value of `every`.
-    pub(super) fn warn(
-        &mut self,
-        pattern: LoopPattern,
-        subject: u64,
-        seen: SeenLoop,
-        every: u32,
-    ) -> Option<u32> {
-        let of = (pattern, subject);
-        let known = self.warned.iter().position(|warned| warned.of == of);
-        let known = known.and_then(|place| self.warned.remove(place));
-        if seen.count < every {
-            return None;
-        }
-        let more = u32::from(seen.again);
-        let (times, reported) = known.map_or((0, 0), |known| (known.times + more, known.reported));
-        let times = times.max(seen.count);
-        let due = times / every > reported / every;
-        let reported = if due { times } else { reported };
-        push_bounded(
-            &mut self.warned,
-            LOOPS,
-            ReportedLoop {
-                of,
-                times,
-                reported,
-            },
-        );
-        due.then_some(times)
-    }
-
-    /// Records whether a loop has reached a limit that ends nothing. Answers whether that is new.
-    pub(super) fn observe(&mut self, pattern: LoopPattern, subject: u64, reached: bool) -> bool {
-        let of = (pattern, subject);
-        let known = self.observed.iter().position(|known| *known == of);
-        let known = known.and_then(|place| self.observed.remove(place));
-        if reached {
-            push_bounded(&mut self.observed, LOOPS, of);
-        }
-        reached && known.is_none()
     }
 }

@@ -95,10 +95,6 @@ pub(crate) struct LoopLimits {
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 
-const fn count(number: u32) -> Option<NonZeroU32> {
-    NonZeroU32::new(number)
-}
-
 impl LoopLimits {
     /// The minimum number of actions that a run remembers to find loops.
     pub(super) const WINDOW: usize = 30;
@@ -107,10 +103,10 @@ impl LoopLimits {
     pub(crate) const MOST: u32 = 1000;
 
     pub(crate) const DEFAULT: Self = Self {
-        warn: count(10),
-        stop: count(20),
-        unknown_tool: count(10),
-        any_tool: count(30),
+        warn: NonZeroU32::new(10),
+        stop: NonZeroU32::new(20),
+        unknown_tool: NonZeroU32::new(10),
+        any_tool: NonZeroU32::new(30),
     };
 
     /// Turns a number from a setter into a limit: 0 turns the limit off, and `MOST` is the maximum.
@@ -267,7 +263,7 @@ impl LoopPattern {
             Self::UnknownTool => limits.unknown_tool,
             Self::SameTool => limits.any_tool,
         };
-        limit.map(std::num::NonZeroU32::get)
+        limit.map(NonZeroU32::get)
     }
 
     /// The number at whose multiples the count of this pattern is reported; `None` for no reports.
@@ -276,6 +272,6 @@ impl LoopPattern {
             Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,
             Self::UnknownTool => None,
         };
-        limit.map(std::num::NonZeroU32::get)
+        limit.map(NonZeroU32::get)
     }
 }

@@ -1,10 +1,13 @@
 //! The remembered actions of a run: calls without a result, declared tools, and the loops
 //! found.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+};
 
 use super::{
-    detector::{ActionRow, LoopDetector, SeenLoop},
+    detector::{LoopDetector, ShownLoop},
     pattern::{
         Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
     },
@@ -161,18 +164,16 @@ impl LoopState {
         let known = !appended || self.tools.may_hold(&call.name);
         let unknown = self.window.called(known, self.judge.size());
         if !known {
-            let row = ActionRow {
+            let shown = ShownLoop {
                 pattern: LoopPattern::UnknownTool,
                 call: waiting.call,
                 tool: &waiting.name,
-                seen: SeenLoop {
-                    count: unknown,
-                    again: true,
-                },
+                count: unknown,
+                again: true,
                 is_reported: false,
             };
-            self.judge
-                .judge(row, |found| effects.push(Effect::Found(found)));
+            let report = |found| effects.push(Effect::Found(found));
+            self.judge.judge(shown, report);
         }
         self.calls.show(waiting);
     }
@@ -214,19 +215,17 @@ impl LoopState {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
-            let row = ActionRow {
+            let shown = ShownLoop {
                 pattern,
                 call,
                 tool: &name,
-                seen: SeenLoop {
-                    count,
-                    again: news != News::Limits,
-                },
+                count,
+                again: news != News::Limits,
                 // A loop of the same call with the same result is reported as that.
                 is_reported: pattern == LoopPattern::SameTool && same >= count,
             };
-            self.judge
-                .judge(row, |found| effects.push(Effect::Found(found)));
+            let report = |found| effects.push(Effect::Found(found));
+            self.judge.judge(shown, report);
         }
     }
 }
@@ -242,20 +241,13 @@ impl LoopState {
 
 /// Removes all findings but the last of each kind: a request may hold hundreds.
 fn dedup_findings(effects: &mut Vec<Effect>) {
-    let mut kinds = Vec::new();
-    let mut is_last = |effect: &Effect| match effect {
+    let mut kinds = HashSet::new();
+    let is_last = |effect: &Effect| match effect {
         Effect::Acted(_) | Effect::Turned => true,
-        Effect::Found(found) => {
-            let kind = (found.pattern, found.verdict);
-            let last = !kinds.contains(&kind);
-            if last {
-                kinds.push(kind);
-            }
-            last
-        }
+        Effect::Found(found) => kinds.insert((found.pattern, found.verdict)),
     };
     effects.reverse();
-    effects.retain(&mut is_last);
+    effects.retain(is_last);
     effects.reverse();
 }
 
@@ -311,13 +303,9 @@ impl Calls {
             let place = calls.iter().position(|call| call.id == id)?;
             calls.remove(place)
         };
-        let found = of(&mut self.open);
-        let found = match id {
-            // The call may stand in an answer alone, because the request brings its result without
-            // the call.
-            Some(_) => found.or_else(|| of(&mut self.expected)),
-            None => found,
-        };
+        // A call with an id may stand in an answer alone, because the request brings its result
+        // without the call.
+        let found = of(&mut self.open).or_else(|| of(&mut self.expected));
         if let (Some(_), Some(id)) = (&found, id) {
             self.know(id);
         }
@@ -368,35 +356,24 @@ impl PendingCall {
 /// The maximum of declared tools in one request up to which names are compared.
 const TOOLS: usize = 1024;
 
-/// The tools that the last two requests declare. The call that a request shows was made with the
-/// tools of the request before.
+/// The digests of the names of the tools that the last two requests declare. The call that a
+/// request shows was made with the tools of the request before.
+///
+/// `None` for a request that is missing, declares no tools, or declares too many to compare.
 #[derive(Debug, Default)]
-pub(super) struct Tools([ToolNames; 2]);
-
-/// The tools that one request declares.
-#[derive(Debug, Default)]
-struct ToolNames {
-    names: Vec<u64>,
-    /// Whether the request declares more tools than `names` holds.
-    more: bool,
-}
+pub(super) struct Tools([Option<Vec<u64>>; 2]);
 
 impl Tools {
     pub(super) fn declare(&mut self, history: &History<'_>) {
-        let more = history.more_tools || history.tools.len() > TOOLS;
-        let names = match more {
-            true => Vec::new(),
-            false => history.tools.clone(),
-        };
+        let is_known = !history.more_tools && (1..=TOOLS).contains(&history.tools.len());
         self.0.swap(0, 1);
-        self.0[0] = ToolNames { names, more };
+        self.0[0] = is_known.then(|| history.tools.clone());
     }
 
-    /// Whether one of the last two requests may declare a tool of this name. The answer is true if
-    /// one of them is missing, declared no tools, or declared too many to compare.
+    /// Whether one of the last two requests may declare a tool of this name.
     pub(super) fn may_hold(&self, name: &[u8]) -> bool {
         let name = digest(name);
-        let any_name = self.0.iter().any(|it| it.names.is_empty() || it.more);
-        any_name || self.0.iter().any(|it| it.names.contains(&name))
+        let mut requests = self.0.iter();
+        requests.any(|names| names.as_ref().is_none_or(|names| names.contains(&name)))
     }
 }
