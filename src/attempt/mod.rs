@@ -84,7 +84,7 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
     driver::RequestTemplate,
-    peek::PeekedAnswer,
+    peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
 };
 
