@@ -7,59 +7,55 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use pin_project_lite::pin_project;
 
-use super::settle::{Completion, Ownership};
+use super::{
+    peek::{HeldBody, HeldBodyProj},
+    settle::{Completion, Ownership},
+};
 use crate::{
     body::HeldPrefix,
     error::BoxError,
-    llm::failure::{FailureClass, IncompleteJson, JsonOutline},
+    llm::failure::{FailureClass, IncompleteJson},
     run::{Run, Terminated},
     supervise::SupervisedBody,
 };
 
-pin_project! {
-    /// The body of the answer that the layer returns: the held bytes, unchanged, then the rest of
-    /// the attempt's body.
-    #[project = BodyProj]
-    #[derive(Debug)]
-    pub struct AttemptBody<B>
-    where
-        B: Body,
-    {
-        pub(super) held: HeldPrefix,
-        // The attempt's body; `None` once it has ended or failed, or the layer's node is over.
-        #[pin]
-        pub(super) inner: Option<SupervisedBody<B>>,
-        // The node of the layer: the call, or an attempt of a layer further out.
-        pub(super) own: Run,
-        pub(super) ownership: Option<Ownership>,
-        pub(super) completion: Option<Box<Completion>>,
-        // Counts the brackets of a JSON answer that was committed before its end, to detect at the
-        // end that the document is incomplete; `None` for other answers.
-        pub(super) document: Option<JsonOutline>,
-    }
+/// The body of the answer that the layer returns: the held bytes, unchanged, then the rest of the
+/// attempt's body.
+#[derive(Debug)]
+pub struct AttemptBody<B>
+where
+    B: Body,
+{
+    /// The attempt's body and the held bytes; `None` once the body has ended or failed, or the
+    /// layer's node is over.
+    pub(super) content: Option<Pin<Box<HeldBody<SupervisedBody<B>>>>>,
+    /// The node of the layer: the call, or an attempt of a layer further out.
+    pub(super) own: Run,
+    pub(super) ownership: Option<Ownership>,
+    pub(super) completion: Option<Box<Completion>>,
+}
 
-    impl<B> PinnedDrop for AttemptBody<B>
-    where
-        B: Body,
-    {
-        fn drop(this: Pin<&mut Self>) {
-            this.project().close();
-        }
+impl<B: Body> Drop for AttemptBody<B> {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 
-impl<B: Body> BodyProj<'_, B> {
+impl<B: Body> AttemptBody<B> {
     /// Drops the inner body, which settles the attempt; then settles the layer's node, if the layer
     /// owns it, and notifies the observer.
     ///
     /// The node ends for the failure that the layer returned, or else as the attempt did. It ends
     /// as aborted if the caller has not received all held bytes.
     fn close(&mut self) {
-        self.inner.set(None);
+        let content = self.content.take();
+        let is_delivered = content
+            .as_ref()
+            .is_none_or(|content| content.held.is_delivered());
+        drop(content);
         if let Some(ownership) = self.ownership.take() {
-            if self.held.is_delivered() {
+            if is_delivered {
                 ownership.settle();
             }
         }
@@ -69,11 +65,11 @@ impl<B: Body> BodyProj<'_, B> {
     }
 
     /// The end of the layer's node, or of its attempt, if that was ended early.
-    fn end(&self) -> Option<Terminated> {
-        if self.own.node().is_over() {
-            return Some(self.own.to_terminated());
+    fn end(own: &Run, ownership: Option<&Ownership>) -> Option<Terminated> {
+        if own.node().is_over() {
+            return Some(own.to_terminated());
         }
-        self.ownership.as_ref().and_then(Ownership::cut)
+        ownership.and_then(Ownership::cut)
     }
 
     /// Fails the attempt and answers an error if `polled` is the end of an incomplete JSON
@@ -89,20 +85,24 @@ impl<B: Body> BodyProj<'_, B> {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        let outline = self.document.as_ref()?;
-        let inner = self.inner.as_mut().as_pin_mut()?;
+        let HeldBodyProj {
+            held,
+            body,
+            document,
+        } = self.content.as_mut()?.as_mut().project();
+        let outline = document.as_ref()?;
         let is_last = match polled {
             Poll::Pending | Poll::Ready(Some(Err(_))) => false,
             Poll::Ready(None) => true,
             Poll::Ready(Some(Ok(frame))) => {
-                let nothing_follows = inner.is_end_stream() || inner.size_hint().exact() == Some(0);
-                frame.is_trailers() || self.held.is_empty() && nothing_follows
+                let nothing_follows = body.is_end_stream() || body.size_hint().exact() == Some(0);
+                frame.is_trailers() || held.is_empty() && nothing_follows
             }
         };
         if !is_last || outline.is_whole() {
             return None;
         }
-        inner.fail(FailureClass::Transport);
+        body.fail(FailureClass::Transport);
         Some(IncompleteJson::new(outline.bytes()))
     }
 }
@@ -120,22 +120,28 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut this = self.project();
-        let Some(inner) = this.inner.as_mut().as_pin_mut() else {
+        let this = self.get_mut();
+        let Some(content) = &mut this.content else {
             return Poll::Ready(None);
         };
-        let is_held = !this.held.is_empty();
+        let HeldBodyProj {
+            held,
+            body,
+            document,
+        } = content.as_mut().project();
+        let end = || Self::end(&this.own, this.ownership.as_ref());
+        let is_held = !held.is_empty();
         let polled = if !is_held {
-            inner.poll_frame(cx)
-        } else if this.end().is_some() {
+            body.poll_frame(cx)
+        } else if end().is_some() {
             Poll::Ready(None)
         } else {
-            this.held.poll_next(cx)
+            held.poll_next(cx)
         };
         match &polled {
             Poll::Pending => return polled,
             Poll::Ready(Some(Ok(frame))) => {
-                let Some(outline) = &mut *this.document else {
+                let Some(outline) = document else {
                     return polled;
                 };
                 if let (Some(data), false) = (frame.data_ref(), is_held) {
@@ -146,8 +152,8 @@ where
             // The body of an attempt that has ended does not say that its attempt, or the
             // layer's node, was ended early.
             Poll::Ready(None) => {
-                if let Some(end) = this.end() {
-                    *this.held = HeldPrefix::default();
+                if let Some(end) = end() {
+                    *held = HeldPrefix::default();
                     this.close();
                     return Poll::Ready(Some(Err(end.into())));
                 }
@@ -166,16 +172,16 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Some(inner) => self.held.is_empty() && inner.is_end_stream(),
+        match &self.content {
+            Some(content) => content.held.is_empty() && content.body.is_end_stream(),
             None => true,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
-        let Some(inner) = &self.inner else {
+        let Some(content) = &self.content else {
             return SizeHint::with_exact(0);
         };
-        self.held.size_hint(&inner.size_hint())
+        content.held.size_hint(&content.body.size_hint())
     }
 }

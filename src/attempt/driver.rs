@@ -73,6 +73,7 @@ pub(super) enum Next<B: Body> {
 
 impl<S, C> AttemptDriver<S, C> {
     /// Makes the driver of a call; `service` has been polled ready.
+    #[inline]
     pub(super) fn new(service: S, policy: C, claim: Claim) -> Self {
         let Claim { run: own, owns } = claim;
         Self {
@@ -245,7 +246,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let Some(admitted) = slot.take() else {
             panic!("a try was started twice");
         };
-        let attempt = admitted.attempt.clone();
+        let attempt = admitted.attempt().clone();
         let readiness = self.service.poll_ready(cx);
         // This check reads the clock, because the service may become ready in the poll in which the
         // attempt's deadline passes.
@@ -283,15 +284,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     where
         S: Service<Request<ReplayBody>>,
     {
-        let attempt = admitted.attempt.clone();
-        let mut request = self.policy.request(&attempt)?;
+        let number = self.own.next_try(self.has_called);
+        let mut request = self.policy.request(admitted.attempt(), number)?;
         // From here on the supervised call settles the attempt.
-        admitted.begin();
+        let attempt = admitted.begin();
         let again = mem::replace(&mut self.has_called, true);
-        let number = self.own.count_try(again);
-        request
-            .headers_mut()
-            .insert(X_ATTEMPT, number_value(number));
+        self.own.count_try(again);
         let extensions = request.extensions_mut();
         match extensions.get_mut::<Run>() {
             Some(run) => run.clone_from(&attempt),
@@ -336,58 +334,72 @@ fn readiness_error(error: BoxError) -> BoxError {
 /// of the template.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestTemplate {
-    /// The head of each attempt's request. Its extensions are those of every attempt but the first:
-    /// a clone of the caller's, or empty if the caller's hold only the run.
+    /// The head of each attempt's request, without its extensions.
     head: Parts,
+    /// The number of the attempt in `head`.
+    number: u32,
     /// The caller's extensions, until the first attempt takes them.
     first: Option<Extensions>,
+    /// The extensions of every attempt but the first: a clone of the caller's, or empty if the
+    /// caller's hold only the run.
+    later: Extensions,
 }
 
 impl RequestTemplate {
     pub(crate) fn new(mut head: Parts) -> Self {
-        let extensions = std::mem::take(&mut head.extensions);
-        let run_alone = extensions.len() == 1 && extensions.get::<Run>().is_some();
-        if !run_alone {
-            head.extensions = extensions.clone();
-        }
-        // The driver sets the attempt's number in each request: an entry here makes the map grow
-        // once, and not in the clone of each attempt.
-        head.headers.insert(X_ATTEMPT, number_value(1));
-        Self {
+        let first = mem::take(&mut head.extensions);
+        let run_alone = first.len() == 1 && first.get::<Run>().is_some();
+        let later = match run_alone {
+            true => Extensions::new(),
+            false => first.clone(),
+        };
+        let mut template = Self {
             head,
-            first: Some(extensions),
-        }
+            number: 0,
+            first: Some(first),
+            later,
+        };
+        template.set_attempt(1);
+        template
     }
 
     pub(crate) const fn head(&self) -> &Parts {
         &self.head
     }
 
+    /// Sets the number of the next attempt.
+    ///
+    /// The header is set here and not in the request, so that its map grows once and not in the
+    /// clone of each attempt.
+    pub(crate) fn set_attempt(&mut self, number: u32) {
+        if mem::replace(&mut self.number, number) != number {
+            self.head.headers.insert(X_ATTEMPT, number_value(number));
+        }
+    }
+
     /// Makes the request of an attempt that others may follow.
     pub(crate) fn again(&mut self, body: ReplayBody) -> Request<ReplayBody> {
-        let mut request = Request::new(body);
-        *request.method_mut() = self.head.method.clone();
-        *request.uri_mut() = self.head.uri.clone();
-        *request.version_mut() = self.head.version;
-        *request.headers_mut() = self.head.headers.clone();
-        *request.extensions_mut() = self.extensions();
-        request
+        let mut head = self.head.clone();
+        head.extensions = self.extensions();
+        Request::from_parts(head, body)
     }
 
     /// Makes the request of the last attempt; takes the head without a clone.
-    pub(crate) fn last(mut self, body: ReplayBody) -> Request<ReplayBody> {
-        self.head.extensions = self.extensions();
-        Request::from_parts(self.head, body)
+    pub(crate) fn last(&mut self, body: ReplayBody) -> Request<ReplayBody> {
+        let (nothing, ()) = Request::new(()).into_parts();
+        let mut head = mem::replace(&mut self.head, nothing);
+        head.extensions = self.extensions();
+        Request::from_parts(head, body)
     }
 
     fn extensions(&mut self) -> Extensions {
         let first = self.first.take();
-        first.unwrap_or_else(|| self.head.extensions.clone())
+        first.unwrap_or_else(|| self.later.clone())
     }
 }
 
 /// A number as a header value; below ten without an allocation.
-pub(super) fn number_value(number: u32) -> HeaderValue {
+pub(crate) fn number_value(number: u32) -> HeaderValue {
     const SMALL: [&str; 10] = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"];
     let small = usize::try_from(number).ok().and_then(|at| SMALL.get(at));
     small.map_or_else(|| number.into(), |small| HeaderValue::from_static(small))

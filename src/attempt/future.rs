@@ -33,20 +33,29 @@ use crate::{
 /// `Pending`.
 const MAX_STATES: usize = 64;
 
+/// The response future of a layer that may make more than one attempt.
+///
+/// # Errors
+///
+/// A [`Terminated`](crate::Terminated) once the layer's node has ended, with the last attempt's
+/// error as its source if there was one. Otherwise the error of the last attempt, or of a
+/// request that cannot be sent to any upstream.
+///
+/// # Cancel safety
+///
+/// Dropping the future drops the attempt that is under way; none follows.
+#[must_use = "futures do nothing unless polled"]
+pub struct Attempts<S, Q, B, C>
+where
+    S: Service<Request<ReplayBody>>,
+    B: Body,
+{
+    // Boxed: each layer further out moves its future twice, and the loop is large.
+    attempts: Pin<Box<AttemptLoop<S, Q, B, C>>>,
+}
+
 pin_project! {
-    /// The response future of a layer that may make more than one attempt.
-    ///
-    /// # Errors
-    ///
-    /// A [`Terminated`](crate::Terminated) once the layer's node has ended, with the last attempt's
-    /// error as its source if there was one. Otherwise the error of the last attempt, or of a
-    /// request that cannot be sent to any upstream.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future drops the attempt that is under way; none follows.
-    #[must_use = "futures do nothing unless polled"]
-    pub struct Attempts<S, Q, B, C>
+    struct AttemptLoop<S, Q, B, C>
     where
         S: Service<Request<ReplayBody>>,
         B: Body,
@@ -56,7 +65,7 @@ pin_project! {
         driver: AttemptDriver<S, C>,
     }
 
-    impl<S, Q, B, C> PinnedDrop for Attempts<S, Q, B, C>
+    impl<S, Q, B, C> PinnedDrop for AttemptLoop<S, Q, B, C>
     where
         S: Service<Request<ReplayBody>>,
         B: Body,
@@ -90,9 +99,9 @@ where
         let next = service.clone();
         let driver = AttemptDriver::new(mem::replace(service, next), policy, claim);
         let upload = Upload::new(request, max_body);
+        let state = AttemptState::Upload { upload };
         Self {
-            state: AttemptState::Upload { upload },
-            driver,
+            attempts: Box::pin(AttemptLoop { state, driver }),
         }
     }
 }
@@ -113,7 +122,7 @@ where
     ///
     /// If polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut this = self.project();
+        let mut this = self.get_mut().attempts.as_mut().project();
         // The loop is bounded: attempts that fail at once must not starve other tasks.
         for _ in 0..MAX_STATES {
             let scope = PollScope::enter(cx.waker(), &this.driver.own);
@@ -165,7 +174,7 @@ where
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Attempts")
-            .field("run", &self.driver.own)
+            .field("run", &self.attempts.driver.own)
             .finish_non_exhaustive()
     }
 }

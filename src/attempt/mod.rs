@@ -83,8 +83,8 @@ pub(crate) use self::{
     candidate::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
-    driver::RequestTemplate,
-    peek::PeekedAnswer,
+    driver::{RequestTemplate, number_value},
+    peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
 };
 

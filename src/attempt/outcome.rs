@@ -275,11 +275,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: Option<TerminalReason>,
     ) -> Response<AttemptBody<B>> {
         let PeekedAnswer {
-            mut parts,
-            held,
-            body,
-            document,
-            ..
+            mut parts, content, ..
         } = answer;
         // An attempt's share of the time limits it until the commit.
         attempt.node().clocks.lapse();
@@ -303,12 +299,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
         });
         let body = AttemptBody {
-            held,
-            inner: Some(body),
+            content: Some(Box::into_pin(content)),
             own: self.own.clone(),
             ownership,
             completion,
-            document,
         };
         Response::from_parts(parts, body)
     }

@@ -49,16 +49,27 @@ pin_project! {
     }
 }
 
-/// The head of an answer, and the part of its body that is held.
+/// The head of an answer, and its body, which is being read.
 #[derive(Debug)]
 pub(crate) struct PeekedAnswer<B> {
     pub(crate) parts: Parts,
-    pub(crate) held: HeldPrefix,
-    pub(crate) body: B,
-    /// Counts the brackets of a JSON answer that was committed before its end, to detect at the end
-    /// that it is incomplete; `None` for other answers.
-    pub(super) document: Option<JsonOutline>,
+    // Boxed once per attempt: the attempt's layer and each layer further out move the answer.
+    pub(crate) content: Box<HeldBody<B>>,
     rule: CommitRule,
+}
+
+pin_project! {
+    /// The body of an answer, and the part of it that was read and is held.
+    #[project = HeldBodyProj]
+    #[derive(Debug)]
+    pub(crate) struct HeldBody<B> {
+        pub(crate) held: HeldPrefix,
+        #[pin]
+        pub(crate) body: B,
+        // Counts the brackets of a JSON answer that was committed before its end, to detect at the
+        // end that it is incomplete; `None` for other answers.
+        pub(super) document: Option<JsonOutline>,
+    }
 }
 
 /// The outcome of an attempt, from the part of its answer that was read.
@@ -158,16 +169,19 @@ impl<B> PeekedAnswer<B> {
         let (parts, body) = answer.into_parts();
         Self {
             parts,
-            held: HeldPrefix::default(),
-            body,
-            document: None,
+            content: Box::new(HeldBody {
+                held: HeldPrefix::default(),
+                body,
+                document: None,
+            }),
             rule,
         }
     }
 
-    /// Whether the head of the answer shows a failure, whose class the rest decides.
-    pub(crate) const fn is_failure(&self) -> bool {
-        matches!(self.rule, CommitRule::Failure | CommitRule::Classified(_))
+    /// Whether the head of an answer shows a failure, whose class the rest decides.
+    pub(crate) fn is_failure(answer: &Response<B>) -> bool {
+        let rule = CommitRule::of(answer, false);
+        matches!(rule, CommitRule::Failure | CommitRule::Classified(_))
     }
 
     /// Classifies the answer: by its failure from a layer further in, else by its held part.
@@ -175,7 +189,7 @@ impl<B> PeekedAnswer<B> {
         if let CommitRule::Classified(failure) = &self.rule {
             return Some(Failure::clone(failure));
         }
-        let whole = self.held.whole();
+        let whole = self.content.held.whole();
         let headers = &self.parts.headers;
         classifier.of_answer(self.parts.status, headers, &whole, wall_clock(headers))
     }
@@ -190,19 +204,20 @@ where
     /// The body must report its end by `is_end_stream` once it has returned `None`.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<PeekProgress, BoxError>> {
         // The loop is bounded: frames that are always ready and empty must not starve other tasks.
+        let HeldBody { held, body, .. } = &mut *self.content;
         for _ in 0..MAX_FRAMES {
-            let ended = self.body.is_end_stream();
-            if let Some(progress) = self.rule.progress(self.held.len(), ended) {
+            let ended = body.is_end_stream();
+            if let Some(progress) = self.rule.progress(held.len(), ended) {
                 return Poll::Ready(Ok(progress));
             }
-            match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
-                Some(Ok(frame)) => self.held.push(frame),
+            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                Some(Ok(frame)) => held.push(frame),
                 // Nothing to hold: after the end, `is_end_stream` is true.
                 None => {}
                 Some(Err(error)) if matches!(self.rule, CommitRule::Failure) => {
                     // The answer's status suffices to classify the failure; the caller gets the
                     // error after the held bytes.
-                    self.held.broke(error);
+                    held.broke(error);
                     return Poll::Ready(Ok(PeekProgress::Classify));
                 }
                 Some(Err(error)) => return Poll::Ready(Err(error)),
@@ -246,8 +261,8 @@ where
                 let failure = self.classify(classifier);
                 let headers = &self.parts.headers;
                 if self.parts.status.is_success() && is_plain(headers) {
-                    let whole = self.held.whole();
-                    self.body.report(Usage::of_answer(&whole));
+                    let whole = self.content.held.whole();
+                    self.content.body.report(Usage::of_answer(&whole));
                     // Half a document is a failure, so others need no second look.
                     if failure.is_some() && is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
@@ -257,7 +272,8 @@ where
             }
             Ok(PeekProgress::Commit) => {
                 if matches!(self.rule, CommitRule::End) && names_json(headers) {
-                    self.document = Some(JsonOutline::of(self.held.chunks()));
+                    let outline = JsonOutline::of(self.content.held.chunks());
+                    self.content.document = Some(outline);
                 }
                 None
             }
@@ -272,7 +288,7 @@ where
                 AttemptOutcome::Failed(failure, FailedAttempt::Answer(Box::new(self)))
             }
             (Some(failure), Some(error)) => {
-                Pin::new(&mut self.body).fail(failure.class);
+                Pin::new(&mut self.content.body).fail(failure.class);
                 AttemptOutcome::Failed(failure, FailedAttempt::Error(error))
             }
         }

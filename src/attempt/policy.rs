@@ -10,6 +10,7 @@ use http::{Request, response::Parts};
 use super::{
     budget::{NextAttempt, Permit, RetryBudget},
     candidate::Candidate,
+    settle::SettleGuard,
 };
 use crate::{
     body::{MAX_BODY, ReplayBody},
@@ -38,12 +39,12 @@ pub trait AttemptPolicy {
     /// Sets limits on a new attempt; they hold while the service gets ready, too.
     fn limit(&self, _attempt: &Run) {}
 
-    /// Makes the request of an attempt.
+    /// Makes the request of an attempt, with its number in the call as `x-attempt`.
     ///
     /// # Errors
     ///
     /// If the request cannot be made.
-    fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError>;
+    fn request(&mut self, attempt: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError>;
 
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
@@ -259,44 +260,36 @@ pub(super) fn decide<C: AttemptPolicy>(
     Ok(RetryPermit { wait, permit })
 }
 
-/// An attempt that starts as soon as the service is ready.
+/// An attempt that starts as soon as the service is ready. A drop before settles its node as
+/// aborted.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    pub(super) attempt: Run,
+    attempt: SettleGuard,
     permit: Option<Permit<'static>>,
-    /// Whether a drop settles the attempt's node as aborted; false once the service is called,
-    /// because the supervised call then settles it.
-    settles: bool,
 }
 
 impl Admitted {
     pub(super) const fn new(attempt: Run, permit: Option<Permit<'static>>) -> Self {
         Self {
-            attempt,
+            attempt: SettleGuard::new(attempt),
             permit,
-            settles: true,
         }
     }
 
-    /// Spends the attempt's permit, as the attempt starts.
-    pub(super) fn begin(mut self) {
-        if let Some(permit) = self.permit.take() {
+    pub(super) const fn attempt(&self) -> &Run {
+        self.attempt.run()
+    }
+
+    /// Spends the attempt's permit, as the attempt starts. The caller settles the attempt.
+    pub(super) fn begin(self) -> Run {
+        if let Some(permit) = self.permit {
             permit.spend();
         }
-        self.settles = false;
+        self.attempt.release()
     }
 
     /// Settles the attempt for `reason`, because it failed before the service was called.
-    pub(super) fn fail(mut self, reason: TerminalReason) {
-        self.settles = false;
+    pub(super) fn fail(self, reason: TerminalReason) {
         self.attempt.settle(reason);
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        if self.settles {
-            self.attempt.settle(TerminalReason::Aborted);
-        }
     }
 }

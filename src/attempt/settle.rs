@@ -94,10 +94,21 @@ impl SettleGuard {
         Self(Some(run))
     }
 
-    pub(super) fn settle(mut self, reason: TerminalReason) {
-        if let Some(run) = self.0.take() {
-            run.settle(reason);
-        }
+    /// The node.
+    pub(super) const fn run(&self) -> &Run {
+        self.0
+            .as_ref()
+            .expect("a guard has its node until it settles")
+    }
+
+    /// Answers the node, which the caller settles.
+    pub(super) fn release(mut self) -> Run {
+        let run = self.0.take();
+        run.expect("a guard has its node until it settles")
+    }
+
+    pub(super) fn settle(self, reason: TerminalReason) {
+        self.release().settle(reason);
     }
 }
 

@@ -95,6 +95,14 @@ impl ReplayBody {
         whole.into()
     }
 
+    /// Answers the unread bytes of the body; only several pieces are joined in a copy.
+    pub(crate) fn into_gathered(self) -> Bytes {
+        match self.rest {
+            None => self.first,
+            Some(_) => self.gathered(),
+        }
+    }
+
     fn segments(&self) -> impl Iterator<Item = &Bytes> {
         let following =
             std::iter::successors(self.rest.as_deref(), |segment| segment.rest.as_deref());

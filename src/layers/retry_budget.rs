@@ -119,7 +119,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderName, Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -237,8 +237,7 @@ pub struct RetryPolicy {
     settings: AttemptSettings,
     own: Option<Run>,
     /// The caller's request; `None` before `begin`, and once no further attempt can follow.
-    // Boxed to keep the policy small: each layer further out moves the future that holds it.
-    request: Option<Box<RetryRequest>>,
+    request: Option<RetryRequest>,
     /// Whether `deposit` has run for this call, at its first attempt.
     has_deposited: bool,
     /// How many attempts all layers of a call together may make at one candidate.
@@ -257,6 +256,7 @@ struct RetryRequest {
 }
 
 impl RetryPolicy {
+    #[inline]
     const fn new(settings: AttemptSettings) -> Self {
         Self {
             settings,
@@ -294,7 +294,7 @@ impl RetryPolicy {
     }
 
     fn prompt(&self) -> Option<&Prompt> {
-        let RetryRequest { prompt, body, .. } = &**self.request.as_ref()?;
+        let RetryRequest { prompt, body, .. } = self.request.as_ref()?;
         Some(prompt.get_or_init(|| Prompt::read(&body.gathered()).unwrap_or_default()))
     }
 }
@@ -315,17 +315,17 @@ impl AttemptPolicy for RetryPolicy {
             .max(1);
         self.left = self.max_attempts - 1;
         let (head, body) = request.into_parts();
-        self.request = Some(Box::new(RetryRequest {
+        self.request = Some(RetryRequest {
             template: Some(RequestTemplate::new(head)),
             body,
             backoff: None,
             prompt: OnceLock::new(),
-        }));
+        });
         budget.limit_errors_of_call(own);
         Ok(())
     }
 
-    fn request(&mut self, _: &Run) -> Result<Request<ReplayBody>, BoxError> {
+    fn request(&mut self, _: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError> {
         if !std::mem::replace(&mut self.has_deposited, true) {
             // The deposit is here and not in `begin`: a node that has ended makes no attempt to
             // pay for it.
@@ -333,6 +333,7 @@ impl AttemptPolicy for RetryPolicy {
         }
         let request = self.request.as_mut().and_then(|request| {
             let body = request.body.clone();
+            request.template.as_mut()?.set_attempt(number);
             match self.left {
                 0 => Some(request.template.take()?.last(body)),
                 _ => Some(request.template.as_mut()?.again(body)),
@@ -407,11 +408,14 @@ impl AttemptPolicy for RetryPolicy {
     }
 }
 
+/// The header in which a caller's client reports the number of its own retries.
+const X_STAINLESS_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
+
 /// The number of retries that the caller's client reports for this request; 0 without the header.
 ///
 /// The number lowers the attempts of this layer, and never raises them.
 fn client_retries(headers: &HeaderMap) -> u32 {
-    let count = headers.get("x-stainless-retry-count");
+    let count = headers.get(X_STAINLESS_RETRY_COUNT);
     let count = count.and_then(|count| count.to_str().ok()?.trim().parse().ok());
     count.unwrap_or(0)
 }

@@ -3,17 +3,22 @@ use http::{HeaderMap, HeaderName, HeaderValue, header};
 use super::{Candidate, SESSION_TOKEN, WITHIN_ACCOUNT, operation::Operation};
 use crate::{
     body::unframe,
-    headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},
+    headers::{CREDENTIALS, X_ATTEMPT, X_RUN_ID, X_SESSION_ID},
 };
 
 /// Removes from the caller's headers those that no candidate gets, and sets
 /// `accept-encoding: identity`.
 pub(crate) fn undress(headers: &mut HeaderMap) {
     // This step is first: a caller may name any header in `connection`, also one that is set
-    // below.
-    strip_hop(headers);
-    // The whole body is buffered: no upstream needs to ask for it by a status 100.
-    headers.remove(header::EXPECT);
+    // below. Mostly there is no such header, and one scan is cheaper than the removals.
+    if headers
+        .keys()
+        .any(|name| is_hop(name) || *name == header::EXPECT)
+    {
+        strip_hop(headers);
+        // The whole body is buffered: no upstream needs to ask for it by a status 100.
+        headers.remove(header::EXPECT);
+    }
     // A compressed answer cannot be classified.
     let identity = HeaderValue::from_static("identity");
     headers.insert(header::ACCEPT_ENCODING, identity);
@@ -121,7 +126,9 @@ impl Candidate {
             let (name, value) = key.header(operation);
             headers.insert(name, value);
         }
-        for (name, value) in &self.headers {
+        // The number of the attempt stays.
+        let own = self.headers.iter().filter(|(name, _)| *name != X_ATTEMPT);
+        for (name, value) in own {
             headers.insert(name, value.clone());
         }
         // This step is last: two headers that disagree on the end of the body allow request

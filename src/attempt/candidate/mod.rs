@@ -315,10 +315,8 @@ impl Candidate {
     /// Whether the candidate uses an account of its own: an API key, or a credential among its
     /// headers.
     pub(crate) fn has_own_account(&self) -> bool {
-        self.api_key.is_some()
-            || CREDENTIALS
-                .iter()
-                .any(|name| self.headers.contains_key(name))
+        let is_own = |name| self.headers.contains_key(name);
+        self.api_key.is_some() || !self.headers.is_empty() && CREDENTIALS.iter().any(is_own)
     }
 
     /// Whether the candidate gets none of the caller's credentials, as it has its own upstream.

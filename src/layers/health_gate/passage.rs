@@ -20,7 +20,7 @@ use super::{
     gate::{Gate, Probing},
 };
 use crate::{
-    attempt::{ERROR_TIME, PeekedAnswer},
+    attempt::{ERROR_TIME, HeldBody, PeekedAnswer},
     body::ReplayBody,
     error::BoxError,
     llm::failure::{FailureClass, TransportError},
@@ -200,9 +200,9 @@ where
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(answer)) => {
-                        let answer = PeekedAnswer::new(answer.map(ProbedBody::new), false);
-                        match trip.applies && answer.is_failure() {
-                            true => GateStep::Read(Box::new(answer)),
+                        let answer = answer.map(ProbedBody::new);
+                        match trip.applies && PeekedAnswer::is_failure(&answer) {
+                            true => GateStep::Read(Box::new(PeekedAnswer::new(answer, false))),
                             false => trip.hand_on(answer),
                         }
                     }
@@ -223,7 +223,7 @@ where
                     let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
                     match slot.take() {
                         Some(answer) if waits => trip.failed(Ok(answer), task),
-                        Some(answer) => trip.hand_on(*answer),
+                        Some(answer) => trip.hand_on_read(*answer),
                         None => panic!("an answer was read twice"),
                     }
                 }
@@ -359,22 +359,26 @@ impl<S, B> Trip<S, B> {
     /// The final step: returns the failure for which the call waited.
     fn give_up(&mut self) -> GateStep<B> {
         match self.last.take() {
-            Some(Ok(answer)) => self.hand_on(*answer),
+            Some(Ok(answer)) => self.hand_on_read(*answer),
             Some(Err(error)) => GateStep::Done(Err(error)),
             None => GateStep::Done(Err(self.run.to_terminated().into())),
         }
     }
 
-    fn hand_on(&mut self, answer: PeekedAnswer<ProbedBody<B>>) -> GateStep<B> {
+    fn hand_on_read(&mut self, answer: PeekedAnswer<ProbedBody<B>>) -> GateStep<B> {
+        let HeldBody { held, mut body, .. } = *answer.content;
+        body.held = held;
+        self.hand_on(Response::from_parts(answer.parts, body))
+    }
+
+    fn hand_on(&mut self, mut answer: Response<ProbedBody<B>>) -> GateStep<B> {
         // Drop the prompt: it is not needed while the answer streams.
         self.request = None;
         if let Some(silence) = &mut self.silence {
             silence.reset();
         }
-        let mut body = answer.body;
-        body.held = answer.held;
-        body.silence = self.silence.take();
-        GateStep::Done(Ok(Response::from_parts(answer.parts, body)))
+        answer.body_mut().silence = self.silence.take();
+        GateStep::Done(Ok(answer))
     }
 }
 

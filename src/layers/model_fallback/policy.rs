@@ -9,10 +9,12 @@ use super::{
 };
 use crate::{
     attempt::{
-        AttemptPolicy, AttemptSettings, Candidate, CompletionObserver, Denial, Permit, strip_hop,
+        AttemptPolicy, AttemptSettings, Candidate, CompletionObserver, Denial, Permit,
+        number_value, strip_hop,
     },
     body::ReplayBody,
     error::BoxError,
+    headers::X_ATTEMPT,
     llm::failure::{Failure, FailureClass, TryOther},
     run::{Clock, ErrorAllowance, Limits, Run},
 };
@@ -40,12 +42,16 @@ pub struct FallbackPolicy {
 }
 
 #[derive(Debug)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "a box would be one more allocation of each call"
+)]
 enum PreparedRequest {
     /// The request is not there yet, or `release` has dropped it.
     Nothing,
     /// The unchanged request, if the layer has no candidates.
-    Plain(Box<Request<ReplayBody>>),
-    Original(Box<OriginalRequest>),
+    Plain(Request<ReplayBody>),
+    Original(OriginalRequest),
 }
 
 impl FallbackPolicy {
@@ -80,13 +86,13 @@ impl AttemptPolicy for FallbackPolicy {
         self.settings.attempts.budget.limit_errors_of_call(own);
         let candidates = &self.settings.candidates;
         if candidates.is_empty() {
-            self.request = PreparedRequest::Plain(Box::new(request));
+            self.request = PreparedRequest::Plain(request);
             return Ok(());
         }
         // Removed, because a layer of this kind further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        self.request = PreparedRequest::Original(Box::new(OriginalRequest::read(request)?));
+        self.request = PreparedRequest::Original(OriginalRequest::read(request)?);
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
@@ -94,18 +100,26 @@ impl AttemptPolicy for FallbackPolicy {
         self.select_first(first).map_err(Into::into)
     }
 
-    fn request(&mut self, attempt: &Run) -> Result<Request<ReplayBody>, BoxError> {
+    fn request(&mut self, attempt: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError> {
+        let has_others = self.able().next().is_some();
+        // The keys of a cooldown are made of the caller's head.
+        let is_last = self.settings.cooldowns.is_none() && !has_others;
         let candidate = self.route.at(self.current);
         let candidate = candidate.and_then(|at| self.settings.candidates.get(at));
         let (PreparedRequest::Original(original), Some(candidate)) = (&mut self.request, candidate)
         else {
             return match mem::replace(&mut self.request, PreparedRequest::Nothing) {
-                PreparedRequest::Plain(request) => Ok(*request),
+                PreparedRequest::Plain(mut request) => {
+                    let number = number_value(number);
+                    request.headers_mut().insert(X_ATTEMPT, number);
+                    Ok(request)
+                }
                 _ => Err("a request was sent more often than it was kept for".into()),
             };
         };
         let run_id = || HeaderValue::try_from(attempt.id().to_string()).ok();
         let run_id = candidate.is_trusted().then(run_id).flatten();
+        original.prepare(number, is_last);
         let mut request = candidate.request(original, run_id)?;
         if let Some(limits) = candidate.own_limits() {
             // The program's limits for this request take precedence over those of the candidate.
@@ -113,7 +127,7 @@ impl AttemptPolicy for FallbackPolicy {
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
-        attempt.set_candidate(Arc::clone(candidate), self.able().next().is_some());
+        attempt.set_candidate(Arc::clone(candidate), has_others);
         Ok(request)
     }
 

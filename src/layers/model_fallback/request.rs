@@ -17,6 +17,8 @@ pub(crate) struct OriginalRequest {
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
+    /// Whether no attempt follows the next one.
+    is_last: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ enum Content {
 impl OriginalRequest {
     pub(crate) fn read(request: Request<ReplayBody>) -> Result<Self, InvalidRequest> {
         let (mut head, body) = request.into_parts();
-        let body = body.gathered();
+        let body = body.into_gathered();
         let content = if body.is_empty() {
             Content::Nothing
         } else {
@@ -50,7 +52,16 @@ impl OriginalRequest {
             template: RequestTemplate::new(head),
             body,
             content,
+            is_last: false,
         })
+    }
+
+    /// Sets the number of the next attempt, and whether no other can follow it.
+    ///
+    /// The last attempt's request takes the head.
+    pub(super) fn prepare(&mut self, number: u32, is_last: bool) {
+        self.template.set_attempt(number);
+        self.is_last = is_last;
     }
 
     pub(crate) const fn operation(&self) -> Option<Operation> {
@@ -98,11 +109,20 @@ impl Candidate {
         original: &mut OriginalRequest,
         run_id: Option<HeaderValue>,
     ) -> Result<Request<ReplayBody>, InvalidRequest> {
+        let destination = match &self.base_url {
+            Some(base) => {
+                let operation = original.operation.ok_or_else(|| original.unknown())?;
+                Some((base, operation))
+            }
+            None => None,
+        };
         let body = original.body_for(&self.model);
         let length = body.len();
-        let mut request = original.template.again(body);
-        if let Some(base) = &self.base_url {
-            let operation = original.operation.ok_or_else(|| original.unknown())?;
+        let mut request = match original.is_last {
+            true => original.template.last(body),
+            false => original.template.again(body),
+        };
+        if let Some((base, operation)) = destination {
             let query = request
                 .uri()
                 .query()

@@ -23,15 +23,24 @@ impl Run {
         }
     }
 
-    /// Counts a try of the call that this node belongs to, and answers the try's number. The first
-    /// try of a nested layer is the outer layer's try, and is not counted again.
-    pub(crate) fn count_try(&self, again: bool) -> u32 {
-        if again || self.kind() != NodeKind::Attempt {
+    /// The number that the next try has in the call that this node belongs to.
+    pub(crate) fn next_try(&self, again: bool) -> u32 {
+        self.tries() + u32::from(self.is_counted(again))
+    }
+
+    /// Counts a try of the call that this node belongs to.
+    pub(crate) fn count_try(&self, again: bool) {
+        if self.is_counted(again) {
             for node in self.up_to_call() {
                 node.payload.tries.fetch_add(1, Ordering::AcqRel);
             }
         }
-        self.tries()
+    }
+
+    /// Whether a try counts: the first try of a nested layer is the outer layer's try, and is not
+    /// counted again.
+    fn is_counted(&self, again: bool) -> bool {
+        again || self.kind() != NodeKind::Attempt
     }
 
     /// The number of tries of this node's candidate in this call. Without a candidate, the number

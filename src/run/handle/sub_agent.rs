@@ -136,13 +136,14 @@ impl Node<NodeState> {
         };
         let children = features.take_stop_on_end().into_iter();
         let children = children.map(|child| (child, end.reason.clone()));
-        later.stop_requests.extend(children);
+        later.stop_requests.get_or_insert_default().extend(children);
         // A child that stops at once adds its own children to this queue, so there is no
         // recursion: a chain of sub-agents may be deep.
         if std::mem::replace(&mut later.is_stopping, true) {
             return;
         }
-        while let Some((child, reason)) = later.stop_requests.pop_front() {
+        let next = |later: &mut PendingWakes<NodeState>| later.stop_requests.as_mut()?.pop_front();
+        while let Some((child, reason)) = next(later) {
             if let Some(child) = child.upgrade() {
                 child.stop_for(&reason, later);
             }

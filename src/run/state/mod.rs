@@ -50,6 +50,8 @@ pub(crate) struct NodeState {
     refused: AtomicBool,
     /// Whether a silent attempt of this node's candidate was repeated.
     pub(in crate::run) repeated_silence: AtomicBool,
+    /// Whether a failure was ever set in `outcome`: mostly none is, and the lock is not taken.
+    has_failed: AtomicBool,
     pub(in crate::run) tries: AtomicU32,
     kind: KindState,
     /// The number of the tree's root, by which errors of this tree are told from those of others.
@@ -77,15 +79,18 @@ enum KindState {
 }
 
 impl NodeState {
+    #[inline(always)]
     pub(crate) fn root(epoch: Instant, tree: u64) -> Self {
         Self::new(epoch, tree, NodeKind::Run)
     }
 
     /// Makes the state of a new child of this kind.
+    #[inline(always)]
     pub(crate) fn for_child(&self, kind: NodeKind) -> Self {
         Self::new(self.epoch, self.tree, kind)
     }
 
+    #[inline(always)]
     fn new(epoch: Instant, tree: u64, kind: NodeKind) -> Self {
         let (settlement, kind) = match kind {
             NodeKind::Run => (Settlement::Shared, KindState::Run(RunState::default())),
@@ -105,6 +110,7 @@ impl NodeState {
             effects: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             repeated_silence: AtomicBool::new(false),
+            has_failed: AtomicBool::new(false),
             tries: AtomicU32::new(0),
             kind,
             tree,
@@ -219,12 +225,22 @@ pub(crate) struct Failing {
 impl NodeState {
     /// Sets the failure as which this node would count; `None` clears it.
     pub(crate) fn fail_as(&self, failing: Option<Failing>) {
+        if failing.is_none() && !self.has_failed.load(Ordering::Acquire) {
+            return;
+        }
         let failing = failing.map(Box::new);
-        let before = std::mem::replace(&mut self.outcome.lock().failing, failing);
+        let before = {
+            let mut outcome = self.outcome.lock();
+            self.has_failed.store(true, Ordering::Release);
+            std::mem::replace(&mut outcome.failing, failing)
+        };
         drop(before);
     }
 
     pub(crate) fn failing(&self) -> Option<Failing> {
+        if !self.has_failed.load(Ordering::Acquire) {
+            return None;
+        }
         self.outcome.lock().failing.as_deref().cloned()
     }
 

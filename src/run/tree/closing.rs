@@ -186,20 +186,22 @@ impl<P: EndHook> Node<P> {
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            match node.is_idle() {
-                true if node.end.get().is_some() => node.payload.settled(node),
-                true => node.payload.idle(node),
-                false => {}
+        // The nodes above a node with work have work, too: whoever ends that calls the hooks.
+        let idle = || {
+            let path = std::iter::once(self).chain(self.ancestors());
+            path.take_while(|node| node.is_idle())
+        };
+        for node in idle() {
+            match node.end.get() {
+                Some(_) => node.payload.settled(node),
+                None => node.payload.idle(node),
             }
         }
         for waker in wakers {
             waker.wake();
         }
-        for node in std::iter::once(self).chain(self.ancestors()) {
-            if node.end.get().is_some() && node.is_idle() {
-                node.payload.woken(node);
-            }
+        for node in idle().filter(|node| node.end.get().is_some()) {
+            node.payload.woken(node);
         }
     }
 

@@ -65,12 +65,21 @@ struct Parent<P> {
 
 impl<P: EndHook> Node<P> {
     /// Opens the root of a tree; its clock starts at zero.
+    #[inline]
     pub(crate) fn root(kind: NodeKind, number: u64, payload: P) -> Arc<Self> {
-        Arc::new(Self::new(kind, number, payload, Duration::ZERO, None))
+        Arc::new(Self::new(
+            kind,
+            number,
+            payload,
+            Duration::ZERO,
+            None,
+            false,
+        ))
     }
 
     /// Opens a child of this node; the child is over from its birth if this node is over or
     /// closing.
+    #[inline]
     pub(crate) fn child(
         self: &Arc<Self>,
         kind: NodeKind,
@@ -81,6 +90,7 @@ impl<P: EndHook> Node<P> {
         self.open(kind, number, payload, now, false)
     }
 
+    #[inline]
     pub(super) fn open(
         self: &Arc<Self>,
         kind: NodeKind,
@@ -95,9 +105,8 @@ impl<P: EndHook> Node<P> {
                 node: Arc::clone(self),
                 key: inner.children.next_key(),
             };
-            let mut child = Self::new(kind, number, payload, now, Some(parent));
-            child.last = last || self.last;
-            let child = Arc::new(child);
+            let is_last = last || self.last;
+            let child = Arc::new(Self::new(kind, number, payload, now, Some(parent), is_last));
             inner.children.insert(Arc::downgrade(&child));
             child
         };
@@ -110,12 +119,15 @@ impl<P: EndHook> Node<P> {
         child
     }
 
+    // Inlined, as are the constructors of the payload: each call would copy the whole node.
+    #[inline(always)]
     fn new(
         kind: NodeKind,
         number: u64,
         payload: P,
         opened: Duration,
         parent: Option<Parent<P>>,
+        last: bool,
     ) -> Self {
         Self {
             kind,
@@ -130,7 +142,7 @@ impl<P: EndHook> Node<P> {
             tasks: AtomicU32::new(0),
             watched: AtomicU32::new(0),
             closing: OnceLock::new(),
-            last: false,
+            last,
             inner: Lock::new(LockedNode::new()),
             payload,
         }
@@ -362,7 +374,8 @@ pub(crate) struct PendingWakes<P> {
     /// may take long; if a waker panics, the drop still calls the actions.
     actions: Vec<Box<dyn FnOnce()>>,
     /// The sub-agents that still have to be asked to stop, each with the reason.
-    pub(crate) stop_requests: VecDeque<(Weak<Node<P>>, TerminalReason)>,
+    /// `None` until the first, as mostly there is none.
+    pub(crate) stop_requests: Option<VecDeque<(Weak<Node<P>>, TerminalReason)>>,
     /// Whether a caller further up the stack works through `stop_requests` now.
     pub(crate) is_stopping: bool,
 }
@@ -397,7 +410,7 @@ impl<P> PendingWakes<P> {
     pub(super) const fn new() -> Self {
         Self {
             actions: Vec::new(),
-            stop_requests: VecDeque::new(),
+            stop_requests: None,
             is_stopping: false,
         }
     }
