@@ -117,7 +117,7 @@ impl IdleTimer {
     pub(crate) fn wait(
         &mut self,
         target: &Node<NodeState>,
-        now: Duration,
+        now: Nanos,
         task: TaskId,
     ) -> Option<Nanos> {
         let window = self.window.get_or_insert_with(|| {
@@ -126,7 +126,7 @@ impl IdleTimer {
                 IdleKind::Lifeless => IdleWindow::lifeless(),
             })
         });
-        let (paused, now) = (target.paused(), nanos(now));
+        let paused = target.paused();
         window.count.subtract_pauses(paused.total, now);
         let last = target.last(self.resets_on);
         if let Some(at) = paused.since {
@@ -152,7 +152,7 @@ impl IdleTimer {
 
     /// Updates the node's window when the inner service or body fails, if the timer is counting. So
     /// the check that follows finds a window that has passed, though this poll is not `Pending`.
-    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) {
+    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Nanos, task: TaskId) {
         if self.is_counting() {
             self.wait(target, now, task);
         }

@@ -9,7 +9,7 @@ use crate::{
         dialect::{Dialect, Truncated},
         failure::{Failure, FailureClass},
     },
-    run::{NotCounted, ResetOn, Run, TerminalReason},
+    run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
 };
 
 /// The facts of a request that a layer needs to read the response: dialect and method.
@@ -218,9 +218,10 @@ impl Observer {
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
     ///
     /// If the upstream has sent no frame since then, the method does nothing.
-    pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
+    #[inline]
+    pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
         if let Some(sign) = self.unnoted.take() {
-            run.node().record(sign, now);
+            run.node().record_at(sign, now);
             self.note_heartbeats(run);
         }
     }

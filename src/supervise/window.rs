@@ -67,7 +67,7 @@ impl StepWindow {
         &mut self,
         run: &Run,
         observer: Option<&mut Observer>,
-        now: Duration,
+        now: Nanos,
         task: TaskId,
     ) -> Option<Nanos> {
         let observer = observer.map(|observer| {
@@ -83,7 +83,7 @@ impl StepWindow {
             return None;
         }
         let due = self.timer.wait(run.in_scope(self.scope), now, task)?;
-        if self.observes && due <= nanos(now) {
+        if self.observes && due <= now {
             self.notify(run);
             return None;
         }
@@ -126,7 +126,7 @@ impl StepWindow {
     /// Counts the silence up to an error of the inner future or body.
     ///
     /// The supervisor checks the deadlines next, and must see a window that has passed.
-    pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
+    pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         self.timer.look(run.in_scope(self.scope), now, task);
     }
 

@@ -18,7 +18,8 @@ use crate::{lock::Lock, run::kinds::ResetOn};
 /// converted for every frame.
 pub(crate) type Nanos = u64;
 
-pub(super) const NEVER: Nanos = Nanos::MAX;
+/// The time of a clock that is not set, which never comes.
+pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 /// The kind of an absolute deadline of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,6 +170,13 @@ impl Clocks {
     /// The earliest deadline of all clocks of the node; `None` if none is set.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
+        let next = self.earliest();
+        (next != NEVER).then_some(next)
+    }
+
+    /// The earliest deadline of all clocks of the node; `NEVER` if none is set.
+    #[inline]
+    pub(crate) fn earliest(&self) -> Nanos {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let next = ceiling.min(self.share.load(Ordering::Acquire));
         let mut next = next.min(self.drain.load(Ordering::Acquire));
@@ -176,7 +184,7 @@ impl Clocks {
             next = next.min(rare.timeout.load(Ordering::Acquire));
             next = next.min(rare.announced.load(Ordering::Acquire));
         }
-        (next != NEVER).then_some(next)
+        next
     }
 }
 
@@ -202,9 +210,9 @@ impl LastSeen {
         }
     }
 
-    pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+    #[inline]
+    pub(crate) fn record(&self, sign: ResetOn, now: Nanos) {
         let cell = &self.instants[index(sign)];
-        let now = nanos(now);
         // A slow thread must not replace a later time that another thread stored.
         if now > cell.load(Ordering::Acquire) {
             cell.fetch_max(now, Ordering::AcqRel);

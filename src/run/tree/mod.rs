@@ -34,7 +34,7 @@ mod tests;
 mod waiters;
 
 pub(crate) use self::{
-    clocks::{Announcement, Clock, IdleState, IdleWindow, Nanos, TaskId, nanos},
+    clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, nanos},
     end::{End, LimitHit, LimitKind},
     node::{EndHook, Node, PendingWakes},
 };

@@ -151,6 +151,11 @@ impl<P: EndHook> Node<P> {
 
     /// Records a sign of life on this node and on all its ancestors.
     pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+        self.record_at(sign, nanos(now));
+    }
+
+    /// The same as [`record`](Self::record), with the time in nanoseconds.
+    pub(crate) fn record_at(&self, sign: ResetOn, now: Nanos) {
         self.life.record(sign, now);
         for ancestor in self.ancestors() {
             ancestor.life.record(sign, now);
