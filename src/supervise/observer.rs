@@ -244,17 +244,23 @@ impl Observer {
     ///
     /// Only the layer that classifies the stream's events stores them, and only at the first
     /// call.
+    #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
+        if matches!(self.mode, ObserverMode::Judging(_)) && !self.is_reported {
+            self.is_reported = true;
+            self.report_stream(run);
+        }
+    }
+
+    fn report_stream(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
-            if !std::mem::replace(&mut self.is_reported, true) {
-                let judged = stream.judged();
-                let usage = judged.usage().filter(|_| self.counts);
-                run.report(usage, judged.stop_reason().as_ref());
-                if let Some(partial) = stream.kept_text() {
-                    run.end_partial(partial);
-                }
-                self.note_heartbeats(run);
+            let judged = stream.judged();
+            let usage = judged.usage().filter(|_| self.counts);
+            run.report(usage, judged.stop_reason().as_ref());
+            if let Some(partial) = stream.kept_text() {
+                run.end_partial(partial);
             }
+            self.note_heartbeats(run);
         }
     }
 

@@ -41,7 +41,7 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
-    /// Whether the part has handled a `Pending`, and no frame since then.
+    /// Whether a part that measures has handled a `Pending`, and no frame since then.
     has_waited: bool,
     timer: TaskTimer,
 }
@@ -209,10 +209,7 @@ impl Supervisor {
             if self.is_complete() {
                 return Poll::Ready(StopCause::Ended);
             }
-            // The deadline may belong to an ancestor. `check` walks down from the root, so the
-            // outermost deadline that has passed sets the reason.
-            let now = Duration::from_nanos(now);
-            drop(self.run.node().check(now, scope.task()));
+            self.check(now, scope.task());
         }
         if self.is_over() {
             return Poll::Ready(StopCause::Over);
@@ -221,12 +218,22 @@ impl Supervisor {
         Poll::Pending
     }
 
+    /// Ends the outermost node whose deadline has passed, which may be an ancestor: `check` walks
+    /// down from the root.
+    #[cold]
+    fn check(&self, now: Nanos, task: TaskId) {
+        drop(self.run.node().check(Duration::from_nanos(now), task));
+    }
+
     /// Notes the signs of life since the last wait, and starts the wait of the layer's part.
     ///
     /// The result is the part's next deadline, or `NEVER`.
     fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
-        self.has_waited = true;
+        self.has_waited = self.settings.part.measures();
         self.note(now);
+        if !self.has_waited {
+            return NEVER;
+        }
         let observer = self.reader.observer_mut();
         let due = self.settings.part.pending(&self.run, observer, now, task);
         due.unwrap_or(NEVER)
@@ -388,19 +395,33 @@ impl Supervisor {
     /// drops.
     #[inline]
     pub(in crate::supervise) fn completed(&mut self) {
+        self.conclude();
+        if self.ended {
+            self.release();
+        } else {
+            self.finish();
+        }
+    }
+
+    /// Settles the node as [`completed`](Self::completed) does, and releases nothing.
+    #[inline]
+    pub(in crate::supervise) fn conclude(&mut self) {
         self.report();
         if self.owns {
-            let reason = self.verdict();
-            if reason == TerminalReason::Completed {
-                self.run.note(self.last_step());
-            }
-            if self.settings.defers {
-                self.ended = true;
-                return self.release();
-            }
+            self.settle_completed();
+        }
+    }
+
+    fn settle_completed(&mut self) {
+        let reason = self.verdict();
+        if reason == TerminalReason::Completed {
+            self.run.note(self.last_step());
+        }
+        if self.settings.defers {
+            self.ended = true;
+        } else {
             self.settle(reason);
         }
-        self.finish();
     }
 
     fn verdict(&self) -> TerminalReason {
@@ -428,8 +449,7 @@ impl Supervisor {
         self.report();
         self.release();
         if self.owns {
-            let ended = self.settings.defers && self.ended;
-            self.settle(if ended {
+            self.settle(if self.ended {
                 self.verdict()
             } else {
                 TerminalReason::Aborted
@@ -441,6 +461,7 @@ impl Supervisor {
     ///
     /// The node gets usage and stop reason before its settlement, so that observers of
     /// the end see both.
+    #[inline]
     fn report(&mut self) {
         if let ResponseReader::Body(observer) = &mut self.reader {
             observer.report(&self.run);

@@ -71,6 +71,7 @@ impl TaskTimer {
         self.register(scope, run, next, cx);
     }
 
+    #[inline(never)]
     fn register(&mut self, scope: &PollScope, run: &Run, next: Nanos, cx: &mut Context<'_>) {
         let engine = self.0.get_or_insert_with(|| {
             Box::pin(Engine {
@@ -101,10 +102,17 @@ impl TaskTimer {
     /// Drops the timer, and removes the waiter from the node of `run`, if there are any.
     #[inline]
     pub(crate) fn release(&mut self, run: &Run) {
-        if let Some(mut engine) = self.0.take() {
-            if let Some(key) = engine.as_mut().project().waiter.take() {
-                run.node().unwait(key);
-            }
+        if let Some(engine) = self.0.take() {
+            engine.release(run);
+        }
+    }
+}
+
+impl Engine {
+    #[inline(never)]
+    fn release(mut self: Pin<Box<Self>>, run: &Run) {
+        if let Some(key) = self.as_mut().project().waiter.take() {
+            run.node().unwait(key);
         }
     }
 }
