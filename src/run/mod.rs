@@ -77,7 +77,7 @@ pub(crate) use self::{
     },
     tree::{
         Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, NEVER, Nanos, Node, TaskId,
-        nanos,
+        WindowKind, nanos,
     },
 };
 

@@ -74,7 +74,7 @@ impl StepWindow {
             observer.wait();
             &*observer
         });
-        self.look_for_content(observer);
+        self.look_for_content(run, observer);
         if self.resets_on.is_none() && !observer.is_some_and(Observer::has_heartbeats) {
             // Without a heartbeat so far, the open connection counts as life.
             return None;
@@ -106,20 +106,22 @@ impl StepWindow {
             Some(ResetOn::Content) => is_progress,
             Some(ResetOn::Step) => false,
         };
+        let target = run.in_scope(self.scope);
         if resets {
-            self.timer.reset();
-        } else if self.timer.is_counting() {
-            self.timer.interrupt(run.in_scope(self.scope), run.now());
+            self.timer.reset(target);
+        } else if self.timer.is_counting(target) {
+            self.timer.interrupt(target, run.now());
         }
     }
 
     /// Switches from the first length to `step` once the response has had content. The wait that
     /// the content ended had the first length.
     #[inline]
-    fn look_for_content(&mut self, observer: Option<&Observer>) {
+    fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
-            self.timer.set_length(Duration::from_nanos(self.step));
+            let length = Duration::from_nanos(self.step);
+            self.timer.set_length(run.in_scope(self.scope), length);
         }
     }
 

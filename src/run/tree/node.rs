@@ -243,10 +243,11 @@ impl<P: EndHook> Node<P> {
     #[cfg(test)]
     pub(crate) fn left(&self) -> [usize; 3] {
         let inner = self.lock();
+        let taken = self.clocks.own_window().is_some_and(IdleWindow::is_taken);
         [
             inner.children.len(),
             inner.waiters.len(),
-            inner.windows.len(),
+            inner.windows.len() + usize::from(taken),
         ]
     }
 }
@@ -272,7 +273,7 @@ impl<P> Drop for Node<P> {
     }
 }
 
-/// The part of a node behind its lock: children, waiters, windows.
+/// The part of a node behind its lock: children, waiters, and the windows but the first.
 #[derive(Debug)]
 pub(super) struct LockedNode<P> {
     pub(super) children: Children<P>,
@@ -297,6 +298,10 @@ impl<P> LockedNode<P> {
             windows: SmallSlab::new(),
             rare: None,
         }
+    }
+
+    pub(super) fn windows(&self) -> impl Iterator<Item = &IdleWindow> {
+        self.windows.iter().map(|window| &**window)
     }
 
     pub(super) fn also(&self) -> &[TerminalReason] {

@@ -69,7 +69,7 @@ fn the_readers_time_after_a_reset_is_taken_out() {
     let mut quiet = Quiet::new(ResetOn::Content);
     quiet.wait(0);
 
-    quiet.silence.reset();
+    quiet.silence.reset(&quiet.node);
     assert!(
         quiet.node.check(ms(5_000), quiet.task(0)).is_ok(),
         "nobody waits"
