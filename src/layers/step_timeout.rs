@@ -330,7 +330,7 @@ impl Windows {
     /// The windows for this request: those in its `Limits` extension replace those of the layer.
     #[inline]
     fn for_request<B>(mut self, request: &Request<B>) -> Self {
-        if let Some(limits) = request.extensions().get::<Limits>() {
+        if let Some(limits) = Limits::of(request.extensions()) {
             let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
             if let Some(step) = set(limits.step) {
                 self.limit = Limit::Step { first: step, step };

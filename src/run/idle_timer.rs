@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use super::{
     kinds::ResetOn,
     state::NodeState,
-    tree::{IdleState, IdleWindow, Nanos, Node, TaskId, nanos},
+    tree::{IdleState, IdleWindow, Nanos, Node, TaskId, WindowKind, nanos},
 };
 
 /// Measures how long one wrapper has waited without progress.
@@ -15,8 +15,11 @@ use super::{
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The window, which also holds the count of silence; `None` before the first wait.
+    /// The window, which also holds the count of silence, from the first wait on; `None` if the
+    /// timer uses the window that stands in the node.
     window: Option<Arc<IdleWindow>>,
+    /// Whether the timer uses the window that stands in the node.
+    in_node: bool,
     resets_on: ResetOn,
     kind: IdleKind,
     /// Whether the timer only measures silence: then it adds no window to the node and never ends
@@ -39,6 +42,7 @@ impl IdleTimer {
         Self {
             length: nanos(length),
             window: None,
+            in_node: false,
             resets_on,
             kind: IdleKind::Step,
             observes: false,
@@ -65,22 +69,42 @@ impl IdleTimer {
     }
 
     #[inline]
-    pub(crate) fn is_counting(&self) -> bool {
-        matches!(self.state(), IdleState::Since(_))
+    pub(crate) fn is_counting(&self, target: &Node<NodeState>) -> bool {
+        self.window(target).is_some_and(is_counting)
     }
 
     #[inline]
-    fn state(&self) -> IdleState {
-        let window = self.window.as_ref();
-        window.map_or(IdleState::Fresh, |window| window.count.state())
+    fn window<'a>(&'a self, target: &'a Node<NodeState>) -> Option<&'a IdleWindow> {
+        if self.in_node {
+            return target.clocks.own_window();
+        }
+        self.window.as_deref()
+    }
+
+    /// Adds a window to the node, before the first wait.
+    #[inline(never)]
+    fn open(&mut self, target: &Node<NodeState>) {
+        let kind = match self.kind {
+            IdleKind::Step => WindowKind::Step(self.resets_on),
+            IdleKind::Lifeless => WindowKind::Lifeless,
+        };
+        if self.observes {
+            self.window = Some(Arc::new(IdleWindow::new(kind)));
+        } else if target.clocks.take_window(kind) {
+            self.in_node = true;
+        } else {
+            let window = Arc::new(IdleWindow::new(kind));
+            target.add_window(&window);
+            self.window = Some(window);
+        }
     }
 
     /// Sets the length of the window, from the next [`wait`](Self::wait) on. A stopped window that
     /// has passed by the old length, but not by the new one, no longer counts as passed.
-    pub(crate) fn set_length(&mut self, length: Duration) {
+    pub(crate) fn set_length(&mut self, target: &Node<NodeState>, length: Duration) {
         self.length = nanos(length);
-        if let Some(window) = &self.window {
-            if !self.is_counting() && window.count.silence() < self.length {
+        if let Some(window) = self.window(target) {
+            if !is_counting(window) && window.count.silence() < self.length {
                 window.stop();
             }
         }
@@ -89,8 +113,8 @@ impl IdleTimer {
     /// Sets the count of silence to zero and stops the window, at an event that resets the window.
     /// The method reads no clock: the next wait starts the count.
     #[inline]
-    pub(crate) fn reset(&mut self) {
-        if let Some(window) = &self.window {
+    pub(crate) fn reset(&mut self, target: &Node<NodeState>) {
+        if let Some(window) = self.window(target) {
             if window.count.state() != IdleState::Fresh {
                 window.count.set_silence(0);
                 window.count.set_state(IdleState::Fresh);
@@ -102,7 +126,7 @@ impl IdleTimer {
     /// Stops the count of silence at an event that does not reset the window. The next wait
     /// continues the count. Only the first call after a wait has an effect.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
-        if let Some(window) = &self.window {
+        if let Some(window) = self.window(target) {
             let (paused, now) = (target.paused(), nanos(now));
             window.count.subtract_pauses(paused.total, now);
             let at = paused.since.map_or(now, |at| at.min(now));
@@ -117,16 +141,14 @@ impl IdleTimer {
     pub(crate) fn wait(
         &mut self,
         target: &Node<NodeState>,
-        now: Duration,
+        now: Nanos,
         task: TaskId,
     ) -> Option<Nanos> {
-        let window = self.window.get_or_insert_with(|| {
-            Arc::new(match self.kind {
-                IdleKind::Step => IdleWindow::new(self.resets_on),
-                IdleKind::Lifeless => IdleWindow::lifeless(),
-            })
-        });
-        let (paused, now) = (target.paused(), nanos(now));
+        if !self.in_node && self.window.is_none() {
+            self.open(target);
+        }
+        let window = self.window(target)?;
+        let paused = target.paused();
         window.count.subtract_pauses(paused.total, now);
         let last = target.last(self.resets_on);
         if let Some(at) = paused.since {
@@ -142,9 +164,6 @@ impl IdleTimer {
         };
         window.count.set_state(IdleState::Since(since));
         if !self.observes {
-            if !window.is_kept() {
-                target.add_window(window);
-            }
             window.run(since, self.length, task);
         }
         Some(since.max(last).saturating_add(self.length))
@@ -152,8 +171,8 @@ impl IdleTimer {
 
     /// Updates the node's window when the inner service or body fails, if the timer is counting. So
     /// the check that follows finds a window that has passed, though this poll is not `Pending`.
-    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Duration, task: TaskId) {
-        if self.is_counting() {
+    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Nanos, task: TaskId) {
+        if self.is_counting(target) {
             self.wait(target, now, task);
         }
     }
@@ -161,12 +180,19 @@ impl IdleTimer {
     /// Removes the timer's window from the node.
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
-        if let Some(window) = self.window.take() {
-            if window.is_kept() {
+        if std::mem::take(&mut self.in_node) {
+            target.clocks.give_window_back();
+        } else if let Some(window) = self.window.take() {
+            if !self.observes {
                 target.remove_window(&window);
             }
         }
     }
+}
+
+#[inline]
+fn is_counting(window: &IdleWindow) -> bool {
+    matches!(window.count.state(), IdleState::Since(_))
 }
 
 /// Stops the count of silence at the time `at`, if it runs. `last` is the time of the last sign of

@@ -2,6 +2,8 @@
 
 use std::{borrow::Cow, fmt, time::Duration};
 
+use http::Extensions;
+
 /// The kind of a node of the run tree.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -85,6 +87,14 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// The limits in the extensions of a request that carries a run.
+    ///
+    /// The run alone, as in most requests of a program of its own, needs no look-up.
+    #[inline]
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
+        (extensions.len() > 1).then(|| extensions.get()).flatten()
+    }
+
     /// Completes these limits: a limit that is not set here is taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());

@@ -69,13 +69,16 @@ pub(crate) use self::{
     handle::WeakRun,
     idle_timer::IdleTimer,
     limits::{LoopLimits, TurnLimit, WorkingNotices},
-    poll_scope::{PollScope, Role, TaskGuard, TreeTime},
+    poll_scope::{PollScope, Role, TaskGuard},
     report::OnEnd,
     state::{
         Admission, AttemptTarget, Failing, HEARTBEAT, Identity, NodeState, Place, Registration,
         RunGuard, Settlement,
     },
-    tree::{Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, Nanos, Node, TaskId, nanos},
+    tree::{
+        Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, NEVER, Nanos, Node, TaskId,
+        WindowKind, nanos,
+    },
 };
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use super::{
     handle::Run,
     report::Terminated,
     state::NodeState,
-    tree::{Nanos, Node, TaskId, nanos},
+    tree::{NEVER, Nanos, Node, TaskId, nanos},
 };
 
 thread_local! {
@@ -17,8 +17,9 @@ thread_local! {
             driver: Cell::new(TaskId::NONE),
             node: Cell::new(0),
             enforced: Cell::new(0),
-            next: Cell::new(None),
-            now: Cell::new(None),
+            clock: Cell::new(None),
+            now: Cell::new(NEVER),
+            next: Cell::new(NEVER),
         }
     };
 }
@@ -34,19 +35,52 @@ struct DriverState {
     /// The number of the node that the innermost enforcing wrapper around the running poll checks;
     /// zero if none.
     enforced: Cell<u64>,
-    /// The earliest deadline that a wrapper has reported in the driver's poll so far.
-    next: Cell<Option<TreeTime>>,
-    /// The time that the innermost pending wrapper read, for the wrappers around it; `None` before.
-    now: Cell<Option<Now>>,
+    /// The opening of the tree on whose clock `now` and `next` are. The two are numbers of one
+    /// clock, because a comparison of instants would cost more than the rest of a poll.
+    clock: Cell<Option<Instant>>,
+    /// The time that the innermost pending wrapper read, for the wrappers around it; `NEVER`
+    /// before.
+    now: Cell<Nanos>,
+    /// The earliest deadline that a wrapper has reported in the driver's poll so far; `NEVER` if
+    /// none.
+    next: Cell<Nanos>,
 }
 
-/// A time that a poll read: as an instant, and as the time `at` since `epoch`, the opening of a
-/// tree.
-#[derive(Clone, Copy)]
-struct Now {
-    instant: Instant,
-    epoch: Instant,
-    at: Duration,
+/// Moves the shared times to the clock of the tree that was opened at `opened`.
+#[inline]
+fn move_to(opened: Instant) {
+    if DRIVER.with(|state| state.clock.get()) != Some(opened) {
+        convert_to(opened);
+    }
+}
+
+#[inline(never)]
+fn convert_to(opened: Instant) {
+    DRIVER.with(|state| {
+        let Some(before) = state.clock.replace(Some(opened)) else {
+            return;
+        };
+        let later = nanos(opened.saturating_duration_since(before));
+        let earlier = nanos(before.saturating_duration_since(opened));
+        for cell in [&state.now, &state.next] {
+            let at = cell.get();
+            if at != NEVER {
+                cell.set(at.saturating_sub(later).saturating_add(earlier));
+            }
+        }
+    });
+}
+
+/// The shared time on the clock of the tree that was opened at `opened`, read now if it was not.
+#[inline(never)]
+fn read_clock(opened: Instant) -> Nanos {
+    move_to(opened);
+    let mut now = DRIVER.with(|state| state.now.get());
+    if now == NEVER {
+        now = nanos(Instant::now().saturating_duration_since(opened));
+        DRIVER.with(|state| state.now.set(now));
+    }
+    now
 }
 
 /// The scope of one wrapper's poll. Its drop, at the end of the poll, restores the values of the
@@ -67,7 +101,54 @@ enum Outer {
     /// The poll is the driver's own, and no driver's poll is around it. `Foreign` is a driver's own
     /// poll within a driver's poll of another task, whose values the drop restores.
     None,
-    Foreign(TaskId, u64, Option<TreeTime>),
+    Foreign(Foreign),
+}
+
+impl Outer {
+    /// Enters the poll of a driver, and answers the values of the poll around it.
+    #[inline]
+    fn drive(task: TaskId, node: u64) -> Self {
+        let driver = DRIVER.with(|state| state.driver.replace(task));
+        if driver != TaskId::NONE {
+            return Self::Foreign(Foreign::replace(driver, node));
+        }
+        DRIVER.with(|state| {
+            state.node.set(node);
+            state.next.set(NEVER);
+        });
+        Self::None
+    }
+}
+
+/// The values of a driver's poll while another task's driver is polled within it.
+struct Foreign {
+    driver: TaskId,
+    node: u64,
+    clock: Option<Instant>,
+    next: Nanos,
+}
+
+impl Foreign {
+    #[cold]
+    fn replace(driver: TaskId, node: u64) -> Self {
+        DRIVER.with(|state| Self {
+            driver,
+            node: state.node.replace(node),
+            clock: state.clock.get(),
+            next: state.next.replace(NEVER),
+        })
+    }
+
+    #[cold]
+    fn restore(&self) {
+        DRIVER.with(|state| {
+            state.driver.set(self.driver);
+            state.node.set(self.node);
+            state.clock.set(self.clock);
+            state.next.set(self.next);
+            state.now.set(NEVER);
+        });
+    }
 }
 
 /// The part that a wrapper plays in one poll: whether it enforces the node's end and deadlines.
@@ -86,14 +167,26 @@ impl Role {
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
         let number = run.node().number();
-        let is_inner =
-            DRIVER.with(|state| state.enforced.get() == number && state.driver.get() == task);
-        if is_inner {
+        // Small closures, here and below: `with` is inlined only into those.
+        let (driver, enforced) = DRIVER.with(|state| (state.driver.get(), state.enforced.get()));
+        if enforced == number && driver == task {
             return Self::Inner(task);
         }
-        let scope = PollScope::new(task, run);
-        DRIVER.with(|state| state.enforced.set(number));
-        Self::Enforcer(scope)
+        let outer = if driver == task {
+            Outer::Driver
+        } else {
+            Outer::drive(task, number)
+        };
+        DRIVER.with(|state| {
+            state.enforced.set(number);
+            state.now.set(NEVER);
+        });
+        Self::Enforcer(PollScope {
+            task,
+            outer,
+            enforced,
+            epoch: run.node().epoch(),
+        })
     }
 
     /// Calls `poll` as if no wrapper outside enforced the node. So the outermost wrapper inside
@@ -121,63 +214,48 @@ impl PollScope {
     /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
-        Self::new(TaskId::of(waker), run)
-    }
-
-    fn new(task: TaskId, run: &Run) -> Self {
-        let epoch = run.node().epoch();
-        DRIVER.with(|state| {
-            state.now.set(None);
-            let enforced = state.enforced.get();
-            let driver = state.driver.get();
-            let outer = if driver == task {
-                Outer::Driver
-            } else {
-                state.driver.set(task);
-                let node = state.node.replace(run.node().number());
-                let next = state.next.take();
-                state.enforced.set(0);
-                if driver == TaskId::NONE {
-                    Outer::None
-                } else {
-                    Outer::Foreign(driver, node, next)
-                }
-            };
-            Self {
-                task,
-                outer,
-                enforced,
-                epoch,
-            }
-        })
+        let task = TaskId::of(waker);
+        let (driver, enforced) = DRIVER.with(|state| (state.driver.get(), state.enforced.get()));
+        let outer = if driver == task {
+            Outer::Driver
+        } else {
+            DRIVER.with(|state| state.enforced.set(0));
+            Outer::drive(task, run.number())
+        };
+        DRIVER.with(|state| state.now.set(NEVER));
+        Self {
+            task,
+            outer,
+            enforced,
+            epoch: run.node().epoch(),
+        }
     }
 
     /// The time of this pending poll, since the tree of `run` was opened. The first wrapper that
     /// asks, the innermost, reads the clock; the wrappers around it get the same time.
+    #[inline]
+    pub(crate) fn now(run: &Run) -> Nanos {
+        let opened = run.node().payload.epoch;
+        let (clock, now) = DRIVER.with(|state| (state.clock.get(), state.now.get()));
+        if now != NEVER && clock == Some(opened) {
+            return now;
+        }
+        read_clock(opened)
+    }
+
+    /// The same time as that of [`now`](Self::now).
     pub(crate) fn at(run: &Run) -> Duration {
-        let epoch = run.node().payload.epoch;
-        DRIVER.with(|state| {
-            let instant = match state.now.get() {
-                Some(now) if now.epoch == epoch => return now.at,
-                Some(now) => now.instant,
-                None => Instant::now(),
-            };
-            let at = run.at(instant);
-            state.now.set(Some(Now { instant, epoch, at }));
-            at
-        })
+        Duration::from_nanos(Self::now(run))
     }
 
     /// Lowers the driver's next deadline to `deadline` if that is earlier, and answers the earliest
-    /// of all. `deadline` is in nanoseconds since `epoch`.
-    pub(crate) fn lower(deadline: Option<Nanos>, epoch: Instant) -> Option<TreeTime> {
-        DRIVER.with(|state| {
-            let next = state.next.get();
-            let Some(at) = deadline else { return next };
-            let next = Some(TreeTime { epoch, at }.earlier(next));
-            state.next.set(next);
-            next
-        })
+    /// of all, on the clock of `run`'s tree; `NEVER` if there is none.
+    #[inline]
+    pub(crate) fn lower(deadline: Nanos, run: &Run) -> Nanos {
+        move_to(run.node().payload.epoch);
+        let next = deadline.min(DRIVER.with(|state| state.next.get()));
+        DRIVER.with(|state| state.next.set(next));
+        next
     }
 
     /// Whether this poll is nested in a driver's poll of the same task.
@@ -186,6 +264,7 @@ impl PollScope {
     }
 
     /// The number of the node whose end the driver waits for.
+    #[inline]
     pub(crate) fn driven() -> u64 {
         DRIVER.with(|state| state.node.get())
     }
@@ -200,15 +279,16 @@ impl PollScope {
     }
 
     /// The earliest absolute deadline of `node`, and of the nodes above it up to the one that
-    /// another enforcer around this poll checks.
-    pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Option<Nanos> {
+    /// another enforcer around this poll checks; `NEVER` if there is none.
+    #[inline]
+    pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Nanos {
         let around = if self.is_nested() { self.enforced } else { 0 };
-        let mut next = node.clocks.next();
+        let mut next = node.clocks.earliest();
         for node in node.ancestors() {
             if node.number() == around {
                 break;
             }
-            next = next.into_iter().chain(node.clocks.next()).min();
+            next = next.min(node.clocks.earliest());
         }
         next
     }
@@ -227,59 +307,11 @@ impl PollScope {
 impl Drop for PollScope {
     #[inline]
     fn drop(&mut self) {
-        DRIVER.with(|state| {
-            state.enforced.set(self.enforced);
-            match self.outer {
-                Outer::Driver => {}
-                Outer::None => state.driver.set(TaskId::NONE),
-                Outer::Foreign(driver, node, next) => {
-                    state.driver.set(driver);
-                    state.node.set(node);
-                    state.next.set(next);
-                    state.now.set(None);
-                }
-            }
-        });
-    }
-}
-
-/// A time on the clock of one run's tree, in nanoseconds since the tree was opened.
-///
-/// Two times of one tree are compared directly: to make an [`Instant`] of each would cost more
-/// than the rest of a poll.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TreeTime {
-    pub(crate) epoch: Instant,
-    pub(crate) at: Nanos,
-}
-
-impl TreeTime {
-    pub(crate) fn instant(self) -> Option<Instant> {
-        self.epoch.checked_add(Duration::from_nanos(self.at))
-    }
-
-    /// Whether this time is not after `now`, a time on the clock of the tree of `run`.
-    pub(crate) fn has_passed(self, run: &Run, now: Duration) -> bool {
-        if run.node().payload.epoch == self.epoch {
-            return self.at <= nanos(now);
-        }
-        self.instant()
-            .is_some_and(|at| at <= run.node().payload.epoch + now)
-    }
-
-    pub(crate) fn earlier(self, other: Option<Self>) -> Self {
-        match other {
-            Some(other) if self.epoch == other.epoch => {
-                let at = self.at.min(other.at);
-                Self { at, ..self }
-            }
-            Some(other) => match (self.instant(), other.instant()) {
-                (Some(ours), Some(theirs)) if ours <= theirs => self,
-                (_, Some(_)) => other,
-                // A time beyond the range of an `Instant` never comes.
-                (_, None) => self,
-            },
-            None => self,
+        DRIVER.with(|state| state.enforced.set(self.enforced));
+        match &self.outer {
+            Outer::Driver => {}
+            Outer::None => DRIVER.with(|state| state.driver.set(TaskId::NONE)),
+            Outer::Foreign(around) => around.restore(),
         }
     }
 }

@@ -54,7 +54,7 @@ pin_project! {
             }
             this.inner.set(None);
             if complete {
-                supervisor.completed();
+                supervisor.conclude();
             }
             supervisor.finish();
         }
@@ -121,12 +121,12 @@ where
             this.inner.set(None);
             return Poll::Ready(Some(Err(supervisor.over())));
         }
-        let polled = inner.poll_frame(cx).map_err(Into::into);
-        // Matched by reference: a frame is large, and most frames pass through
-        // unchanged.
+        let polled = inner.poll_frame(cx);
+        // Matched by reference, and converted in each arm: a frame is large, and most frames
+        // pass through unchanged.
         let why = match &polled {
             Poll::Ready(Some(Ok(frame))) => match supervisor.frame(&role, frame) {
-                Ok(()) => return polled,
+                Ok(()) => return polled.map_err(Into::into),
                 Err(stop) => stop,
             },
             Poll::Ready(None) => match supervisor.observer().map_or(Ok(()), Observer::finish) {
@@ -136,6 +136,7 @@ where
             Poll::Ready(Some(Err(_))) => StopCause::Failed,
             Poll::Pending => ready!(supervisor.pending(&role, cx)),
         };
+        let polled = polled.map_err(Into::into);
         let task = role.task();
         drop(role);
         this.inner.set(None);

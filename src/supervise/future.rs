@@ -123,15 +123,20 @@ where
         {
             let role = Role::enter(cx.waker(), supervisor.run());
             if role.is_inner() || !supervisor.is_over() {
-                match inner.poll(cx) {
-                    Poll::Ready(Ok(mut answer)) => {
-                        if role.is_inner() || !supervisor.is_cut() {
-                            drop(role);
-                            supervisor.answered(&mut answer);
-                            this.inner.set(None);
-                            return Poll::Ready(Ok(this.state.hand_over(answer)));
-                        }
+                let mut polled = inner.poll(cx);
+                // By reference: an answer is large.
+                if let Poll::Ready(Ok(answer)) = &mut polled {
+                    if role.is_inner() || !supervisor.is_cut() {
+                        drop(role);
+                        supervisor.answered(answer);
+                        this.inner.set(None);
+                        return polled
+                            .map_ok(|answer| this.state.hand_over(answer))
+                            .map_err(Into::into);
                     }
+                }
+                match polled {
+                    Poll::Ready(Ok(_)) => {}
                     Poll::Ready(Err(error)) => {
                         let task = role.task();
                         drop(role);

@@ -30,6 +30,10 @@ pub struct ResponseMarks {
 #[derive(Debug)]
 struct MarkCells {
     dialect: OnceLock<Dialect>,
+    /// The number of the stream's bytes that these marks describe.
+    position: AtomicU64,
+    /// The offset behind the last whole event.
+    boundary: AtomicU64,
     progressed: AtomicU64,
     events: AtomicU64,
     heartbeats: AtomicU64,
@@ -51,6 +55,8 @@ impl ResponseMarks {
         Self {
             marks: Arc::new(MarkCells {
                 dialect: OnceLock::new(),
+                position: AtomicU64::new(0),
+                boundary: AtomicU64::new(0),
                 progressed: AtomicU64::new(0),
                 events: AtomicU64::new(0),
                 heartbeats: AtomicU64::new(0),
@@ -78,6 +84,18 @@ impl ResponseMarks {
     #[must_use]
     pub fn progressed(&self) -> u64 {
         self.marks.progressed.load(Ordering::Acquire)
+    }
+
+    /// The greatest offset at which the stream may be cut, for a reader of its first `received`
+    /// bytes.
+    ///
+    /// The answer is `None` if the innermost layer has read another number of bytes: a layer
+    /// between reads ahead, holds bytes back, or changes the stream.
+    pub(crate) fn boundary_at(&self, received: u64) -> Option<u64> {
+        let position = self.marks.position.load(Ordering::Acquire);
+        let boundary = self.marks.boundary.load(Ordering::Acquire);
+        // The boundary may be newer than the position, but then it lies behind that.
+        (position == received && boundary <= received).then_some(boundary)
     }
 
     /// The number of events in the stream so far.
@@ -165,6 +183,8 @@ impl ResponseMarks {
     /// atomic stores, and allocates nothing.
     pub(super) fn publish(&self, judge: &StreamReader) {
         let marks = &*self.marks;
+        marks.boundary.store(judge.boundary(), Ordering::Release);
+        marks.position.store(judge.position(), Ordering::Release);
         marks
             .progressed
             .store(judge.progressed(), Ordering::Release);

@@ -9,7 +9,7 @@ use crate::{
         dialect::{Dialect, Truncated},
         failure::{Failure, FailureClass},
     },
-    run::{NotCounted, ResetOn, Run, TerminalReason},
+    run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
 };
 
 /// The facts of a request that a layer needs to read the response: dialect and method.
@@ -218,9 +218,10 @@ impl Observer {
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
     ///
     /// If the upstream has sent no frame since then, the method does nothing.
-    pub(crate) fn note(&mut self, run: &Run, now: std::time::Duration) {
+    #[inline]
+    pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
         if let Some(sign) = self.unnoted.take() {
-            run.node().record(sign, now);
+            run.node().record_at(sign, now);
             self.note_heartbeats(run);
         }
     }
@@ -243,17 +244,23 @@ impl Observer {
     ///
     /// Only the layer that classifies the stream's events stores them, and only at the first
     /// call.
+    #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
+        if matches!(self.mode, ObserverMode::Judging(_)) && !self.is_reported {
+            self.is_reported = true;
+            self.report_stream(run);
+        }
+    }
+
+    fn report_stream(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
-            if !std::mem::replace(&mut self.is_reported, true) {
-                let judged = stream.judged();
-                let usage = judged.usage().filter(|_| self.counts);
-                run.report(usage, judged.stop_reason().as_ref());
-                if let Some(partial) = stream.kept_text() {
-                    run.end_partial(partial);
-                }
-                self.note_heartbeats(run);
+            let judged = stream.judged();
+            let usage = judged.usage().filter(|_| self.counts);
+            run.report(usage, judged.stop_reason().as_ref());
+            if let Some(partial) = stream.kept_text() {
+                run.end_partial(partial);
             }
+            self.note_heartbeats(run);
         }
     }
 

@@ -161,12 +161,12 @@ impl LayerPart {
         &mut self,
         run: &Run,
         observer: Option<&mut Observer>,
-        now: Duration,
+        now: Nanos,
         task: TaskId,
     ) -> Option<Nanos> {
         match self {
             Self::Window(window) => window.pending(run, observer, now, task),
-            Self::LayerHooks(hooks) => hooks.pending(run, now, task),
+            Self::LayerHooks(hooks) => hooks.pending(run, Duration::from_nanos(now), task),
             Self::Nothing | Self::Disconnect(_) => None,
         }
     }
@@ -209,7 +209,7 @@ impl LayerPart {
         }
     }
 
-    pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
+    pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         match self {
             Self::Window(window) => window.failed(run, now, task),
             Self::LayerHooks(hooks) => hooks.failed(task),

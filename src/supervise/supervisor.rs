@@ -22,7 +22,7 @@ use crate::{
         failure::{Failure, FailureClass},
     },
     run::{
-        Nanos, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId, TerminalReason,
+        NEVER, Nanos, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId, TerminalReason,
         Terminated, nanos,
     },
 };
@@ -41,7 +41,8 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
-    /// Whether the part has handled a `Pending`, and no frame since then that decides the wait.
+    /// Whether a part that measures has handled a `Pending`, and no frame since then that decides
+    /// the wait.
     has_waited: bool,
     timer: TaskTimer,
 }
@@ -187,12 +188,12 @@ impl Supervisor {
 
     /// Reports the next deadline of an inner wrapper's part to the driver.
     fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
-        let now = PollScope::at(&self.run);
+        let now = PollScope::now(&self.run);
         let deadline = self.part_pending(now, task);
-        if deadline.is_some_and(|at| at <= nanos(now)) && self.is_complete() {
+        if deadline <= now && self.is_complete() {
             return Poll::Ready(StopCause::Ended);
         }
-        PollScope::lower(deadline, self.run.node().payload.epoch);
+        PollScope::lower(deadline, &self.run);
         Poll::Pending
     }
 
@@ -201,19 +202,15 @@ impl Supervisor {
     /// If the caller has the complete response by then, the result is a clean end.
     fn enforce(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
-        let now = PollScope::at(&self.run);
+        let now = PollScope::now(&self.run);
         let own = self.part_pending(now, scope.task());
-        let node = self.run.node();
-        let deadline = own.into_iter().chain(scope.next_deadline(node)).min();
-        let next = PollScope::lower(deadline, node.payload.epoch);
-        let passed = next.is_some_and(|next| next.has_passed(&self.run, now));
-        if passed && self.is_complete() {
-            return Poll::Ready(StopCause::Ended);
-        }
-        if passed {
-            // The deadline may belong to an ancestor. `check` walks down from the root, so the
-            // outermost deadline that has passed sets the reason.
-            drop(self.run.node().check(now, scope.task()));
+        let deadline = own.min(scope.next_deadline(self.run.node()));
+        let next = PollScope::lower(deadline, &self.run);
+        if next <= now {
+            if self.is_complete() {
+                return Poll::Ready(StopCause::Ended);
+            }
+            self.check(now, scope.task());
         }
         if self.is_over() {
             return Poll::Ready(StopCause::Over);
@@ -222,12 +219,25 @@ impl Supervisor {
         Poll::Pending
     }
 
+    /// Ends the outermost node whose deadline has passed, which may be an ancestor: `check` walks
+    /// down from the root.
+    #[cold]
+    fn check(&self, now: Nanos, task: TaskId) {
+        drop(self.run.node().check(Duration::from_nanos(now), task));
+    }
+
     /// Notes the signs of life since the last wait, and starts the wait of the layer's part.
-    fn part_pending(&mut self, now: Duration, task: TaskId) -> Option<Nanos> {
-        self.has_waited = true;
+    ///
+    /// The result is the part's next deadline, or `NEVER`.
+    fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
+        self.has_waited = self.settings.part.measures();
         self.note(now);
+        if !self.has_waited {
+            return NEVER;
+        }
         let observer = self.reader.observer_mut();
-        self.settings.part.pending(&self.run, observer, now, task)
+        let due = self.settings.part.pending(&self.run, observer, now, task);
+        due.unwrap_or(NEVER)
     }
 
     /// Whether the caller has the complete response, although the inner body has not ended.
@@ -241,7 +251,7 @@ impl Supervisor {
         self.observer().is_some_and(Observer::has_news)
     }
 
-    fn note(&mut self, now: Duration) {
+    fn note(&mut self, now: Nanos) {
         if let ResponseReader::Body(observer) = &mut self.reader {
             observer.note(&self.run, now);
         }
@@ -338,8 +348,9 @@ impl Supervisor {
             // A deadline that passed at the same instant beats the inner error. But the
             // frames that were ready since the last wait count first: they have reset the
             // windows of this layer and of others.
-            self.note(now);
-            self.settings.part.failed(&self.run, now, task);
+            let at = nanos(now);
+            self.note(at);
+            self.settings.part.failed(&self.run, at, task);
             drop(self.run.node().check(now, task));
         }
         let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.run), cut));
@@ -385,19 +396,33 @@ impl Supervisor {
     /// drops.
     #[inline]
     pub(in crate::supervise) fn completed(&mut self) {
+        self.conclude();
+        if self.ended {
+            self.release();
+        } else {
+            self.finish();
+        }
+    }
+
+    /// Settles the node as [`completed`](Self::completed) does, and releases nothing.
+    #[inline]
+    pub(in crate::supervise) fn conclude(&mut self) {
         self.report();
         if self.owns {
-            let reason = self.verdict();
-            if reason == TerminalReason::Completed {
-                self.run.note(self.last_step());
-            }
-            if self.settings.defers {
-                self.ended = true;
-                return self.release();
-            }
+            self.settle_completed();
+        }
+    }
+
+    fn settle_completed(&mut self) {
+        let reason = self.verdict();
+        if reason == TerminalReason::Completed {
+            self.run.note(self.last_step());
+        }
+        if self.settings.defers {
+            self.ended = true;
+        } else {
             self.settle(reason);
         }
-        self.finish();
     }
 
     fn verdict(&self) -> TerminalReason {
@@ -425,8 +450,7 @@ impl Supervisor {
         self.report();
         self.release();
         if self.owns {
-            let ended = self.settings.defers && self.ended;
-            self.settle(if ended {
+            self.settle(if self.ended {
                 self.verdict()
             } else {
                 TerminalReason::Aborted
@@ -438,6 +462,7 @@ impl Supervisor {
     ///
     /// The node gets usage and stop reason before its settlement, so that observers of
     /// the end see both.
+    #[inline]
     fn report(&mut self) {
         if let ResponseReader::Body(observer) = &mut self.reader {
             observer.report(&self.run);

@@ -17,7 +17,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use crate::run::{IdleTimer, Nanos, PollScope, Run, TaskId, Terminated, TreeTime};
+use crate::run::{IdleTimer, NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
 
 /// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.
 ///
@@ -31,8 +31,8 @@ pin_project! {
     struct Engine {
         #[pin]
         timer: Option<Sleep>,
-        // The deadline to which the timer is set.
-        armed: Option<TreeTime>,
+        // The deadline to which the timer is set, on the clock of the wrapper's tree.
+        armed: Nanos,
         // The task that registered timer and waiter last.
         task: TaskId,
         waiter: Option<usize>,
@@ -50,27 +50,33 @@ impl TaskTimer {
         deadline: Option<Nanos>,
         cx: &mut Context<'_>,
     ) {
-        let next = PollScope::lower(deadline, run.node().payload.epoch);
+        let next = PollScope::lower(deadline.unwrap_or(NEVER), run);
         self.wait_for(scope, run, next, cx);
     }
 
     /// Waits as [`wait`](Self::wait) does; `next` is the earliest deadline of all wrappers so
-    /// far.
+    /// far, or `NEVER`.
+    #[inline]
     pub(crate) fn wait_for(
         &mut self,
         scope: &PollScope,
         run: &Run,
-        next: Option<TreeTime>,
+        next: Nanos,
         cx: &mut Context<'_>,
     ) {
         let nested = scope.is_nested();
         if nested && run.node().is_below(PollScope::driven()) {
             return;
         }
+        self.register(scope, run, next, cx);
+    }
+
+    #[inline(never)]
+    fn register(&mut self, scope: &PollScope, run: &Run, next: Nanos, cx: &mut Context<'_>) {
         let engine = self.0.get_or_insert_with(|| {
             Box::pin(Engine {
                 timer: None,
-                armed: None,
+                armed: NEVER,
                 task: TaskId::NONE,
                 waiter: None,
             })
@@ -85,48 +91,53 @@ impl TaskTimer {
                 cx.waker().wake_by_ref();
             }
         }
-        if nested {
+        if scope.is_nested() {
             // The driver's timer covers this deadline. Only the end of this node needs the
             // waiter above.
             return;
         }
-        arm(engine.timer, engine.armed, next, moved, cx);
+        arm(engine.timer, engine.armed, run, next, moved, cx);
     }
 
     /// Drops the timer, and removes the waiter from the node of `run`, if there are any.
     #[inline]
     pub(crate) fn release(&mut self, run: &Run) {
-        if let Some(mut engine) = self.0.take() {
-            if let Some(key) = engine.as_mut().project().waiter.take() {
-                run.node().unwait(key);
-            }
+        if let Some(engine) = self.0.take() {
+            engine.release(run);
+        }
+    }
+}
+
+impl Engine {
+    #[inline(never)]
+    fn release(mut self: Pin<Box<Self>>, run: &Run) {
+        if let Some(key) = self.as_mut().project().waiter.take() {
+            run.node().unwait(key);
         }
     }
 }
 
 fn arm(
     mut timer: Pin<&mut Option<Sleep>>,
-    armed: &mut Option<TreeTime>,
-    next: Option<TreeTime>,
+    armed: &mut Nanos,
+    run: &Run,
+    next: Nanos,
     moved: bool,
     cx: &mut Context<'_>,
 ) {
     // Never postpone an armed timer: a poll that is too early costs less than a reset
     // with every frame.
-    let stays = |due: TreeTime, armed: TreeTime| due.epoch == armed.epoch && due.at >= armed.at;
     let touched = match (timer.as_mut().as_pin_mut(), next) {
-        (None, None) => false,
-        (Some(timer), Some(due))
-            if !timer.is_elapsed() && armed.is_some_and(|armed| stays(due, armed)) =>
-        {
-            moved
-        }
-        (Some(_), None) => moved,
-        (set, Some(due)) => {
+        (None, NEVER) => false,
+        (Some(_), NEVER) => moved,
+        (Some(timer), _) if next >= *armed && !timer.is_elapsed() => moved,
+        (set, _) => {
             // A deadline beyond the range of `Instant` never passes, so it needs no
             // timer.
-            let Some(at) = due.instant() else { return };
-            *armed = Some(due);
+            let Some(at) = run.instant(Duration::from_nanos(next)) else {
+                return;
+            };
+            *armed = next;
             match set {
                 Some(timer) => timer.reset(at),
                 None => timer.set(Some(tokio::time::sleep_until(at))),
@@ -194,7 +205,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let now = PollScope::at(run);
-    let window = silence.and_then(|silence| silence.wait(run.node(), now, scope.task()));
+    let window = silence.and_then(|silence| silence.wait(run.node(), nanos(now), scope.task()));
     if let Err(ended) = scope.check(run) {
         return Poll::Ready(Err(ended));
     }

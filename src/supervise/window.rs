@@ -67,14 +67,14 @@ impl StepWindow {
         &mut self,
         run: &Run,
         observer: Option<&mut Observer>,
-        now: Duration,
+        now: Nanos,
         task: TaskId,
     ) -> Option<Nanos> {
         let observer = observer.map(|observer| {
             observer.wait();
             &*observer
         });
-        self.look_for_content(observer);
+        self.look_for_content(run, observer);
         if self.resets_on.is_none() && !observer.is_some_and(Observer::has_heartbeats) {
             // Without a heartbeat so far, the open connection counts as life.
             return None;
@@ -83,7 +83,7 @@ impl StepWindow {
             return None;
         }
         let due = self.timer.wait(run.in_scope(self.scope), now, task)?;
-        if self.observes && due <= nanos(now) {
+        if self.observes && due <= now {
             self.notify(run);
             return None;
         }
@@ -108,10 +108,11 @@ impl StepWindow {
             Some(ResetOn::Content) => is_progress,
             Some(ResetOn::Step) => false,
         };
+        let target = run.in_scope(self.scope);
         if resets {
-            self.timer.reset();
-        } else if self.timer.is_counting() {
-            self.timer.interrupt(run.in_scope(self.scope), run.now());
+            self.timer.reset(target);
+        } else if self.timer.is_counting(target) {
+            self.timer.interrupt(target, run.now());
         }
         !resets && self.resets_on == Some(ResetOn::Content)
     }
@@ -119,17 +120,18 @@ impl StepWindow {
     /// Switches from the first length to `step` once the response has had content. The wait that
     /// the content ended had the first length.
     #[inline]
-    fn look_for_content(&mut self, observer: Option<&Observer>) {
+    fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
-            self.timer.set_length(Duration::from_nanos(self.step));
+            let length = Duration::from_nanos(self.step);
+            self.timer.set_length(run.in_scope(self.scope), length);
         }
     }
 
     /// Counts the silence up to an error of the inner future or body.
     ///
     /// The supervisor checks the deadlines next, and must see a window that has passed.
-    pub(super) fn failed(&mut self, run: &Run, now: Duration, task: TaskId) {
+    pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         self.timer.look(run.in_scope(self.scope), now, task);
     }
 

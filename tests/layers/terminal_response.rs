@@ -1,7 +1,8 @@
 //! covers: B2
 
+use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Limited};
 use serde_json::{Value, json};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -272,6 +273,37 @@ async fn an_event_that_is_split_anywhere_arrives_whole_and_in_order() {
             assert_eq!(text, all);
         }
     }
+}
+
+/// The offsets of the layer that classifies the events do not fit then.
+/// covers: T67
+#[tokio::test(start_paused = true)]
+async fn events_that_a_layer_between_rewrites_arrive_whole() {
+    let half = &chat("b")[..20];
+    let script = Script::sse()
+        .data(chat("a"))
+        .data(chat("a") + half)
+        .fail("reset");
+    let service = ServiceBuilder::new()
+        .layer(layer())
+        .map_response(|answer: Response<_>| {
+            answer.map(|body| {
+                BodyExt::map_frame(body, |frame: Frame<Bytes>| {
+                    frame.map_data(|data| {
+                        let text = String::from_utf8(data.to_vec()).unwrap();
+                        Bytes::from(text.replace("\"a\"", "\"aaaa\""))
+                    })
+                })
+            })
+        })
+        .layer(StepTimeoutLayer::new(secs(5)))
+        .service(Upstream::script(script));
+
+    let outcome = Outcome::of(service.oneshot(request())).await;
+    let text = outcome.whole();
+
+    let rest = text.strip_prefix(&chat("aaaa").repeat(2)).unwrap();
+    assert!(rest.starts_with("event: error\n"), "{rest}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::{
     llm::names_events,
-    run::{Announcement, CallSlot, IdleWindow, Nanos, NodeKind, Run, TaskId, nanos},
+    run::{Announcement, CallSlot, IdleWindow, Nanos, NodeKind, Run, TaskId, WindowKind, nanos},
     supervise::{LayerHooks, Observer},
 };
 
@@ -167,7 +167,7 @@ impl SilenceLimit {
     fn wait(&mut self, call: &Run, now: Duration, task: TaskId) -> Nanos {
         let since = *self.since.get_or_insert(nanos(now));
         let window = self.window.get_or_insert_with(|| {
-            let window = Arc::new(IdleWindow::callers());
+            let window = Arc::new(IdleWindow::new(WindowKind::Callers));
             call.node().add_window(&window);
             window
         });

@@ -258,7 +258,7 @@ impl CeilingLimits {
     /// The limits for this request: those in its `Limits` extension replace those of the layer.
     #[inline]
     pub(super) fn for_request<B>(mut self, request: &Request<B>) -> Self {
-        if let Some(limits) = request.extensions().get::<Limits>() {
+        if let Some(limits) = Limits::of(request.extensions()) {
             let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
             self.ceiling = set(limits.ceiling).or(self.ceiling);
             self.timeout = set(limits.timeout).or(self.timeout);

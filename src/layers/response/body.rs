@@ -188,7 +188,19 @@ where
                     this.inner.set(Inner::Over);
                     return Poll::Ready(Some(Ok(Frame::data(body))));
                 }
-                InnerProj::Streaming { body } => body.poll_frame(cx).map_err(Into::into),
+                InnerProj::Streaming { body } => {
+                    let polled = body.poll_frame(cx);
+                    // By reference: a frame is large, and most frames pass unchanged.
+                    if let (Poll::Ready(Some(Ok(frame))), Some(events)) =
+                        (&polled, this.events.as_mut())
+                    {
+                        if frame.data_ref().is_some_and(|data| events.pass(data)) {
+                            sent(this.keep_alive, events);
+                            return polled.map_err(Into::into);
+                        }
+                    }
+                    polled.map_err(Into::into)
+                }
                 InnerProj::Calling { call } => match call.get_mut().as_mut().poll(cx) {
                     Poll::Ready(Ok(answer)) => {
                         let next = late(
@@ -227,9 +239,7 @@ where
                 Some(Ok(frame)) => match frame.into_data() {
                     Ok(data) => {
                         events.push(data);
-                        if let Some(keep_alive) = this.keep_alive {
-                            keep_alive.sent(events.has_progressed());
-                        }
+                        sent(this.keep_alive, events);
                     }
                     Err(trailers) => {
                         this.inner.set(Inner::Over);
@@ -259,6 +269,14 @@ where
             (None, Inner::Over) => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
+    }
+}
+
+/// Handles a frame of the inner body, for a caller that waits.
+#[inline]
+fn sent(keep_alive: &mut Option<Box<KeepAlive>>, events: &mut Events) {
+    if let Some(keep_alive) = keep_alive {
+        keep_alive.sent(events.has_progressed());
     }
 }
 

@@ -41,8 +41,11 @@ pub(super) struct Events {
 /// The source of the boundaries of events, and of the marks of the stream.
 #[derive(Debug)]
 enum EventSource {
-    /// The marks come from a layer further in, which observes the stream.
-    Marks(ResponseMarks, Splitter),
+    /// The marks, and the boundaries, come from a layer further in, which observes the stream.
+    Marks(ResponseMarks),
+    /// The marks come from a layer further in that has not read the same number of bytes, so
+    /// this layer finds the boundaries itself.
+    Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
     Own(Box<Stream>),
 }
@@ -50,7 +53,7 @@ enum EventSource {
 impl EventSource {
     fn of(dialect: Dialect, answer: &Extensions) -> Self {
         match answer.get::<ResponseMarks>() {
-            Some(marks) => Self::Marks(marks.clone(), Splitter::new()),
+            Some(marks) => Self::Marks(marks.clone()),
             None => Self::Own(Box::new(Stream::new(dialect))),
         }
     }
@@ -104,19 +107,56 @@ impl Events {
         self.out.is_empty()
     }
 
-    /// Takes bytes of the upstream, and queues the whole events among them for the caller.
-    pub(super) fn push(&mut self, mut data: Bytes) {
-        let boundary = match &mut self.source {
-            EventSource::Marks(_, splitter) => {
-                splitter.push(&data, |_| {});
+    /// Counts a frame that the caller gets unchanged, because it is whole events and nothing waits
+    /// before it; answers whether that is so.
+    pub(super) fn pass(&mut self, data: &Bytes) -> bool {
+        let EventSource::Marks(marks) = &self.source else {
+            return false;
+        };
+        let received = self.sent + data.len() as u64;
+        let is_whole = marks.boundary_at(received) == Some(received);
+        let passes = is_whole && self.held.is_empty() && self.is_empty() && !data.is_empty();
+        if passes {
+            self.sent = received;
+            self.after_cr = data.ends_with(b"\r");
+        }
+        passes
+    }
+
+    /// The boundary of the first `received` bytes of the stream, the last of which are `data`.
+    fn boundary(&mut self, received: u64, data: &[u8]) -> u64 {
+        match &mut self.source {
+            EventSource::Marks(marks) => {
+                if let Some(boundary) = marks.boundary_at(received) {
+                    return boundary;
+                }
+                self.split();
+                self.boundary(received, data)
+            }
+            EventSource::Split(_, splitter) => {
+                splitter.push(data, |_| {});
                 splitter.boundary()
             }
             EventSource::Own(stream) => {
-                stream.push(&data);
+                stream.push(data);
                 stream.boundary()
             }
-        };
+        }
+    }
+
+    /// Finds the boundaries without the marks from here on: `held` is all since the last one.
+    fn split(&mut self) {
+        if let EventSource::Marks(marks) = &self.source {
+            let mut splitter = Box::new(Splitter::resume(self.sent));
+            splitter.push(&self.held, |_| {});
+            self.source = EventSource::Split(marks.clone(), splitter);
+        }
+    }
+
+    /// Takes bytes of the upstream, and queues the whole events among them for the caller.
+    pub(super) fn push(&mut self, mut data: Bytes) {
         let start = self.sent + self.held.len() as u64;
+        let boundary = self.boundary(start + data.len() as u64, &data);
         match boundary
             .checked_sub(start)
             .and_then(|whole| usize::try_from(whole).ok())
@@ -140,6 +180,7 @@ impl Events {
     fn hold(&mut self, data: &[u8]) {
         self.held.extend_from_slice(data);
         if self.torn || self.held.len() > MAX_HELD {
+            self.split();
             self.torn = true;
             self.flush();
         }
@@ -170,7 +211,7 @@ impl Events {
         match &self.source {
             EventSource::Own(stream) => stream.finish(),
             // The layer further in turns the end of a truncated stream into an error itself.
-            EventSource::Marks(..) => Ok(()),
+            EventSource::Marks(_) | EventSource::Split(..) => Ok(()),
         }
     }
 
@@ -267,7 +308,7 @@ impl Events {
 
     fn marks(&self) -> &ResponseMarks {
         match &self.source {
-            EventSource::Marks(marks, _) => marks,
+            EventSource::Marks(marks) | EventSource::Split(marks, _) => marks,
             EventSource::Own(stream) => stream.judged(),
         }
     }

@@ -62,6 +62,16 @@ impl Splitter {
         }
     }
 
+    /// Creates a splitter for the rest of a stream from `offset` on, a boundary of the stream.
+    pub(crate) fn resume(offset: u64) -> Self {
+        Self {
+            position: offset,
+            boundary: offset,
+            bom: if offset > 0 { 3 } else { 0 },
+            ..Self::new()
+        }
+    }
+
     /// Reads the next bytes of the stream, and calls `on_event` for every event that they
     /// complete.
     pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(Event<'_>)) {

@@ -90,7 +90,8 @@ impl<P: EndHook> Node<P> {
             return earliest;
         }
         let paused = self.is_paused();
-        for window in self.lock().windows.iter() {
+        let inner = self.lock();
+        for window in self.clocks.own_window().into_iter().chain(inner.windows()) {
             let callers = window.is_callers();
             let slot = &mut earliest[usize::from(callers)];
             if paused && !callers {
@@ -124,7 +125,8 @@ impl<P: EndHook> Node<P> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         let due = |node: &Self| {
             let inner = node.lock();
-            let ours = inner.windows.iter().filter(|window| !window.is_callers());
+            let windows = node.clocks.own_window().into_iter().chain(inner.windows());
+            let ours = windows.filter(|window| !window.is_callers());
             ours.filter_map(|window| window.due(&node.life)).min()
         };
         nodes

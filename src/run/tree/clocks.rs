@@ -18,7 +18,8 @@ use crate::{lock::Lock, run::kinds::ResetOn};
 /// converted for every frame.
 pub(crate) type Nanos = u64;
 
-pub(super) const NEVER: Nanos = Nanos::MAX;
+/// The time of a clock that is not set, which never comes.
+pub(crate) const NEVER: Nanos = Nanos::MAX;
 
 /// The kind of an absolute deadline of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub(crate) struct Clocks {
     share: AtomicU64,
     drain: AtomicU64,
     rare: OnceLock<Box<RareClocks>>,
+    /// The window of one layer, which needs no lock, and is used again by the next call; the
+    /// windows of further layers stand behind the node's lock.
+    window: OnceLock<Box<IdleWindow>>,
 }
 
 /// The clocks and pauses that few nodes have, allocated together when the node first needs one.
@@ -83,7 +87,27 @@ impl Clocks {
             share: AtomicU64::new(NEVER),
             drain: AtomicU64::new(NEVER),
             rare: OnceLock::new(),
+            window: OnceLock::new(),
         }
+    }
+
+    /// Takes the window that stands in the node; answers whether it was free.
+    pub(crate) fn take_window(&self, kind: WindowKind) -> bool {
+        let window = self.window.get_or_init(|| Box::new(IdleWindow::new(kind)));
+        window.take(kind)
+    }
+
+    /// Gives the taken window back, stopped and with no silence counted.
+    pub(crate) fn give_window_back(&self) {
+        if let Some(window) = self.window.get() {
+            window.give_back();
+        }
+    }
+
+    /// The window that stands in the node, taken or not: one that is not taken is stopped.
+    #[inline]
+    pub(crate) fn own_window(&self) -> Option<&IdleWindow> {
+        self.window.get().map(|window| &**window)
     }
 
     pub(super) fn rare(&self) -> &RareClocks {
@@ -169,6 +193,13 @@ impl Clocks {
     /// The earliest deadline of all clocks of the node; `None` if none is set.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
+        let next = self.earliest();
+        (next != NEVER).then_some(next)
+    }
+
+    /// The earliest deadline of all clocks of the node; `NEVER` if none is set.
+    #[inline]
+    pub(crate) fn earliest(&self) -> Nanos {
         let ceiling = self.ceiling.load(Ordering::Acquire);
         let next = ceiling.min(self.share.load(Ordering::Acquire));
         let mut next = next.min(self.drain.load(Ordering::Acquire));
@@ -176,7 +207,7 @@ impl Clocks {
             next = next.min(rare.timeout.load(Ordering::Acquire));
             next = next.min(rare.announced.load(Ordering::Acquire));
         }
-        (next != NEVER).then_some(next)
+        next
     }
 }
 
@@ -202,9 +233,9 @@ impl LastSeen {
         }
     }
 
-    pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+    #[inline]
+    pub(crate) fn record(&self, sign: ResetOn, now: Nanos) {
         let cell = &self.instants[index(sign)];
-        let now = nanos(now);
         // A slow thread must not replace a later time that another thread stored.
         if now > cell.load(Ordering::Acquire) {
             cell.fetch_max(now, Ordering::AcqRel);
@@ -248,10 +279,8 @@ pub(super) const fn duration(nanos: u64) -> Option<Duration> {
 /// The layer starts and stops the window; the node answers whether the window has passed.
 #[derive(Debug)]
 pub(crate) struct IdleWindow {
-    /// The signs of life that reset the window. `None` for the window of a caller: neither signs of
-    /// life on the node nor pauses affect it.
-    resets_on: Option<ResetOn>,
-    measure: LimitKind,
+    /// The [`WindowKind`], as a number.
+    kind: AtomicU8,
     length: AtomicU64,
     /// The time at which silence began. `u64::MAX` while the window is stopped: from a frame to the
     /// next `Pending`, and during a pause.
@@ -259,10 +288,43 @@ pub(crate) struct IdleWindow {
     /// The task that waits in this window. Only this task knows that no frame is ready, so only a
     /// check by this task may find that the window has passed.
     task: [AtomicUsize; 2],
-    /// The key under which the node stores this window; `usize::MAX` before a node stores it.
+    /// The key under which the node stores this window; `usize::MAX` before a node stores it, and
+    /// while the window that stands in the node is not taken.
     key: AtomicUsize,
     /// The count of silence of the layer's timer. It stands here so that the timer stays small.
     pub(crate) count: SilenceCount,
+}
+
+/// What a window of silence measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WindowKind {
+    /// A step timeout, which signs of this kind reset.
+    Step(ResetOn),
+    /// The time without a byte or heartbeat, on a stream that sent heartbeats.
+    Lifeless,
+    /// The longest time that a caller waits for the next byte: neither signs of life on the node
+    /// nor pauses affect it.
+    Callers,
+}
+
+impl WindowKind {
+    const ALL: [Self; 5] = [
+        Self::Step(ResetOn::Step),
+        Self::Step(ResetOn::Content),
+        Self::Step(ResetOn::AnyByte),
+        Self::Lifeless,
+        Self::Callers,
+    ];
+
+    const fn number(self) -> u8 {
+        match self {
+            Self::Step(ResetOn::Step) => 0,
+            Self::Step(ResetOn::Content) => 1,
+            Self::Step(ResetOn::AnyByte) => 2,
+            Self::Lifeless => 3,
+            Self::Callers => 4,
+        }
+    }
 }
 
 /// The count of silence of one timer. Only the wrapper that owns the timer reads and writes it.
@@ -295,6 +357,12 @@ impl SilenceCount {
             state: AtomicU8::new(0),
             at: AtomicU64::new(0),
         }
+    }
+
+    fn clear(&self) {
+        self.set_silence(0);
+        self.pauses.store(0, Ordering::Relaxed);
+        self.set_state(IdleState::Fresh);
     }
 
     #[inline]
@@ -341,25 +409,9 @@ impl SilenceCount {
 }
 
 impl IdleWindow {
-    /// Makes the window of a step timeout, which signs of the kind `resets_on` reset.
-    pub(crate) const fn new(resets_on: ResetOn) -> Self {
-        Self::of(Some(resets_on), LimitKind::Set)
-    }
-
-    /// Makes a window for the time without a byte or heartbeat, on a stream that sent heartbeats.
-    pub(crate) const fn lifeless() -> Self {
-        Self::of(Some(ResetOn::AnyByte), LimitKind::Lifeless)
-    }
-
-    /// Makes a window for the longest time that a caller waits for the next byte.
-    pub(crate) const fn callers() -> Self {
-        Self::of(None, LimitKind::Unheard)
-    }
-
-    const fn of(resets_on: Option<ResetOn>, measure: LimitKind) -> Self {
+    pub(crate) const fn new(kind: WindowKind) -> Self {
         Self {
-            resets_on,
-            measure,
+            kind: AtomicU8::new(kind.number()),
             length: AtomicU64::new(0),
             since: AtomicU64::new(u64::MAX),
             task: [AtomicUsize::new(0), AtomicUsize::new(0)],
@@ -380,9 +432,34 @@ impl IdleWindow {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    /// Whether a node has stored this window.
-    pub(crate) fn is_kept(&self) -> bool {
+    /// Takes this window, which stands in its node, for a timer; answers whether it was free.
+    fn take(&self, kind: WindowKind) -> bool {
+        let (free, taken) = (usize::MAX, 0);
+        let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
+        let was_free = self
+            .key
+            .compare_exchange(free, taken, acquire, relaxed)
+            .is_ok();
+        if was_free {
+            self.kind.store(kind.number(), Ordering::Relaxed);
+        }
+        was_free
+    }
+
+    /// Undoes [`take`](Self::take).
+    fn give_back(&self) {
+        self.stop();
+        self.count.clear();
+        self.key.store(usize::MAX, Ordering::Release);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_taken(&self) -> bool {
         self.key() != usize::MAX
+    }
+
+    fn kind(&self) -> WindowKind {
+        WindowKind::ALL[usize::from(self.kind.load(Ordering::Relaxed))]
     }
 
     pub(super) fn key(&self) -> usize {
@@ -398,15 +475,19 @@ impl IdleWindow {
         self.since.store(u64::MAX, Ordering::Release);
     }
 
-    pub(super) const fn is_callers(&self) -> bool {
-        self.resets_on.is_none()
+    pub(super) fn is_callers(&self) -> bool {
+        self.kind() == WindowKind::Callers
     }
 
     /// The length and the kind of this window, for the end that the window causes.
     pub(super) fn limit(&self) -> LimitHit {
         LimitHit {
             limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
-            measure: self.measure,
+            measure: match self.kind() {
+                WindowKind::Step(_) => LimitKind::Set,
+                WindowKind::Lifeless => LimitKind::Lifeless,
+                WindowKind::Callers => LimitKind::Unheard,
+            },
         }
     }
 
@@ -416,7 +497,11 @@ impl IdleWindow {
         if since == Nanos::MAX {
             return None;
         }
-        let last = self.resets_on.map_or(0, |resets_on| life.last(resets_on));
+        let last = match self.kind() {
+            WindowKind::Step(resets_on) => life.last(resets_on),
+            WindowKind::Lifeless => life.last(ResetOn::AnyByte),
+            WindowKind::Callers => 0,
+        };
         let length = self.length.load(Ordering::Relaxed);
         Some(since.max(last).saturating_add(length))
     }

@@ -19,9 +19,9 @@
 //!
 //! # Locks
 //!
-//! Each node has one mutex for its cold data (children, waiters, step windows). A thread holds
-//! at most one of them at a time, and none while it calls a waker or a hook, so no lock order
-//! exists that could be violated.
+//! Each node has one mutex for its cold data (children, waiters, and all step windows but the
+//! first). A thread holds at most one of them at a time, and none while it calls a waker or a
+//! hook, so no lock order exists that could be violated.
 
 mod check;
 mod clocks;
@@ -34,7 +34,7 @@ mod tests;
 mod waiters;
 
 pub(crate) use self::{
-    clocks::{Announcement, Clock, IdleState, IdleWindow, Nanos, TaskId, nanos},
+    clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, WindowKind, nanos},
     end::{End, LimitHit, LimitKind},
     node::{EndHook, Node, PendingWakes},
 };

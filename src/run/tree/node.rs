@@ -163,6 +163,11 @@ impl<P: EndHook> Node<P> {
 
     /// Records a sign of life on this node and on all its ancestors.
     pub(crate) fn record(&self, sign: ResetOn, now: Duration) {
+        self.record_at(sign, nanos(now));
+    }
+
+    /// The same as [`record`](Self::record), with the time in nanoseconds.
+    pub(crate) fn record_at(&self, sign: ResetOn, now: Nanos) {
         self.life.record(sign, now);
         for ancestor in self.ancestors() {
             ancestor.life.record(sign, now);
@@ -250,10 +255,11 @@ impl<P: EndHook> Node<P> {
     #[cfg(test)]
     pub(crate) fn left(&self) -> [usize; 3] {
         let inner = self.lock();
+        let taken = self.clocks.own_window().is_some_and(IdleWindow::is_taken);
         [
             inner.children.len(),
             inner.waiters.len(),
-            inner.windows.len(),
+            inner.windows.len() + usize::from(taken),
         ]
     }
 }
@@ -279,7 +285,7 @@ impl<P> Drop for Node<P> {
     }
 }
 
-/// The part of a node behind its lock: children, waiters, windows.
+/// The part of a node behind its lock: children, waiters, and the windows but the first.
 #[derive(Debug)]
 pub(super) struct LockedNode<P> {
     pub(super) children: Children<P>,
@@ -304,6 +310,10 @@ impl<P> LockedNode<P> {
             windows: SmallSlab::new(),
             rare: None,
         }
+    }
+
+    pub(super) fn windows(&self) -> impl Iterator<Item = &IdleWindow> {
+        self.windows.iter().map(|window| &**window)
     }
 
     pub(super) fn also(&self) -> &[TerminalReason] {

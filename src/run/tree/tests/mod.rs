@@ -29,7 +29,7 @@ use super::{
         kinds::{NodeKind, ResetOn},
         reason::TerminalReason,
     },
-    clocks::{IdleWindow, Nanos, TaskId, nanos},
+    clocks::{IdleWindow, Nanos, TaskId, WindowKind, nanos},
     end::End,
     node::Node,
 };
@@ -81,13 +81,13 @@ impl Sapling {
 }
 
 fn window(node: &Node<Log>, resets_on: ResetOn) -> Arc<IdleWindow> {
-    let window = Arc::new(IdleWindow::new(resets_on));
+    let window = Arc::new(IdleWindow::new(WindowKind::Step(resets_on)));
     node.add_window(&window);
     window
 }
 
 fn callers_window(node: &Node<Log>) -> Arc<IdleWindow> {
-    let window = Arc::new(IdleWindow::callers());
+    let window = Arc::new(IdleWindow::new(WindowKind::Callers));
     node.add_window(&window);
     window
 }

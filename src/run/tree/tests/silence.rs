@@ -31,7 +31,7 @@ impl Quiet {
     /// A pending poll: answers when the window will pass.
     fn wait(&mut self, now: u64) -> Option<Nanos> {
         let task = self.task(0);
-        self.silence.wait(&self.node, ms(now), task)
+        self.silence.wait(&self.node, at(now), task)
     }
 
     fn interrupt(&mut self, now: u64) {
@@ -69,7 +69,7 @@ fn the_readers_time_after_a_reset_is_taken_out() {
     let mut quiet = Quiet::new(ResetOn::Content);
     quiet.wait(0);
 
-    quiet.silence.reset();
+    quiet.silence.reset(&quiet.node);
     assert!(
         quiet.node.check(ms(5_000), quiet.task(0)).is_ok(),
         "nobody waits"
@@ -166,10 +166,10 @@ fn an_error_in_the_instant_in_which_it_passes_is_the_silences() {
     quiet.wait(0);
 
     let task = quiet.task(0);
-    quiet.silence.look(&quiet.node, ms(99), task);
+    quiet.silence.look(&quiet.node, at(99), task);
     assert!(quiet.node.check(ms(99), task).is_ok());
 
-    quiet.silence.look(&quiet.node, ms(100), task);
+    quiet.silence.look(&quiet.node, at(100), task);
     assert!(quiet.node.check(ms(100), task).is_err());
     let end = quiet.node.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::StepTimeout);
@@ -183,7 +183,7 @@ fn an_error_while_nothing_is_counted_is_not_the_silences() {
     quiet.interrupt(50);
 
     let task = quiet.task(0);
-    quiet.silence.look(&quiet.node, ms(500), task);
+    quiet.silence.look(&quiet.node, at(500), task);
 
     assert!(quiet.node.check(ms(500), task).is_ok());
 }
@@ -194,7 +194,7 @@ fn another_task_that_polls_it_takes_it_over() {
     quiet.wait(0);
     let [old, new] = [quiet.task(0), quiet.task(1)];
 
-    let deadline = quiet.silence.wait(&quiet.node, ms(50), new);
+    let deadline = quiet.silence.wait(&quiet.node, at(50), new);
 
     assert_eq!(deadline, Some(at(100)), "the silence goes on");
     assert!(quiet.node.check(ms(100), old).is_ok());
@@ -211,12 +211,12 @@ fn it_counts_towards_an_ancestor_and_stops_for_a_pause_below() {
         ms(0),
     );
     let task = quiet.task(0);
-    quiet.silence.wait(&quiet.node, ms(0), task);
+    quiet.silence.wait(&quiet.node, at(0), task);
 
     found.pause(ms(40));
-    assert_eq!(quiet.silence.wait(&quiet.node, ms(40), task), None);
+    assert_eq!(quiet.silence.wait(&quiet.node, at(40), task), None);
     found.resume(ms(90));
-    let deadline = quiet.silence.wait(&quiet.node, ms(90), task);
+    let deadline = quiet.silence.wait(&quiet.node, at(90), task);
 
     assert_eq!(deadline, Some(at(150)));
     let end = found.check(ms(150), task).unwrap_err();
@@ -244,14 +244,14 @@ async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
     let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
-    silence.wait(node, run.now(), task);
+    silence.wait(node, nanos(run.now()), task);
 
     tokio::time::advance(ms(40)).await;
     let pause = run.pause();
     tokio::time::advance(ms(960)).await;
     drop(pause);
 
-    silence.wait(node, run.now(), task);
+    silence.wait(node, nanos(run.now()), task);
     let checked = node.check(run.now(), task);
     assert!(checked.is_ok(), "40 ms of silence: {checked:?}");
 }
@@ -261,11 +261,11 @@ async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
     let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
-    silence.wait(node, run.now(), task);
+    silence.wait(node, nanos(run.now()), task);
 
     let _pause = run.pause();
     tokio::time::advance(ms(1_000)).await;
-    silence.look(node, run.now(), task);
+    silence.look(node, nanos(run.now()), task);
 
     assert!(node.check(run.now(), task).is_ok());
 }

@@ -37,7 +37,7 @@ fn a_window_of_life_is_moved_by_any_byte() {
     let tree = Sapling::new();
     let waker = tree.journal.waker(0);
     let task = TaskId::of(&waker);
-    let window = Arc::new(IdleWindow::lifeless());
+    let window = Arc::new(IdleWindow::new(WindowKind::Lifeless));
     tree.root.add_window(&window);
     run(&window, ms(0), ms(100), task);
 
