@@ -241,7 +241,7 @@ fn an_end_allocates_nothing_while_nobody_listens() {
 
 #[test]
 fn five_layers_around_a_ready_call() {
-    assert_eq!(per_stack(), 22);
+    assert_eq!(per_stack(), 23);
 }
 
 /// What a layer in front of a service that answers at once, under an open run,
