@@ -175,9 +175,9 @@ fn pump(c: &mut Criterion) {
             };
         }
         bench!("disconnect", ClientDisconnectLayer::new());
-        bench!("pump", PumpLayer::new(32));
+        bench!("pump", PumpLayer::new());
         let drain = Some(LIMIT);
-        bench!("pump_drain", PumpLayer::new(32).drain(drain));
+        bench!("pump_drain", PumpLayer::new().drain(drain));
     }
     group.finish();
 }
