@@ -15,21 +15,22 @@ use std::{
 };
 
 use bytes::Bytes;
-use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use http::{Request, Response};
-use http_body_util::{Empty, Full};
+use http_body::Body;
+use http_body_util::{BodyExt, Empty, Full};
 use tower::{
-    Layer, Service, ServiceBuilder,
+    Layer, Service, ServiceBuilder, ServiceExt,
     layer::util::Identity,
     retry::budget::{Budget, TpsBudget},
 };
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, RetryBudget,
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer, RetryBudget,
     RetryBudgetLayer, StepTimeoutLayer,
 };
 
 use support::{
-    Answers, EVENT, FRAMES, Frames, LIMIT, drain, full_stack, prompt, ready_after, runtime,
+    Answers, EVENT, FRAMES, Frames, LIMIT, TOKEN, drain, full_stack, prompt, ready_after, runtime,
 };
 
 /// Repeats what failed while the budget lasts, as tower's documentation shows.
@@ -152,5 +153,48 @@ fn frame(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, stack, frame);
+/// A call that a task reads to its end, with one `Pending` before each frame: what a pump adds to
+/// the layer that ends a call with its caller.
+fn pump(c: &mut Criterion) {
+    let rt = runtime();
+    let mut group = c.benchmark_group("pump_call");
+    for frames in [1, 50] {
+        let upstream = Answers {
+            body: Frames::pending(TOKEN).of(frames),
+            events: false,
+        };
+        macro_rules! bench {
+            ($name:literal, $layer:expr) => {
+                let service = ServiceBuilder::new()
+                    .layer($layer)
+                    .layer(HardCeilingLayer::new(LIMIT))
+                    .service(upstream.clone());
+                group.bench_function(BenchmarkId::new($name, frames), |b| {
+                    b.iter(|| rt.block_on(rt.spawn(read(service.clone().oneshot(prompt())))));
+                });
+            };
+        }
+        bench!("disconnect", ClientDisconnectLayer::new());
+        bench!("pump", PumpLayer::new());
+        let drain = Some(LIMIT);
+        bench!("pump_drain", PumpLayer::new().drain(drain));
+    }
+    group.finish();
+}
+
+/// Reads an answer to its end.
+async fn read<F, B, E>(call: F)
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: std::fmt::Debug,
+    B: Body<Data = Bytes>,
+    B::Error: std::fmt::Debug,
+{
+    let mut body = pin!(call.await.unwrap().into_body());
+    while let Some(frame) = body.frame().await {
+        black_box(frame.unwrap());
+    }
+}
+
+criterion_group!(benches, stack, frame, pump);
 criterion_main!(benches);

@@ -39,7 +39,7 @@ async fn main() -> Result<(), BoxError> {
             ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(RunLayer::new(registry.clone()))
-                .layer(PumpLayer::new(32))
+                .layer(PumpLayer::new())
                 .layer(ClientDisconnectLayer::new())
                 .layer(HardCeilingLayer::new(Duration::from_secs(30)))
                 .layer(StepTimeoutLayer::new(Duration::from_secs(1))),

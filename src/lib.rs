@@ -34,7 +34,7 @@
 //! let service = ServiceBuilder::new()
 //!     .layer(TerminalResponseLayer::new())
 //!     .layer(RunLayer::new(registry.clone()))
-//!     .layer(PumpLayer::new(32))
+//!     .layer(PumpLayer::new())
 //!     .layer(ClientDisconnectLayer::new())
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(1800)))
 //!     .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
@@ -83,7 +83,7 @@
 //! |---|---|
 //! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events; if asked, keeps a silent stream alive and notifies observers of slow calls |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
-//! | [`PumpLayer`] | servers: runs the call in a task, so that deadlines hold while the caller does not read |
+//! | [`PumpLayer`] | servers: ends a call at its deadlines while the caller does not read |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller leaves |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node after a window without progress |

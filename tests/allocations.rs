@@ -15,14 +15,15 @@ use allocation_counter::measure;
 use bytes::Bytes;
 use http::{HeaderValue, Request, Response, header};
 use http_body::{Body, Frame};
-use http_body_util::{Empty, Full};
+use http_body_util::{BodyExt, Empty, Full};
 use tower::{
     Layer, Service, ServiceBuilder, layer::util::Identity, service_fn, util::BoxCloneSyncService,
 };
 use tower_agent::{
     Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer,
-    TerminalReason, TerminalResponseLayer, TurnCapLayer,
+    ModelFallbackLayer, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
+    layers::hard_ceiling::HardCeiling,
 };
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -242,6 +243,94 @@ fn an_end_allocates_nothing_while_nobody_listens() {
 #[test]
 fn five_layers_around_a_ready_call() {
     assert_eq!(per_stack(), 23);
+}
+
+/// Three frames, each after one `Pending`.
+#[derive(Clone, Copy)]
+struct Few {
+    left: u8,
+    waited: bool,
+}
+
+impl Body for Few {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.waited = !self.waited;
+        if self.waited {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let left = self.left.checked_sub(1);
+        self.left = left.unwrap_or(0);
+        Poll::Ready(left.map(|_| Ok(Frame::data(Bytes::from_static(TOKEN)))))
+    }
+}
+
+/// Allocations, and bytes of them, of a call that is read to its end, with a ceiling.
+fn per_read<L, B>(layer: L) -> [u64; 2]
+where
+    L: Layer<HardCeiling<Read>>,
+    L::Service: Service<Request<()>, Response = Response<B>>,
+    B: Body<Data = Bytes>,
+{
+    let rt = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .unwrap();
+    let _entered = rt.enter();
+    let mut service = layer.layer(HardCeilingLayer::new(LIMIT).layer(Read));
+    let mut read = || {
+        let counted = measure(|| {
+            rt.block_on(async {
+                let Ok(answer) = service.call(Request::new(())).await else {
+                    panic!("there is an answer")
+                };
+                let mut body = pin!(answer.into_body());
+                while let Some(frame) = body.frame().await {
+                    assert!(frame.is_ok());
+                }
+            });
+        });
+        [counted.count_total, counted.bytes_total]
+    };
+    read();
+    read()
+}
+
+/// Answers with a `Few`.
+#[derive(Clone, Copy)]
+struct Read;
+
+impl Service<Request<()>> for Read {
+    type Response = Response<Few>;
+    type Error = Infallible;
+    type Future = Ready<Result<Response<Few>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        let waited = false;
+        std::future::ready(Ok(Response::new(Few { left: 3, waited })))
+    }
+}
+
+/// The pump shares the call with the end of its node: four boxes, a timer and a waker.
+#[test]
+fn a_pump_allocates_no_task_and_no_channel() {
+    let [plain, plain_bytes] = per_read(ClientDisconnectLayer::new());
+    let [pumped, pumped_bytes] = per_read(PumpLayer::new());
+    let [drains, drains_bytes] = per_read(PumpLayer::new().drain(Some(LIMIT)));
+
+    assert_eq!([pumped - plain, drains - plain], [6, 7]);
+    let bytes = [pumped_bytes - plain_bytes, drains_bytes - plain_bytes];
+    assert!(bytes[0] <= 850 && bytes[1] <= 1_150, "{bytes:?}");
 }
 
 /// What a layer in front of a service that answers at once, under an open run,

@@ -339,7 +339,7 @@ async fn the_run_of_one_call_is_over_when_its_call_is_cut_though_nobody_reads() 
     let registry = RunRegistry::new();
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()))
-        .layer(PumpLayer::new(1))
+        .layer(PumpLayer::new())
         .layer(HardCeilingLayer::new(10 * SECOND))
         .service(Upstream::script(Script::of("text/plain").never()));
 

@@ -65,6 +65,12 @@ impl Frames {
             ..Self::ready(frame)
         }
     }
+
+    /// Sets the number of frames.
+    pub(crate) fn of(mut self, frames: usize) -> Self {
+        self.left = frames;
+        self
+    }
 }
 
 impl Body for Frames {

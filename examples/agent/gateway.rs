@@ -30,7 +30,7 @@ pub(crate) async fn start() -> Result<String, BoxError> {
         .map_response(|answer: http::Response<_>| answer.map(Body::new))
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry))
-        .layer(PumpLayer::new(32))
+        .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(Duration::from_secs(300)).scope(Scope::Run))
         .layer(TurnCapLayer::new(MAX_TURNS))

@@ -44,7 +44,7 @@ fn stack(
     }
     let stack = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
-        .layer(PumpLayer::new(32))
+        .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())
         .layer(fallback);
     let repeats = RetryBudgetLayer::new(budget);

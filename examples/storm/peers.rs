@@ -28,10 +28,7 @@ pub(crate) fn attempt(
 
 /// Runs each call in a task of its own, as a server does that is to finish what
 /// it has begun.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "as chat servers do, and as our pump does"
-)]
+#[expect(clippy::disallowed_methods, reason = "as chat servers do")]
 pub(crate) fn detached(stack: Stack) -> Stack {
     BoxCloneSyncService::new(service_fn(move |request| {
         let call = tokio::spawn(stack.clone().oneshot(request));

@@ -28,7 +28,7 @@ pub(crate) async fn start(upstream: SocketAddr, limits: Limits) -> Result<Socket
     let stack = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
-        .layer(PumpLayer::new(32))
+        .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(limits.total))
         .layer(StepTimeoutLayer::new(limits.turn).scope(Scope::Run))

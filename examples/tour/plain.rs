@@ -111,7 +111,7 @@ where
 /// A server of it in front of `upstream`.
 #[expect(
     clippy::disallowed_methods,
-    reason = "as chat servers do, to finish what was paid for, and as our pump does"
+    reason = "as chat servers do, to finish what was paid for"
 )]
 pub(crate) async fn start(upstream: SocketAddr, limits: Limits) -> Result<SocketAddr, BoxError> {
     let client = reqwest::Client::builder().no_proxy().build()?;

@@ -155,7 +155,7 @@ fn stack(shape: Shape, upstream: Boxed) -> Boxed {
         .layer(StepTimeoutLayer::new(LIMIT));
     stack = boxed(timed.service(stack));
     if shape.pumped {
-        stack = boxed(PumpLayer::new(4).layer(stack));
+        stack = boxed(PumpLayer::new().layer(stack));
     }
     let outside = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())

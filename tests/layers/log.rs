@@ -95,7 +95,7 @@ async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(RunRegistry::new()))
-            .layer(PumpLayer::new(8))
+            .layer(PumpLayer::new())
             .layer(ClientDisconnectLayer::new())
             .layer(HardCeilingLayer::new(secs(1800)))
             .layer(StepTimeoutLayer::new(secs(300)))
@@ -132,7 +132,7 @@ async fn a_call_is_one_line_with_all_that_is_known_whatever_is_around_it() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_is_one_line() {
     for drains in [false, true] {
-        let pump = PumpLayer::new(1);
+        let pump = PumpLayer::new();
         let service = ServiceBuilder::new()
             .layer(RunLayer::new(RunRegistry::new()))
             .layer(if drains {

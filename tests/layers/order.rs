@@ -146,7 +146,7 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry.clone()))
-        .layer(PumpLayer::new(8))
+        .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(secs(1800)))
         .layer(StepTimeoutLayer::new(secs(300)))

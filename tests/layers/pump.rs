@@ -12,10 +12,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
-use tower_agent::{
-    HardCeilingLayer, PumpLayer, Run, Scope, StepTimeoutLayer, TerminalReason,
-    layers::pump::PumpStopped,
-};
+use tower_agent::{HardCeilingLayer, PumpLayer, Run, Scope, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
     DONE, Outcome, ReadExt, Script, Stack, Upstream, call_of, chat, poll_body, poll_once,
@@ -25,7 +22,7 @@ use crate::support::{
 const LIMIT: Duration = secs(30);
 
 const fn layer() -> PumpLayer {
-    PumpLayer::new(4)
+    PumpLayer::new()
 }
 
 /// Yields to the other tasks without letting time pass: a task that has to stop has
@@ -59,7 +56,7 @@ async fn a_reader_that_never_reads_does_not_stop_the_ceiling() {
     assert_eq!(
         reason_of(&error),
         Some(TerminalReason::HardCeiling),
-        "queued frames are dropped"
+        "no frame wins over it"
     );
     assert!(body.next().await.is_none());
 }
@@ -133,22 +130,14 @@ async fn a_slow_reader_gets_all_bytes_in_order() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn upstream_is_not_read_further_ahead_than_the_channel_holds() {
-    for frames in [1, 4, 9] {
-        let upstream = Upstream::script(Script::sse().flood(chat("a")));
-        let mut body = PumpLayer::new(frames)
-            .layer(upstream.clone())
-            .oneshot(request())
-            .await
-            .unwrap()
-            .into_body();
+async fn upstream_is_read_as_fast_as_its_reader_reads() {
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
+    let stack = Stack::default().pump().build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
+    for frames in 0..3 {
         turns().await;
         assert_eq!(upstream.frames(), frames);
-
         body.token().await;
-        turns().await;
-
-        assert_eq!(upstream.frames(), frames + 1);
     }
 }
 
@@ -285,28 +274,7 @@ async fn an_error_that_follows_frames_is_delivered_after_them() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_needs_no_room_in_the_channel() {
-    let upstream = Upstream::script(Script::sse().data(chat("a")).fail("reset"));
-    let body = PumpLayer::new(1)
-        .layer(upstream.clone())
-        .oneshot(request())
-        .await
-        .unwrap()
-        .into_body();
-    sleep(secs(5)).await;
-
-    let read = body.read().await;
-
-    assert_eq!(read.text, chat("a"));
-    assert_eq!(read.end.unwrap_err().to_string(), "reset");
-    assert_eq!(
-        upstream.run().terminal_reason().unwrap().as_str(),
-        "upstream_failed"
-    );
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_stored_reason_drops_frames_that_lie_in_the_channel() {
+async fn a_stored_reason_wins_over_a_frame_that_is_ready() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
     let stack = Stack::default().pump().build(&upstream);
     let mut body = stack.oneshot(request()).await.unwrap().into_body();
@@ -336,26 +304,24 @@ async fn an_error_before_the_head_comes_through() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_inside_is_an_error_and_no_clean_end() {
+async fn a_panic_inside_is_the_readers() {
     std::panic::set_hook(Box::new(|_| {}));
-    let upstream = Upstream::script(Script::before_head().panic());
-    let stack = Stack::default().pump().build(&upstream);
-    let outcome = stack.ask(request()).await;
-    assert_eq!(outcome.status, Outcome::NO_ANSWER);
-    assert!(outcome.error.unwrap().is::<PumpStopped>());
-
-    let upstream = Upstream::script(Script::json().data("ab").panic());
-    let stack = Stack::default().pump().build(&upstream);
-    let outcome = stack.ask(request()).await;
+    let upstreams = [
+        Script::before_head().panic(),
+        Script::json().data("ab").panic(),
+    ]
+    .map(Upstream::script);
+    for upstream in &upstreams {
+        let call = Stack::default().pump().build(upstream).ask(request());
+        assert!(tokio::spawn(call).await.unwrap_err().is_panic());
+    }
     let _ = std::panic::take_hook();
 
-    assert_eq!(outcome.status, 200);
-    assert_eq!(outcome.text, "ab");
-    assert!(outcome.error.unwrap().is::<PumpStopped>());
-    assert_eq!(
-        upstream.run().terminal_reason().unwrap().as_str(),
-        "upstream_failed"
-    );
+    for upstream in upstreams {
+        let left = Some(TerminalReason::ClientDisconnect);
+        assert_eq!(upstream.run().terminal_reason(), left);
+        assert_eq!(upstream.run().in_flight(), 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -409,26 +375,26 @@ async fn a_cut_stream_is_an_error_through_the_pump() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_step_window_inside_runs_while_nobody_reads_until_the_channel_is_full() {
+async fn a_step_window_inside_runs_while_the_reader_waits() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).never());
     let stack = Stack::default().pump().step(10).build(&upstream);
-    let start = Instant::now();
-    let _body = stack.oneshot(request()).await.unwrap();
-
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
+    body.token().await;
     sleep(secs(60)).await;
+    assert!(!upstream.is_dropped(), "nobody waits for it");
+    let asked = Instant::now();
 
-    assert_eq!(upstream.dropped().at, start + secs(10));
-    assert_eq!(
-        upstream.run().terminal_reason(),
-        Some(TerminalReason::StepTimeout)
-    );
+    let error = body.next().await.unwrap().unwrap_err();
+
+    assert_eq!(upstream.dropped().at, asked + secs(10));
+    assert_eq!(reason_of(&error), Some(TerminalReason::StepTimeout));
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_channel_is_a_slow_reader_and_no_silence() {
+async fn a_slow_reader_is_no_silence() {
     let upstream = Upstream::script(Script::sse().repeat(20, 1.0, chat("a")).data(DONE));
     let service = ServiceBuilder::new()
-        .layer(PumpLayer::new(2))
+        .layer(PumpLayer::new())
         .layer(StepTimeoutLayer::new(secs(10)))
         .service(upstream.clone());
     let body = service.oneshot(request()).await.unwrap().into_body();
@@ -502,26 +468,27 @@ async fn two_pumps_in_one_stack_hand_everything_on() {
     assert_eq!(upstream.run().in_flight(), 0);
 }
 
+fn tasks() -> usize {
+    let runtime = tokio::runtime::Handle::current();
+    runtime.metrics().num_alive_tasks()
+}
+
 #[tokio::test(start_paused = true)]
-async fn the_task_is_gone_when_the_answer_was_read() {
-    let upstream = Upstream::script(Script::sse().data(DONE));
-    let stack = Stack::default().pump().build(&upstream);
-    let body = stack.oneshot(request()).await.unwrap().into_body();
-    let before = tokio::runtime::Handle::current()
-        .metrics()
-        .num_alive_tasks();
-    assert_eq!(before, 1);
+async fn an_answer_that_ends_well_spawns_nothing() {
+    let upstream = Upstream::script(Script::sse().repeat(3, 1.0, chat("a")).data(DONE));
+    let stack = Stack::default().pump().ceiling(30).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
 
-    body.read().await.whole();
-    turns().await;
+    while let Some(frame) = body.next().await {
+        frame.unwrap();
+        assert_eq!(tasks(), 0);
+    }
+    drop(body);
 
-    assert_eq!(
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks(),
-        0
-    );
+    assert_eq!(tasks(), 0);
     assert!(!upstream.is_dropped());
+    sleep(LIMIT).await;
+    assert_eq!(tasks(), 0, "no timer is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -536,12 +503,7 @@ async fn a_request_for_an_ended_run_spawns_nothing() {
     assert_eq!(outcome.status, Outcome::NO_ANSWER);
     assert_eq!(outcome.reason, Some(TerminalReason::Aborted));
     assert_eq!(upstream.calls(), 0);
-    assert_eq!(
-        tokio::runtime::Handle::current()
-            .metrics()
-            .num_alive_tasks(),
-        0
-    );
+    assert_eq!(tasks(), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -557,12 +519,6 @@ async fn a_body_that_was_read_halfway_waits_for_its_reader_without_spinning() {
 
     assert_eq!(upstream.polls(), polls);
     assert!(poll_body(&mut body).is_ready());
-}
-
-#[test]
-#[should_panic(expected = "a pump must hold at least one frame")]
-fn a_pump_of_no_frames_panics() {
-    let _ = PumpLayer::new(0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -608,4 +564,135 @@ async fn an_answer_that_is_complete_inside_is_read_to_its_end_outside() {
         upstream.run().run().terminal_reason(),
         Some(TerminalReason::Completed)
     );
+}
+
+/// Two calls of one run: the second lowers the ceiling while the first has no reader.
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_is_lowered_while_nobody_reads_holds() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::sse().flood(chat("a")));
+    let ceiling = |limit| {
+        let ceiling = HardCeilingLayer::new(secs(limit)).scope(Scope::Run);
+        layer().layer(ceiling.layer(upstream.clone()))
+    };
+    let start = Instant::now();
+    let _first = ceiling(60).oneshot(run.attach(request())).await.unwrap();
+    sleep(secs(5)).await;
+    let _second = ceiling(30).oneshot(run.attach(request())).await.unwrap();
+
+    sleep(secs(60)).await;
+
+    for dropped in upstream.drops() {
+        assert_eq!(dropped.at, start + LIMIT);
+    }
+    assert_eq!(upstream.drops().len(), 2);
+}
+
+/// Behind an early head the reader of a body polls the future.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_holds_though_nobody_polls_the_future() {
+    let upstream = Upstream::script(Script::before_head().wait(100.0));
+    let stack = Stack::default().pump().ceiling(30).build(&upstream);
+    let start = Instant::now();
+    let mut call = stack.oneshot(request());
+    assert!(poll_once(&mut call).is_pending());
+
+    sleep(LIMIT * 2).await;
+
+    assert_eq!(upstream.dropped().at, start + LIMIT);
+    let error = call.await.unwrap_err();
+    assert_eq!(reason_of(&error), Some(TerminalReason::HardCeiling));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_that_is_ready_at_the_deadline_beats_it_for_a_reader_that_waits() {
+    let upstream = Upstream::script(Script::sse().wait(30.0).data(chat("a")).never());
+    let stack = Stack::default().pump().ceiling(30).build(&upstream);
+
+    let read = stack.oneshot(request()).await.unwrap().into_body().read();
+    let read = read.await;
+
+    assert_eq!(read.text, chat("a"));
+    assert_eq!(read.reason(), Some(TerminalReason::HardCeiling));
+}
+
+/// A body that panics when it is dropped.
+struct Grenade;
+
+impl Body for Grenade {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+impl Drop for Grenade {
+    fn drop(&mut self) {
+        panic!("this body does not like to be dropped");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_panics_in_its_drop_disturbs_no_other_call() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let run = Run::open();
+    let upstream = Upstream::script(Script::sse().never());
+    let stack = Stack::default().pump().build(&upstream);
+    let grenade = tower::service_fn(|_| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(Grenade))
+    });
+    let before = stack.clone().oneshot(run.attach(request())).await;
+    let broken = layer().layer(grenade).oneshot(run.attach(request())).await;
+    let after = stack.oneshot(run.attach(request())).await;
+
+    run.end(TerminalReason::Aborted);
+    turns().await;
+    let _ = std::panic::take_hook();
+
+    assert_eq!(upstream.drops().len(), 2);
+    drop((before, broken, after));
+    assert_eq!(run.settled().await, TerminalReason::Aborted);
+    assert_eq!(run.in_flight(), 0);
+}
+
+/// The guard of a call and its reader meet on two threads.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_end_that_meets_the_reader_on_another_thread_leaves_nothing() {
+    for round in 0..200 {
+        let run = Run::open();
+        let upstream = Upstream::script(Script::sse().repeat(3, 0.0, chat("a")).never());
+        let stack = Stack::default().pump().ceiling(600).build(&upstream);
+        let mut readers = Vec::new();
+        for n in 0..4 {
+            let call = stack.clone().oneshot(run.attach(request()));
+            readers.push(tokio::spawn(async move {
+                let mut body = call.await?.into_body();
+                // The last one does not read.
+                if n < 3 {
+                    while let Some(frame) = body.frame().await {
+                        frame?;
+                    }
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                Ok::<_, tower_agent::BoxError>(())
+            }));
+        }
+        for _ in 0..round % 7 {
+            yield_now().await;
+        }
+
+        run.end(TerminalReason::Aborted);
+        let settled = timeout(secs(10), run.settled()).await;
+
+        assert_eq!(settled, Ok(TerminalReason::Aborted), "round {round}");
+        assert_eq!(upstream.drops().len(), upstream.calls());
+        for reader in readers {
+            drop(reader.await.unwrap());
+        }
+    }
 }

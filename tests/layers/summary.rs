@@ -191,7 +191,7 @@ async fn a_stream_that_is_cut_costs_what_it_had_said_by_then() {
         let told = Summaries::default();
         let upstream = Upstream::script(Script::sse().data(ANTHROPIC_START).never());
         let service = told.layer().layer(upstream.clone());
-        let pumped = told.layer().layer(PumpLayer::new(4).layer(upstream));
+        let pumped = told.layer().layer(PumpLayer::new().layer(upstream));
         if pump {
             let mut body = pumped.oneshot(messages()).await.unwrap().into_body();
             body.token().await;
@@ -247,7 +247,7 @@ async fn every_way_to_end_is_told_once() {
             let upstream = Upstream::script(script.clone());
             let inner = HardCeilingLayer::new(secs(30)).layer(upstream);
             let plain = told.layer().layer(inner.clone());
-            let pumped = told.layer().layer(PumpLayer::new(2).layer(inner));
+            let pumped = told.layer().layer(PumpLayer::new().layer(inner));
             if pump {
                 if let Ok(answer) = pumped.oneshot(request()).await {
                     drop(answer.into_body().read().await);
@@ -330,7 +330,7 @@ async fn an_abort_from_outside_is_told_when_the_call_is_gone_and_not_before() {
     let upstream = Upstream::script(Script::sse().data(ANTHROPIC_START).never());
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
-        .layer(PumpLayer::new(4))
+        .layer(PumpLayer::new())
         .layer(StepTimeoutLayer::new(secs(900)))
         .service(upstream);
     let mut body = service.oneshot(messages()).await.unwrap().into_body();
@@ -503,7 +503,7 @@ async fn a_call_that_ends_while_its_attempt_is_held_is_told_with_what_that_cost(
     let registry = RunRegistry::new();
     let service = ServiceBuilder::new()
         .layer(RunLayer::new(registry.clone()).on_end(told.hook()))
-        .layer(PumpLayer::new(4))
+        .layer(PumpLayer::new())
         .layer(RetryBudgetLayer::new(no_delay()))
         .service(Upstream::script(held));
     let ended = later(5, move || registry.shutdown());

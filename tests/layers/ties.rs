@@ -19,7 +19,7 @@ use tower_agent::{
 
 use crate::support::{
     DONE, Outcome, PING, Place, ReadExt, Script, Stack, StackService, Upstream, UpstreamBody,
-    call_of, chat, later, poll_body, reason_of, request, request_of, secs,
+    call_of, chat, later, poll_body, read_ahead, reason_of, request, request_of, secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -412,7 +412,7 @@ fn stack(order: &[usize], registry: &RunRegistry, upstream: &Upstream) -> StackS
             0 => StackService::new(StepTimeoutLayer::new(WINDOW).layer(inner)),
             1 => StackService::new(HardCeilingLayer::new(WINDOW * 6).layer(inner)),
             2 => StackService::new(ClientDisconnectLayer::new().layer(inner)),
-            3 => StackService::new(PumpLayer::new(4).layer(inner)),
+            3 => StackService::new(PumpLayer::new().layer(inner)),
             _ => StackService::new(RunLayer::new(registry.clone()).layer(inner)),
         },
     )
@@ -555,7 +555,7 @@ async fn inside_an_axum_router_the_layers_are_a_service_builder_under_terminal_r
             ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(RunLayer::new(RunRegistry::new()))
-                .layer(PumpLayer::new(8))
+                .layer(PumpLayer::new())
                 .layer(ClientDisconnectLayer::new())
                 .layer(HardCeilingLayer::new(WINDOW * 9))
                 .layer(StepTimeoutLayer::new(WINDOW)),
@@ -764,7 +764,7 @@ async fn a_sign_of_life_counts_when_the_upstream_gives_it_not_when_a_layer_hands
     let run = Run::open();
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(chat("b")).never());
     let inside = ServiceBuilder::new()
-        .layer(PumpLayer::new(8))
+        .map_response(read_ahead)
         .layer(StepTimeoutLayer::new(WINDOW).scope(Scope::Run))
         .service(upstream);
     let service = ClientDisconnectLayer::new().layer(inside);

@@ -29,7 +29,7 @@ fn under_layers(route: Router, registry: RunRegistry, step: Duration) -> Router 
         ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(RunLayer::new(registry))
-            .layer(PumpLayer::new(8))
+            .layer(PumpLayer::new())
             .layer(ClientDisconnectLayer::new())
             .layer(HardCeilingLayer::new(LONG))
             .layer(StepTimeoutLayer::new(step)),

@@ -233,9 +233,7 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
             boxed(layer.scope(scope).layer(inner))
         }
         Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
-        Kind::Pump(frames, drain) => {
-            boxed(PumpLayer::new(frames).drain(drain.map(ticks)).layer(inner))
-        }
+        Kind::Pump(drain) => boxed(PumpLayer::new().drain(drain.map(ticks)).layer(inner)),
         Kind::TurnCap(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
         Kind::Loops { stop, observes } => {
             let layer = LoopGuardLayer::new().stop(stop);

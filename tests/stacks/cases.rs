@@ -72,7 +72,7 @@ fn kinds() -> impl Strategy<Value = Vec<Kind>> {
             .prop_map(|(a, b)| [a, b].concat())
     ];
     let drain = prop::option::weighted(0.3, 1..9u64);
-    let pump = (1..6usize, drain).prop_map(|(frames, drain)| Kind::Pump(frames, drain));
+    let pump = (1..6usize, drain).prop_map(|(_, drain)| Kind::Pump(drain));
     let several = (
         trying,
         prop::collection::vec(step, 0..3),

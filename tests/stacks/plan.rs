@@ -72,8 +72,8 @@ pub(crate) enum Kind {
         caller: bool,
     },
     Disconnect(Scope),
-    /// How many frames it holds, and how long it reads on alone.
-    Pump(usize, Option<u64>),
+    /// How long it reads on alone.
+    Pump(Option<u64>),
     TurnCap(u32),
     Loops {
         stop: u32,
@@ -298,7 +298,7 @@ impl Plan {
     /// How long pumps read on after the reader left.
     pub(crate) fn drains(&self) -> u64 {
         let drains = self.layers.iter().map(|kind| match kind {
-            Kind::Pump(_, drain) => drain.unwrap_or(0),
+            Kind::Pump(drain) => drain.unwrap_or(0),
             _ => 0,
         });
         drains.sum()

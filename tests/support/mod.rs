@@ -74,7 +74,7 @@ pub(crate) use self::{
     log_capture::{LogCapture, LogEvent},
     outcome::{Outcome, run_on, tries},
     playback::{UpstreamBody, UpstreamFuture},
-    read::{Read, ReadExt, poll_body, poll_once, reason_of},
+    read::{Read, ReadExt, poll_body, poll_once, read_ahead, reason_of},
     record::{DropRecord, RequestRecord},
     request::{
         attach, call_of, messages, plain, prompt, prompt_as, prompt_json, request, request_of,

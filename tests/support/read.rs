@@ -7,9 +7,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, Response};
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, StreamBody};
 use tower_agent::{BoxError, TerminalReason};
 
 /// A body that was read to its end.
@@ -122,4 +122,27 @@ pub(crate) fn poll_body<B: Body + Unpin>(body: &mut B) -> Poll<Option<Polled<B>>
 /// One poll of a future, with a waker that does nothing.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Has a task read the body of an answer ahead of its reader.
+#[allow(clippy::disallowed_methods, reason = "a test")]
+pub(crate) fn read_ahead<B>(
+    answer: Response<B>,
+) -> Response<impl Body<Data = Bytes, Error = BoxError>>
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError> + Send,
+{
+    answer.map(|body| {
+        let (frames, mut ahead) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(async move {
+            let mut body = pin!(body);
+            while let Some(frame) = body.frame().await {
+                if frames.send(frame.map_err(Into::into)).is_err() {
+                    break;
+                }
+            }
+        });
+        StreamBody::new(futures_util::stream::poll_fn(move |cx| ahead.poll_recv(cx)))
+    })
 }

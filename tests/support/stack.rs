@@ -67,9 +67,9 @@ impl Stack {
         self.layer(Place::Run, RunLayer::new(registry.clone()))
     }
 
-    /// Adds `PumpLayer` with a queue of 8 frames.
+    /// Adds `PumpLayer`.
     pub(crate) fn pump(self) -> Self {
-        self.layer(Place::Pump, PumpLayer::new(8))
+        self.layer(Place::Pump, PumpLayer::new())
     }
 
     /// Adds `ClientDisconnectLayer`.

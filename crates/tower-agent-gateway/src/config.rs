@@ -5,7 +5,6 @@
 //! an operator would notice an ignored limit only when an incident needs it.
 
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::Duration;
 
@@ -55,8 +54,6 @@ pub struct Config {
     pub(crate) attempt: AttemptLimits,
     /// Whether the limits that a caller's headers announce end its call.
     pub(crate) caller_deadline: bool,
-    /// How many frames the pump holds for a slow reader.
-    pub(crate) pump_frames: NonZeroUsize,
     /// How long an answer is still read after its caller has left; `None` cancels it.
     pub(crate) drain: Option<Duration>,
     /// The token that a request to the operator's routes must carry, if any.

@@ -124,7 +124,7 @@ impl StackParts<'_> {
         let stack = ServiceBuilder::new()
             .layer(responses(self.config.progress).error_status(upload::status))
             .layer(self.runs(run.idle))
-            .layer(PumpLayer::new(self.config.pump_frames.get()).drain(self.config.drain))
+            .layer(PumpLayer::new().drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())
             .layer(
                 ceiling(run.max_turn_time)

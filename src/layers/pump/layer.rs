@@ -1,54 +1,39 @@
-//! The builder and the service of the pump, and the hook that starts a drain.
+//! The builder and the service of the pump, and the hook that closes a node for a drain.
 
 use std::{
-    future::Future,
     task::{Context, Poll},
     time::Duration,
 };
 
 use bytes::Bytes;
 use http::{Request, Response};
-use http_body::{Body, SizeHint};
-use tokio::sync::{mpsc, oneshot};
+use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
-use tracing::Instrument;
 
-use super::{
-    channel::{AbortOnDrop, HeadWaiter, PumpOutcome, PumpReader},
-    task::{PumpTask, Writer, pump},
-};
+use super::call::{PumpedBody, PumpedCall, Work};
 use crate::{
     error::BoxError,
-    run::{Run, Scope, TaskGuard, TerminalReason},
+    run::{Run, Scope, TerminalReason},
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
-/// Polls each request to the model, and its answer, in a task of its own.
+/// Ends each call at its deadlines although its caller does not read.
 ///
-/// The deadlines then hold while the caller does not read: see the [module](super).
-#[derive(Clone, Copy, Debug)]
+/// The layer also ends a call with its caller: see the [module](super).
+#[derive(Clone, Copy, Debug, Default)]
 pub struct PumpLayer {
-    frames: usize,
     drain: Option<Duration>,
 }
 
 impl PumpLayer {
-    /// Makes a layer that buffers at most `frames` frames between the task and the reader.
-    ///
-    /// # Panics
-    ///
-    /// If `frames` is zero.
+    /// Makes a layer that ends a call when its caller leaves.
     #[must_use]
-    pub const fn new(frames: usize) -> Self {
-        assert!(frames > 0, "a pump must hold at least one frame");
-        Self {
-            frames,
-            drain: None,
-        }
+    pub const fn new() -> Self {
+        Self { drain: None }
     }
 
-    /// Sets how long the task goes on after the caller has left, to learn the usage.
+    /// Sets how long a call goes on after its caller has left, to learn the usage.
     ///
     /// With `None`, the default, a drop by the caller ends the call, and drops its attempt at once.
     ///
@@ -81,11 +66,11 @@ pub struct Pump<S> {
     layer: PumpLayer,
 }
 
-/// The response future of [`Pump`]: the reader's end of its task.
-pub type PumpFuture = SupervisedFuture<HeadWaiter>;
+/// The response future of [`Pump`]: the reader's end of a call.
+pub type PumpFuture = SupervisedFuture<PumpedCall>;
 
-/// The response body of [`Pump`]: the reader's end of its task.
-pub type PumpBody = SupervisedBody<PumpReader>;
+/// The response body of [`Pump`]: the reader's end of a call.
+pub type PumpBody = SupervisedBody<PumpedBody>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
@@ -105,74 +90,37 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        let PumpLayer { frames, drain } = self.layer;
-        // The node that a drop by the caller ends or closes, and whose end stops the task.
+        // The node that a drop by the caller ends or closes, and whose end drops the call.
         let run = entry.run.clone();
-        let settings = match drain {
-            Some(limit) => LayerSettings::hooks(Drain(limit)),
+        let settings = match self.layer.drain {
+            Some(limit) => LayerSettings::hooks(CloseOnDrop(limit)),
             None => LayerSettings::disconnect(Scope::Found),
         };
-        let drains = drain.is_some();
+        let drains = self.layer.drain.is_some();
+        let inner = &mut self.inner;
         SupervisedFuture::new(entry, settings.reading(), request, |request| {
             if !drains {
-                return start(self.inner.call(request), run, frames, drains);
+                return PumpedCall::new(Work::new(inner.call(request)), run, drains);
             }
+            // Observes the answer within the work: once the reader has left, the outer part does
+            // not.
+            let settings = LayerSettings::passive().reading().untold();
             let within = Claim {
                 run: run.clone(),
                 owns: false,
             };
-            let inner = &mut self.inner;
-            // Observes the answer within the task: once the reader has left, the outer part does
-            // not.
-            let settings = LayerSettings::passive().reading().untold();
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
-            start(call, run, frames, drains)
+            PumpedCall::new(Work::new(call), run, drains)
         })
     }
 }
 
-fn start<F, B, E>(call: F, run: Run, capacity: usize, drains: bool) -> HeadWaiter
-where
-    F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-    E: Into<BoxError> + 'static,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    let (head, waiting) = oneshot::channel();
-    let (frames, reader) = mpsc::channel(capacity);
-    let outcome = PumpOutcome::default();
-    let working = TaskGuard::new(run.clone());
-    let reading = drains.then(|| run.clone());
-    let writer = Writer {
-        run,
-        drains,
-        head,
-        frames,
-        outcome: outcome.clone(),
-    };
-    #[allow(
-        clippy::disallowed_methods,
-        reason = "the pump is the layer that spawns"
-    )]
-    let task = tokio::spawn(PumpTask::new(pump(call, writer), working).in_current_span());
-    HeadWaiter {
-        head: waiting,
-        reader: Some(PumpReader {
-            frames: reader,
-            outcome,
-            size: SizeHint::default(),
-            ended: false,
-            _task: AbortOnDrop::new(task.abort_handle(), reading),
-        }),
-    }
-}
-
-/// Closes the node when the caller drops the response: the task may read on for this long.
+/// Closes the node when the caller drops the response: a task may read on for this long.
 #[derive(Debug)]
-struct Drain(Duration);
+struct CloseOnDrop(Duration);
 
-impl LayerHooks for Drain {
+impl LayerHooks for CloseOnDrop {
     fn dropped(&mut self, found: &Run) {
         let now = found.now();
         let until = now.saturating_add(self.0);

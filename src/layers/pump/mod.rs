@@ -1,21 +1,22 @@
-//! Runs a call in a task of its own, so that its deadlines hold while the caller does not read.
+//! Ends a call at its deadlines although its caller does not read.
 //!
 //! A server stops polling a body when the socket takes no more bytes. So a client that stops
 //! reading stops every clock inside the body, and can hold the upstream connection without limit.
-//! The pump polls the call in a task, which sends the frames to the caller's body through a
-//! bounded channel. While the channel is full, the task waits for room in it and for the end of
-//! the node.
+//! The pump keeps the call where both its reader and the end of its node reach it. When the node
+//! ends or a deadline passes, a task drops the call, whether its reader polls or not. A call that
+//! ends well needs no task.
 //!
 //! # When the clock runs
 //!
-//! Absolute deadlines of the node and of the nodes above it always run. Step windows of layers
-//! inside do not run while the channel is full, because the task then does not wait for the
-//! upstream.
+//! Absolute deadlines of the node and of the nodes above it run from the first `Pending` of the
+//! call on, or from the head of its answer on. A deadline that becomes earlier counts at once.
+//! Step windows do not run while the caller does not read, because the call then does not wait
+//! for the upstream. The pump reads nothing ahead of its caller.
 //!
 //! # Same instant
 //!
-//! If a frame and a clock are ready in the same instant, the caller gets the frame. A stored
-//! reason wins over frames in the channel, which are dropped.
+//! If a frame and a clock are ready in the same instant, a caller that waits gets the frame. A
+//! stored reason wins over a frame.
 //!
 //! # Order
 //!
@@ -27,25 +28,26 @@
 //!
 //! Dropping the future or an incomplete body stores
 //! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), unless a reason is stored, and
-//! then aborts the task: the runtime drops the upstream when it next schedules the task. The task
-//! runs in the tracing span of the caller.
+//! drops the upstream at once. If the node ends otherwise, the upstream is dropped in the next
+//! poll by the caller, or in one turn of the scheduler. A task of the pump runs on the runtime,
+//! and in the tracing span, in which the call was made.
 //!
 //! # Draining
 //!
 //! An upstream bills a dropped attempt too, and reports its usage only at the end of the stream.
 //! With [`drain`](PumpLayer::drain) a drop by the caller closes the call and does not end it: no
 //! retry, no other candidate, no call and no tool starts at or below its node, and the attempt in
-//! progress goes on, with its frames discarded. The call ends as `ClientDisconnect` once no work
-//! of it is left, and at the limit at the latest, even if its answer ended well, because the
-//! caller did not get it. Deadlines and ends from outside still hold, and win. If the caller
+//! progress goes on in a task, with its frames discarded. The call ends as `ClientDisconnect` once
+//! no work of it is left, and at the limit at the latest, even if its answer ended well, because
+//! the caller did not get it. Deadlines and ends from outside still hold, and win. If the caller
 //! leaves before the call began, in the wait before a retry, or while the service is not ready,
 //! there is no usage to learn, and the call ends at once.
 //! [`RunLayer::on_end`](crate::RunLayer::on_end) is called after that end.
 //!
 //! # Panics
 //!
-//! `call` panics outside of a tokio runtime. If the inner service panics, the caller gets
-//! [`PumpStopped`].
+//! `call` panics outside of a tokio runtime. A panic of the inner service reaches the caller that
+//! polls; that of a body which a task drops ends this task alone.
 //!
 //! # Examples
 //!
@@ -56,7 +58,7 @@
 //!
 //! let stack = ServiceBuilder::new()
 //!     .layer(RunLayer::new(RunRegistry::new()))
-//!     .layer(PumpLayer::new(32))
+//!     .layer(PumpLayer::new())
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(600)));
 //! ```
 //!
@@ -69,14 +71,11 @@
 //! let calls = RunLayer::new(RunRegistry::new()).on_end(|call| {
 //!     println!("{}: {:?}", call.reason, call.usage);
 //! });
-//! let pump = PumpLayer::new(32).drain(Some(Duration::from_secs(30)));
+//! let pump = PumpLayer::new().drain(Some(Duration::from_secs(30)));
 //! ```
 
-mod channel;
+mod call;
+mod drain;
 mod layer;
-mod task;
 
-pub use self::{
-    channel::PumpStopped,
-    layer::{Pump, PumpBody, PumpFuture, PumpLayer},
-};
+pub use self::layer::{Pump, PumpBody, PumpFuture, PumpLayer};

@@ -123,7 +123,7 @@ impl RunLayer {
     /// that is refused for its id is no call.
     ///
     /// The hook runs where the last part of the call is dropped, outside of any lock: on the
-    /// server's task, or on the task of a [`PumpLayer`](crate::PumpLayer). The hook should be
+    /// server's task, or on a task of a [`PumpLayer`](crate::PumpLayer). The hook should be
     /// quick. A panic of the hook does not disturb the call, and is logged as `on_end panicked`.
     ///
     /// ```

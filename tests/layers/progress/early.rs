@@ -337,8 +337,8 @@ async fn an_early_head_is_what_an_impatient_caller_waits_for() {
     for (layer, cut) in [(LAYER, false), (super::LAYER, true)] {
         let upstream = Upstream::script(late.clone());
         let ceiling = HardCeilingLayer::new(secs(600)).caller_deadline(true);
-        // The pump looks at the deadline in a task of its own.
-        let service = layer.layer(PumpLayer::new(8).layer(ceiling.layer(upstream)));
+        // The pump looks at the deadline, too.
+        let service = layer.layer(PumpLayer::new().layer(ceiling.layer(upstream)));
         let mut request = streaming();
         let thirty = "30".parse().unwrap();
         request.headers_mut().insert("x-stainless-timeout", thirty);

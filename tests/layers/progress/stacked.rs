@@ -16,7 +16,7 @@ use tower_agent::{
 use super::{KEEP_ALIVE, LAYER, Noticed, comment, each, timed};
 use crate::support::{
     DONE, Outcome, PRELUDE, ReadExt, Script, StackService, Summaries, Upstream, WakeCount, chat,
-    failure, no_delay, poll_body, prompt, prompt_json, request, run_on, secs,
+    failure, no_delay, poll_body, prompt, prompt_json, read_ahead, request, run_on, secs,
 };
 
 /// All layers, as a server stacks them, around these scripts.
@@ -26,7 +26,7 @@ async fn read(scripts: impl IntoIterator<Item = Script>) -> (Run, Vec<(u64, Stri
     let service = ServiceBuilder::new()
         .layer(LAYER.comments(true))
         .layer(RunLayer::new(RunRegistry::new()))
-        .layer(PumpLayer::new(8))
+        .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(secs(1800)))
         .layer(StepTimeoutLayer::new(secs(300)))
@@ -102,7 +102,7 @@ async fn a_stream_that_falls_silent_within_an_event_loses_it_and_gets_the_frame(
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() {
-    // With each pump the judged stream runs ahead of what is handed on.
+    // The judged stream runs ahead of what is handed on.
     let scripted = Script::sse()
         .data(PRELUDE)
         .wait(200.0)
@@ -114,8 +114,7 @@ async fn bytes_of_ours_do_not_make_up_for_a_terminator_that_was_not_handed_on() 
             .layer(LAYER)
             .layer(told.layer())
             .layer(ClientDisconnectLayer::new())
-            .layer(PumpLayer::new(8))
-            .layer(PumpLayer::new(8))
+            .map_response(read_ahead)
             .layer(StepTimeoutLayer::new(secs(300)))
             .service(Upstream::script(scripted.clone()));
         let answer = service.oneshot(request()).await.unwrap();
@@ -227,7 +226,7 @@ async fn a_comment_is_a_byte_for_the_read_timeout_of_the_caller() {
             let ceiling = HardCeilingLayer::optional(None).caller_deadline(true);
             let inner = StackService::new(ceiling.layer(Upstream::script(script.clone())));
             let inner = match pumped {
-                true => StackService::new(PumpLayer::new(8).layer(inner)),
+                true => StackService::new(PumpLayer::new().layer(inner)),
                 false => inner,
             };
             let mut request = request();

@@ -265,7 +265,7 @@ async fn a_failed_answer_whose_rest_is_drained_is_counted() {
     let long = Script::json().status(500).data(vec![b' '; 1 << 20]).never();
     let upstream = Upstream::script(long);
     let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
-    let pump = PumpLayer::new(1).drain(Some(secs(30)));
+    let pump = PumpLayer::new().drain(Some(secs(30)));
     let service = pump.layer(around(&upstream, budget.per_run(3)));
     let run = Run::open();
 

@@ -40,7 +40,7 @@ async fn main() -> Result<(), BoxError> {
             ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(RunLayer::new(registry.clone()))
-                .layer(PumpLayer::new(32))
+                .layer(PumpLayer::new())
                 .layer(ClientDisconnectLayer::new()),
         )
         .route("/runs/{id}/end/{reason}", post(end))

@@ -121,7 +121,7 @@ impl Setup {
             .layer(StepTimeoutLayer::optional(self.step))
             .service(inner);
         if self.pump {
-            let stack = outer.layer(PumpLayer::new(32)).service(timed);
+            let stack = outer.layer(PumpLayer::new()).service(timed);
             BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
         } else {
             let stack = outer.service(timed);

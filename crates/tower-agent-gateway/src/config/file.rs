@@ -100,7 +100,6 @@ pub(super) struct FallbackTable {
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct DisconnectTable {
     pub(super) policy: Option<Spanned<DisconnectPolicy>>,
-    pub(super) pump_frames: Option<Spanned<Value>>,
     pub(super) drain_limit: Time,
     pub(super) caller_deadline: Option<bool>,
 }

@@ -1,6 +1,5 @@
 //! Resolves the file into usable values.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use toml::Spanned;
@@ -12,7 +11,7 @@ use super::cors::cors;
 use super::disconnect::drain;
 use super::error::Problem;
 use super::fallback::{self, fallback};
-use super::file::{self, File};
+use super::file::File;
 use super::limit::Limit;
 use super::loops::loops;
 use super::progress::progress;
@@ -22,13 +21,6 @@ use super::secret::secret;
 use super::server::server;
 use super::stop::phrases;
 use super::{AttemptLimits, Config, RunLimits};
-
-/// The default: frames are a few hundred bytes, so this rides out a hiccup and costs little
-/// memory.
-const DEFAULT_PUMP_FRAMES: NonZeroUsize = NonZeroUsize::new(32).expect("32 is not zero");
-
-/// The largest number of frames; more is a typing error, not a buffer.
-const MOST_PUMP_FRAMES: usize = 65_536;
 
 /// The limits for keys that the file leaves out.
 #[derive(Debug, Clone, Copy, Default)]
@@ -84,7 +76,6 @@ pub(super) fn config(text: &str, env: impl Fn(&str) -> Option<String>) -> Result
         },
         // A preset sets only numbers, so none turns this on.
         caller_deadline: file.disconnect.caller_deadline.unwrap_or(false),
-        pump_frames: pump_frames(file.disconnect.pump_frames)?,
         drain: drain(file.disconnect.policy.as_ref(), file.disconnect.drain_limit)?,
         fallback: fallback(file.fallback, recommended),
         candidates: candidates(file.candidates, &env)?,
@@ -119,23 +110,4 @@ fn preset(name: Option<Spanned<String>>) -> Result<Preset, Problem> {
             hold: None,
         },
     })
-}
-
-fn pump_frames(frames: file::Number) -> Result<NonZeroUsize, Problem> {
-    let Some(frames) = frames else {
-        return Ok(DEFAULT_PUMP_FRAMES);
-    };
-    frames
-        .get_ref()
-        .as_integer()
-        .and_then(|number| usize::try_from(number).ok())
-        .filter(|frames| *frames <= MOST_PUMP_FRAMES)
-        .and_then(NonZeroUsize::new)
-        .ok_or_else(|| {
-            let message = format!(
-                "disconnect.pump_frames = {} is not from 1 to {MOST_PUMP_FRAMES}",
-                frames.get_ref()
-            );
-            Problem::new(message).at(frames.span())
-        })
 }

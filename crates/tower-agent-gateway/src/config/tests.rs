@@ -98,9 +98,6 @@ fn an_unknown_key_is_named_with_its_place() {
 #[test]
 fn other_wrong_values_are_refused() {
     let preset = message(with_candidate("preset = \"fast\""));
-    let frames = message(with_candidate("[disconnect]\npump_frames = 0"));
-    let negative = message(with_candidate("[disconnect]\npump_frames = -1"));
-    let text = message(with_candidate("[disconnect]\npump_frames = \"8\""));
     let no_table = message(parse("disconnect = 3"));
     let policy = message(with_candidate("[disconnect]\npolicy = \"wait\""));
     let dialect = message(parse(&format!("{CANDIDATE}dialect = \"gemini\"\n")));
@@ -109,18 +106,6 @@ fn other_wrong_values_are_refused() {
     assert_eq!(
         preset,
         "gateway.toml:1:10: unknown preset \"fast\": the only one is \"recommended\""
-    );
-    assert_eq!(
-        frames,
-        "gateway.toml:2:15: disconnect.pump_frames = 0 is not from 1 to 65536"
-    );
-    assert!(
-        negative.contains("disconnect.pump_frames = -1 is not"),
-        "{negative}"
-    );
-    assert!(
-        text.contains("disconnect.pump_frames = \"8\" is not"),
-        "{text}"
     );
     assert!(
         no_table.starts_with("gateway.toml:1:14: invalid type: integer `3`, expected a table"),

@@ -11,7 +11,6 @@ fn absent_limits_are_off() {
 
     assert_eq!(config.run, RunLimits::default());
     assert_eq!(config.attempt, AttemptLimits::default());
-    assert_eq!(config.pump_frames.get(), 32);
     assert_eq!(config.control_token, None);
     assert_eq!(config.shutdown_drain, None);
     assert!(config.auth.is_none() && config.cors.is_none() && config.agents.is_empty());

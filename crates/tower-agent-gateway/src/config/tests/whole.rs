@@ -33,7 +33,6 @@ fn a_full_file_is_read() {
         [disconnect]
         policy = "cancel"
         caller_deadline = true
-        pump_frames = 8
         [control]
         token_env = "KEY"
         drain = "3s"
@@ -80,7 +79,6 @@ fn a_full_file_is_read() {
     };
     assert_eq!(config.retry, retry);
     assert!(config.caller_deadline);
-    assert_eq!(config.pump_frames.get(), 8);
     assert_eq!(config.control_token.unwrap().expose(), "sk-secret");
     assert_eq!(config.candidates[0].name, "main");
     assert_eq!(config.candidates[0].model, "m");

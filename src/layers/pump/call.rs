@@ -1,0 +1,298 @@
+//! A pumped call, which its reader polls, and which the end of its node drops at once.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, MutexGuard},
+    task::{Context, Poll, Wake, Waker, ready},
+};
+
+use bytes::Bytes;
+use http::{Response, response::Parts};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::combinators::UnsyncBoxBody;
+use pin_project_lite::pin_project;
+use tokio::{runtime::Handle, task::yield_now};
+use tracing::{Instrument, Span};
+
+use super::drain::Drain;
+use crate::{
+    error::BoxError,
+    lock::Lock,
+    run::{PollScope, Run, TaskGuard, TaskId},
+    supervise::TaskTimer,
+};
+
+/// The call before its head, and the body from then on.
+pub(super) enum Work {
+    Call(Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>),
+    Body(Answer),
+}
+
+type Answer = UnsyncBoxBody<Bytes, BoxError>;
+
+impl Work {
+    pub(super) fn new<F, B, E>(call: F) -> Self
+    where
+        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
+        E: Into<BoxError>,
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        Self::Call(Box::pin(BoxedAnswer { call }))
+    }
+}
+
+pin_project! {
+    /// A call with a boxed body and a boxed error.
+    struct BoxedAnswer<F> {
+        #[pin]
+        call: F,
+    }
+}
+
+impl<F, B, E> Future for BoxedAnswer<F>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Output = Result<Response<Answer>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        use http_body_util::BodyExt;
+
+        let boxed = |body: B| body.map_err(Into::into).boxed_unsync();
+        let answer = self.project().call.poll(cx);
+        answer.map(|answer| Ok(answer.map_err(Into::into)?.map(boxed)))
+    }
+}
+
+/// What the reader of a call shares with the end of the call's node.
+///
+/// The node has this as a waker, and so does a timer for the earliest deadline. The waker spawns
+/// a task, which drops the work of a node that has ended. So no task exists for a call that ends
+/// well, and the work is dropped although its reader does not poll.
+struct Shared {
+    run: Run,
+    /// Whether the work goes on for a while without its reader.
+    drains: bool,
+    runtime: Handle,
+    span: Span,
+    state: Lock<State>,
+}
+
+/// The work, and the registrations of the waker.
+#[derive(Default)]
+struct State {
+    /// `None` after the work has ended or was dropped.
+    work: Option<Work>,
+    /// Whether the call was polled.
+    begun: bool,
+    /// Whether the waker is registered.
+    watched: bool,
+    timer: TaskTimer,
+}
+
+impl Wake for Shared {
+    fn wake(self: Arc<Self>) {
+        let span = self.span.clone();
+        let runtime = self.runtime.clone();
+        drop(runtime.spawn(self.look().instrument(span)));
+    }
+}
+
+impl Shared {
+    /// Drops the work if the node has ended or a deadline of it has passed; else sets the timer
+    /// anew.
+    async fn look(self: Arc<Self>) {
+        if !self.run.node().is_over() {
+            // A reader that waits gets a frame that became ready at the instant of the deadline.
+            yield_now().await;
+        }
+        let ended = self.run.node().check(self.run.now(), TaskId::NONE).is_err();
+        let mut state = self.state.lock();
+        if !ended {
+            if state.watched {
+                self.wait(&mut state.timer);
+            }
+            return;
+        }
+        // The task is counted under the lock, because the reader may leave the node next.
+        let counted = state
+            .work
+            .is_some()
+            .then(|| TaskGuard::new(self.run.clone()));
+        drop(self.take(state).work);
+        drop(counted);
+    }
+
+    /// Has the waker called at the end of the node, and when its earliest deadline passes or
+    /// becomes earlier.
+    fn watch(self: &Arc<Self>, watched: &mut bool, timer: &mut TaskTimer) {
+        if !std::mem::replace(watched, true) {
+            self.run.node().watch();
+            self.wait(timer);
+        }
+    }
+
+    fn wait(self: &Arc<Self>, timer: &mut TaskTimer) {
+        let node = self.run.node();
+        let waker = Waker::from(Arc::clone(self));
+        let scope = PollScope::enter(&waker, &self.run);
+        let deadline = node.next_deadline();
+        let mut cx = Context::from_waker(&waker);
+        timer.wait(&scope, &self.run, deadline, &mut cx);
+        if node.next_deadline() != deadline {
+            // The deadline changed before the waker was registered.
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Takes the work out, and unregisters the waker.
+    fn take(&self, mut state: MutexGuard<'_, State>) -> State {
+        let mut taken = std::mem::take(&mut *state);
+        drop(state);
+        taken.timer.release(&self.run);
+        if taken.watched {
+            self.run.node().unwatch();
+        }
+        taken
+    }
+}
+
+/// The reader's end of a call before its head.
+#[derive(Debug)]
+pub struct PumpedCall(Option<PumpedBody>);
+
+/// The reader's end of a call from its head on.
+pub struct PumpedBody(Arc<Shared>);
+
+impl PumpedCall {
+    pub(super) fn new(work: Work, run: Run, drains: bool) -> Self {
+        let state = State {
+            work: Some(work),
+            ..State::default()
+        };
+        Self(Some(PumpedBody(Arc::new(Shared {
+            run,
+            drains,
+            runtime: Handle::current(),
+            span: Span::current(),
+            state: Lock::new(state),
+        }))))
+    }
+}
+
+impl Future for PumpedCall {
+    type Output = Result<Response<PumpedBody>, BoxError>;
+
+    /// # Panics
+    ///
+    /// If it is polled again after it was ready.
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Some(reader) = &self.0 else {
+            panic!("a response future was polled after it was ready")
+        };
+        let parts = ready!(reader.poll_head(cx))?;
+        let body = self.0.take().map(|body| Response::from_parts(parts, body));
+        Poll::Ready(body.ok_or_else(|| unreachable!("the reader was polled")))
+    }
+}
+
+impl PumpedBody {
+    /// Polls the call for its head, and keeps the body that follows.
+    fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Parts, BoxError>> {
+        let shared = &self.0;
+        let mut state = shared.state.lock();
+        let State {
+            work,
+            begun,
+            watched,
+            timer,
+        } = &mut *state;
+        let Some(Work::Call(call)) = work else {
+            return Poll::Ready(Err(shared.run.to_terminated().into()));
+        };
+        *begun = true;
+        let (head, body) = match call.as_mut().poll(cx) {
+            Poll::Pending => {
+                shared.watch(watched, timer);
+                return Poll::Pending;
+            }
+            Poll::Ready(Ok(answer)) => {
+                let (parts, body) = answer.into_parts();
+                if !body.is_end_stream() {
+                    shared.watch(watched, timer);
+                }
+                (Ok(parts), Some(Work::Body(body)))
+            }
+            Poll::Ready(Err(error)) => (Err(error), None),
+        };
+        let call = std::mem::replace(work, body);
+        drop(state);
+        drop(call);
+        Poll::Ready(head)
+    }
+}
+
+impl Body for PumpedBody {
+    type Data = Bytes;
+    type Error = BoxError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+        let mut state = self.0.state.lock();
+        let Some(Work::Body(body)) = &mut state.work else {
+            // The reader may be polled before the end has reached the node that it checks.
+            return Poll::Ready(Some(Err(self.0.run.to_terminated().into())));
+        };
+        let polled = Pin::new(body).poll_frame(cx);
+        if let Poll::Ready(None | Some(Err(_))) = polled {
+            let ended = state.work.take();
+            drop(state);
+            drop(ended);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.0.state.lock().work {
+            Some(Work::Body(body)) => body.is_end_stream(),
+            _ => false,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.0.state.lock().work {
+            Some(Work::Body(body)) => body.size_hint(),
+            _ => SizeHint::default(),
+        }
+    }
+}
+
+impl Drop for PumpedBody {
+    fn drop(&mut self) {
+        let shared = &self.0;
+        let State { work, begun, .. } = shared.take(shared.state.lock());
+        let node = shared.run.node();
+        let reads_on = shared.drains && begun && node.is_draining() && !node.is_over();
+        if let (true, Some(work)) = (reads_on, work) {
+            let drain = Drain::new(work, shared.run.clone());
+            let drain = drain.instrument(shared.span.clone());
+            drop(shared.runtime.spawn(drain));
+        }
+    }
+}
+
+impl fmt::Debug for PumpedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PumpedBody")
+            .field("run", &self.0.run)
+            .finish_non_exhaustive()
+    }
+}
