@@ -274,7 +274,7 @@ async fn behind_a_pump_a_ceiling_holds_though_nobody_reads_after_an_early_head()
     let run = Run::open();
     let upstream = Upstream::script(Script::before_head().never());
     let ceiling = HardCeilingLayer::new(secs(40)).layer(upstream.clone());
-    let service = LAYER.layer(PumpLayer::new(4).layer(ceiling));
+    let service = LAYER.layer(PumpLayer::new().layer(ceiling));
     let (request, call) = attach(&run, streaming());
     let answer = service.oneshot(request).await.unwrap();
 
