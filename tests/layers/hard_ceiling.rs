@@ -166,6 +166,29 @@ async fn the_scope_of_a_run_counts_over_several_calls() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_that_a_later_call_sets_on_its_run_ends_the_earlier_call_in_time() {
+    let run = Run::open();
+    let upstream = Upstream::scripts([Script::sse().never(), Script::sse().data(DONE)]);
+    let service = HardCeilingLayer::new(secs(1000))
+        .scope(Scope::Run)
+        .layer(upstream);
+    let earlier = run.attach(request());
+    let earlier = tokio::spawn(Outcome::of(service.clone().oneshot(earlier)));
+    sleep(secs(1)).await;
+
+    let mut later = run.attach(request());
+    later.extensions_mut().insert(Limits {
+        ceiling: Some(secs(5)),
+        ..Limits::default()
+    });
+    Outcome::of(service.oneshot(later)).await.whole();
+    let earlier = earlier.await.unwrap();
+
+    assert_eq!(earlier.reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(earlier.at, secs(5));
+}
+
 /// covers: A3
 #[tokio::test(start_paused = true)]
 async fn a_runs_ceiling_counts_from_its_opening_and_not_from_its_first_call() {

@@ -16,7 +16,7 @@ use tower_service::Service;
 use super::caller_deadline::{CallerDeadline, CallerLimits};
 use crate::{
     error::BoxError,
-    run::{Clock, Limits, Nanos, Run, Scope, TaskId, TerminalReason, nanos},
+    run::{Clock, Limits, Nanos, NodeKind, Run, Scope, TaskId, TerminalReason, nanos},
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
@@ -245,6 +245,7 @@ impl CeilingLimits {
     #[inline]
     fn tighten(self, found: &Run, scope: Scope) {
         let node = found.in_scope(scope);
+        let before = node.clocks.next();
         for (clock, limit) in [
             (Clock::Ceiling, self.ceiling),
             (Clock::Timeout, self.timeout),
@@ -252,6 +253,11 @@ impl CeilingLimits {
             if let Some(limit) = limit {
                 node.tighten(clock, node.opened().saturating_add(limit));
             }
+        }
+        let is_shared = node.kind() == NodeKind::Run && !node.payload.settlement.is_with_call();
+        if is_shared && node.clocks.next() != before {
+            // The timers of the run's other calls are set to the deadline before.
+            node.wake_near();
         }
     }
 
