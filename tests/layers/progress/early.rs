@@ -288,6 +288,27 @@ async fn behind_a_pump_a_ceiling_holds_though_nobody_reads_after_an_early_head()
 }
 
 #[tokio::test(start_paused = true)]
+async fn behind_a_pump_a_deadline_holds_though_nobody_reads_after_an_early_head() {
+    let hangs = Script::before_head().never();
+    let fails = Script::before_head().wait(30.0).fail("reset");
+    for script in [hangs, fails] {
+        let run = Run::open();
+        let upstream = Upstream::script(script);
+        let ceiling = HardCeilingLayer::new(secs(40)).layer(upstream);
+        let service = LAYER.layer(PumpLayer::new().layer(ceiling));
+        let (request, call) = attach(&run, streaming());
+        let answer = service.oneshot(request).await.unwrap();
+
+        tokio::time::sleep(secs(60)).await;
+
+        assert_eq!(call.terminal_reason(), Some(TerminalReason::HardCeiling));
+        assert_eq!(exactly(call.elapsed()), 40);
+        let read = answer.into_body().read().await.whole();
+        assert_eq!(error_in(&read)["error"]["code"], "max_turn_time");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_end_from_outside_is_noticed_at_once_behind_an_early_head() {
     let upstream = Upstream::script(Script::before_head().never());
     let ceiling = HardCeilingLayer::new(secs(3600));
