@@ -17,7 +17,14 @@ pub(crate) fn names_json(headers: &HeaderMap) -> bool {
 
 /// Whether the headers' content type is `text/event-stream`.
 pub(crate) fn names_events(headers: &HeaderMap) -> bool {
-    essence(headers).eq_ignore_ascii_case(b"text/event-stream")
+    // Each layer asks this of each answer, so the rest of another content type is not read.
+    let kind = b"text/event-stream";
+    let value = headers.get(header::CONTENT_TYPE);
+    let value = value.map_or(&b""[..], HeaderValue::as_bytes);
+    let essence = value.trim_ascii_start().split_at_checked(kind.len());
+    essence.is_some_and(|(essence, rest)| {
+        essence.eq_ignore_ascii_case(kind) && rest.first().is_none_or(|byte| b"; \t".contains(byte))
+    })
 }
 
 /// Returns the headers' content type up to its first semicolon, space or tab.
