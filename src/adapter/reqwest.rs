@@ -68,7 +68,8 @@ use crate::{body::unframe, error::BoxError, llm::failure::TransportError, run::R
 pub struct ReqwestService {
     client: Client,
     // The last URI and the URL made of it. Most requests go where the one before went, and
-    // to parse a URL costs more than the rest of this service.
+    // to parse a URL costs more than the rest of this service. A request parses its URL rather
+    // than wait for the lock.
     last: Arc<Mutex<Option<(Uri, Url)>>>,
 }
 

@@ -105,14 +105,14 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Wakes the task at `due`, and at the end of the layer's node. The node's deadlines wake the
-    /// task only if `due` includes them: during an attempt the supervised call watches them.
+    /// Has the task woken at `due`, and at the end of the layer's node. The node's deadlines wake
+    /// the task only if `due` includes them: during an attempt the supervised call watches them.
     pub(super) fn wait(&mut self, due: Option<Nanos>, scope: &PollScope, cx: &mut Context<'_>) {
         self.timer.wait(scope, &self.own, due, cx);
     }
 
-    /// Wakes the task at `at`, and at the next deadline or the end of a node, while no supervised
-    /// call watches that node.
+    /// Has the task woken at `at`, and at the next deadline or the end of a node, while no
+    /// supervised call watches that node.
     ///
     /// The node is `attempt`, or the layer's own if there is none. If its deadline has passed
     /// already, the method checks the node and answers `Again`.

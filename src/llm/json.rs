@@ -28,8 +28,8 @@ const KINDS: usize = u128::BITS as usize;
 
 /// A forward scanner over the bytes of a JSON document.
 ///
-/// Each method of the scanner reads one value of any type, and leaves the scanner behind
-/// that value.
+/// Each method that reads a value accepts one of any type, and leaves the scanner behind that
+/// value.
 #[derive(Debug)]
 pub(crate) struct Scanner<'a> {
     bytes: &'a [u8],
@@ -135,7 +135,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads the values of some keys of the object in `bytes`, as the document has them.
     ///
-    /// Of two equal keys the last counts. Any other document is malformed.
+    /// Of two equal keys the last counts. A document that is no object is malformed.
     pub(crate) fn members<const N: usize>(
         bytes: &'a [u8],
         names: [&[u8]; N],

@@ -16,9 +16,10 @@ use crate::run::{Identity, Node, NodeState, Place, Run, RunId, TerminalReason};
 pub(crate) struct Entries {
     /// The entries by the hashes of their keys.
     runs: HashTable<RunEntry>,
-    /// The times at which live entries, and those of ended runs, are due for a check, earliest
-    /// first. Some entries may be forgotten already.
-    // Two queues: mostly each time is later than the one pushed before, which costs a heap little.
+    /// The times at which the entries of live runs (first queue) and of ended runs (second queue)
+    /// are due for a check, earliest first. Some of the entries may be forgotten already.
+    // Two queues: in each, a time is mostly later than the one pushed before, which costs a heap
+    // little.
     due: [BinaryHeap<Reverse<(Instant, Place)>>; 2],
     /// The time at which all live runs are next due for a check; `None` if no such check is
     /// planned.

@@ -14,7 +14,8 @@ pub(super) struct EntryKey {
 }
 
 impl EntryKey {
-    /// Makes a key. `hasher` has a key of its own, because callers choose ids.
+    /// Makes a key. `hasher` is seeded at random, because callers choose ids and could
+    /// otherwise choose many of one hash.
     pub(super) fn new(owner: Owner, id: RunId, hasher: &impl BuildHasher) -> Self {
         let hash = hasher.hash_one((owner, &id));
         Self { hash, owner, id }

@@ -290,7 +290,7 @@ impl Registration for Shared {
         if let Err(at) = retirement {
             return Some(at);
         }
-        // The run has no work left, so the drivers above are not woken.
+        // `settle` and not `end`: the run has no work left, so no task above has to wake.
         let now = now.saturating_duration_since(node.payload.epoch);
         drop(node.settle(TerminalReason::Completed, now));
         None

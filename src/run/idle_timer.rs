@@ -8,22 +8,22 @@ use super::{
 
 /// Measures how long one wrapper has waited without progress.
 ///
-/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node stores and
-/// checks. The timer counts the time from a `Pending` to the next event. It leaves out the time
-/// from a frame to the next `Pending`, which belongs to the reader of the answer, and the time of
-/// pauses. The timer stores nanoseconds, because each poll of an answer changes them.
+/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node checks. The
+/// timer counts the time from a `Pending` to the next event. It leaves out the time from a frame to
+/// the next `Pending`, which belongs to the reader of the answer, and the time of pauses. The count
+/// is in the window.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The window, which also holds the count of silence, from the first wait on; `None` if the
-    /// timer uses the window that stands in the node.
+    /// The timer's own window; `None` before the first wait, and if the timer has taken the window
+    /// in the node.
     window: Option<Arc<IdleWindow>>,
-    /// Whether the timer uses the window that stands in the node.
+    /// Whether the timer has taken the window in the node.
     in_node: bool,
     resets_on: ResetOn,
     kind: IdleKind,
-    /// Whether the timer only measures silence: then it adds no window to the node and never ends
-    /// it.
+    /// Whether the timer only measures silence: then the node does not know its window, and never
+    /// ends by it.
     observes: bool,
 }
 
@@ -81,7 +81,8 @@ impl IdleTimer {
         self.window.as_deref()
     }
 
-    /// Adds a window to the node, before the first wait.
+    /// Takes the window in the node, at the first wait; adds one to the node if that is taken. The
+    /// window of a timer that only measures stays outside of the node.
     #[inline(never)]
     fn open(&mut self, target: &Node<NodeState>) {
         let kind = match self.kind {
@@ -177,7 +178,7 @@ impl IdleTimer {
         }
     }
 
-    /// Removes the timer's window from the node.
+    /// Gives the window in the node back, or removes the timer's own from the node.
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if std::mem::take(&mut self.in_node) {

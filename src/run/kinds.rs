@@ -89,7 +89,7 @@ pub struct Limits {
 impl Limits {
     /// The limits in the extensions of a request that carries a run.
     ///
-    /// The run alone, as in most requests of a program of its own, needs no look-up.
+    /// A single extension is that run, so then the map is not searched.
     #[inline]
     pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
         (extensions.len() > 1).then(|| extensions.get()).flatten()

@@ -35,8 +35,8 @@ struct DriverState {
     /// The number of the node that the innermost enforcing wrapper around the running poll checks;
     /// zero if none.
     enforced: Cell<u64>,
-    /// The opening of the tree on whose clock `now` and `next` are. The two are numbers of one
-    /// clock, because a comparison of instants would cost more than the rest of a poll.
+    /// The instant at which a tree was opened: `now` and `next` count from it. They are numbers and
+    /// not instants, because each poll compares them with the numbers of its node.
     clock: Cell<Option<Instant>>,
     /// The time that the innermost pending wrapper read, for the wrappers around it; `NEVER`
     /// before.
@@ -46,7 +46,8 @@ struct DriverState {
     next: Cell<Nanos>,
 }
 
-/// Moves the shared times to the clock of the tree that was opened at `opened`.
+/// Converts the shared times to the clock of the tree that was opened at `opened`, if they are on
+/// another.
 #[inline]
 fn move_to(opened: Instant) {
     if DRIVER.with(|state| state.clock.get()) != Some(opened) {
@@ -98,9 +99,10 @@ pub(crate) struct PollScope {
 enum Outer {
     /// The poll is nested in a driver's poll of the same task.
     Driver,
-    /// The poll is the driver's own, and no driver's poll is around it. `Foreign` is a driver's own
-    /// poll within a driver's poll of another task, whose values the drop restores.
+    /// The poll is the driver's own, and no driver's poll is around it.
     None,
+    /// The poll is a driver's own, within a driver's poll of another task. The drop restores the
+    /// values of that other poll.
     Foreign(Foreign),
 }
 
@@ -293,7 +295,7 @@ impl PollScope {
         next
     }
 
-    /// Checks the clocks from the root down to `run`, on the way out of a pending poll.
+    /// Checks the clocks of `run` and of its ancestors, at the end of a pending poll.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"

@@ -89,12 +89,13 @@ impl ResponseMarks {
     /// The greatest offset at which the stream may be cut, for a reader of its first `received`
     /// bytes.
     ///
-    /// The answer is `None` if the innermost layer has read another number of bytes: a layer
+    /// The answer is `None` if the innermost layer has read another number of bytes: a layer in
     /// between reads ahead, holds bytes back, or changes the stream.
     pub(crate) fn boundary_at(&self, received: u64) -> Option<u64> {
         let position = self.marks.position.load(Ordering::Acquire);
         let boundary = self.marks.boundary.load(Ordering::Acquire);
-        // The boundary may be newer than the position, but then it lies behind that.
+        // Another thread may have published a newer boundary since the position was read: such a
+        // boundary is greater than that position.
         (position == received && boundary <= received).then_some(boundary)
     }
 

@@ -6,9 +6,9 @@
 //! node has ended; when the inner one is pending, it compares the deadlines of the node, and of
 //! the nodes above it, with the clock. Once the node has ended, the enforcer drops the inner
 //! future or body in the same poll. The wrappers of the node inside the enforcer leave both
-//! checks to it, and report only when their own windows pass. A wrapper's role holds for one poll, so a call may move between tasks. The
-//! wrapper that opened the node settles it, or the first one that saw a node attached by the
-//! caller.
+//! checks to it, and report only when their own windows pass. A wrapper's role holds for one poll,
+//! so a call may move between tasks. The wrapper that opened the node settles it, or the first one
+//! that saw a node attached by the caller.
 //!
 //! [`ResponseMarks`] is the part that outer layers see. The innermost layer classifies each
 //! event of a stream once, and publishes the stream's marks in the response's extensions.

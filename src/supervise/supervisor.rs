@@ -187,6 +187,9 @@ impl Supervisor {
     }
 
     /// Reports the next deadline of an inner wrapper's part to the driver.
+    ///
+    /// If that deadline has passed and the caller has the complete response, the result is a clean
+    /// end.
     fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
         let now = PollScope::now(&self.run);
         let deadline = self.part_pending(now, task);
@@ -219,8 +222,7 @@ impl Supervisor {
         Poll::Pending
     }
 
-    /// Ends the outermost node whose deadline has passed, which may be an ancestor: `check` walks
-    /// down from the root.
+    /// Ends the outermost node with a passed deadline, which may be an ancestor of this one.
     #[cold]
     fn check(&self, now: Nanos, task: TaskId) {
         drop(self.run.node().check(Duration::from_nanos(now), task));

@@ -193,6 +193,7 @@ struct Inquiries {
     by_run: HashMap<u64, Inquiry>,
 }
 
+/// The check and the question about one run, in progress.
 struct Inquiry {
     run: WeakRun,
     future: Pin<Box<dyn Future<Output = ()> + Send>>,

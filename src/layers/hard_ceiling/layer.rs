@@ -256,7 +256,7 @@ impl CeilingLimits {
         }
         let is_shared = node.kind() == NodeKind::Run && !node.payload.settlement.is_with_call();
         if is_shared && node.clocks.next() != before {
-            // The timers of the run's other calls are set to the deadline before.
+            // The timers of the run's other calls are still set to the old deadline.
             node.wake_near();
         }
     }

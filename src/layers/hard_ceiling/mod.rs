@@ -78,7 +78,8 @@
 //! Outside of a retry or fallback layer this layer bounds the call with all its attempts; inside
 //! of one it bounds an attempt. On servers, this layer belongs inside of a
 //! [`PumpLayer`](crate::PumpLayer): without a pump, a caller that stops reading stops the polls
-//! of the body, and so every check of a clock.
+//! of the body, and so every check of a clock. The pump checks the limits of the call and of its
+//! run; the limit of an attempt is checked when the caller polls.
 //!
 //! With [`caller_deadline`](HardCeilingLayer::caller_deadline), this layer belongs inside
 //! of [`RunLayer`](crate::RunLayer) and of the pump, outside of retry and fallback layers,

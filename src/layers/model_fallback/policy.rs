@@ -102,7 +102,7 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn request(&mut self, attempt: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError> {
         let has_others = self.able().next().is_some();
-        // The keys of a cooldown are made of the caller's head.
+        // With cooldowns the head stays: the keys of a cooldown are made of it after the attempt.
         let is_last = self.settings.cooldowns.is_none() && !has_others;
         let candidate = self.route.at(self.current);
         let candidate = candidate.and_then(|at| self.settings.candidates.get(at));

@@ -1,4 +1,4 @@
-//! A pumped call, which its reader polls, and which the end of its node drops at once.
+//! A pumped call: its reader polls it, and a waker drops it when its node ends.
 
 use std::{
     fmt,
@@ -70,14 +70,14 @@ where
     }
 }
 
-/// What the reader of a call shares with the end of the call's node.
+/// The state that the reader of a call shares with a waker at the call's node.
 ///
-/// The node has this as a waker, and so does a timer for the earliest deadline. The waker spawns
-/// a task, which drops the work of a node that has ended. So no task exists for a call that ends
-/// well, and the work is dropped although its reader does not poll.
+/// The node calls the waker when it ends, and a timer calls it at the node's earliest deadline. The
+/// waker spawns a task, which drops the work if the node has ended: so the work is dropped although
+/// its reader does not poll. A call needs no task until the waker is called.
 struct Shared {
     run: Run,
-    /// Whether the work goes on for a while without its reader.
+    /// Whether the work goes on for a while after its reader has left.
     drains: bool,
     runtime: Handle,
     span: Span,
@@ -91,7 +91,7 @@ struct State {
     work: Option<Work>,
     /// Whether the call was polled.
     begun: bool,
-    /// Whether the waker is registered.
+    /// Whether the waker is registered at the node, and at changes of its deadlines.
     watched: bool,
     timer: TaskTimer,
 }
@@ -105,11 +105,12 @@ impl Wake for Shared {
 }
 
 impl Shared {
-    /// Drops the work if the node has ended or a deadline of it has passed; else sets the timer
-    /// anew.
+    /// Drops the work if the node has ended or one of its deadlines has passed; else sets the timer
+    /// to the next deadline.
     async fn look(self: Arc<Self>) {
         if !self.run.node().is_over() {
-            // A reader that waits gets a frame that became ready at the instant of the deadline.
+            // A frame that becomes ready at the instant of the deadline goes to a waiting reader
+            // first.
             yield_now().await;
         }
         let ended = self.run.node().check(self.run.now(), TaskId::NONE).is_err();
@@ -120,7 +121,8 @@ impl Shared {
             }
             return;
         }
-        // The task is counted under the lock, because the reader may leave the node next.
+        // Counted under the lock: once that is released, the reader may leave the node, and the
+        // node must not settle before this task has dropped the work.
         let counted = state
             .work
             .is_some()
@@ -129,8 +131,8 @@ impl Shared {
         drop(counted);
     }
 
-    /// Has the waker called at the end of the node, and when its earliest deadline passes or
-    /// becomes earlier.
+    /// Registers the waker for the end of the node, and for its earliest deadline, also if that
+    /// becomes earlier. Only the first call has an effect.
     fn watch(self: &Arc<Self>, watched: &mut bool, timer: &mut TaskTimer) {
         if !std::mem::replace(watched, true) {
             self.run.node().watch();
@@ -151,7 +153,7 @@ impl Shared {
         }
     }
 
-    /// Takes the work out, and unregisters the waker.
+    /// Takes the whole state out, and unregisters the waker.
     fn take(&self, mut state: MutexGuard<'_, State>) -> State {
         let mut taken = std::mem::take(&mut *state);
         drop(state);
@@ -248,7 +250,8 @@ impl Body for PumpedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut state = self.0.state.lock();
         let Some(Work::Body(body)) = &mut state.work else {
-            // The reader may be polled before the end has reached the node that it checks.
+            // The node ended after the enforcer of this poll had checked it, and the task of the
+            // waker has dropped the work.
             return Poll::Ready(Some(Err(self.0.run.to_terminated().into())));
         };
         let polled = Pin::new(body).poll_frame(cx);

@@ -90,7 +90,7 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        // The node that a drop by the caller ends or closes, and whose end drops the call.
+        // A drop by the caller ends or closes this node, and the end of the node drops the call.
         let run = entry.run.clone();
         let settings = match self.layer.drain {
             Some(limit) => LayerSettings::hooks(CloseOnDrop(limit)),
@@ -102,8 +102,8 @@ where
             if !drains {
                 return PumpedCall::new(Work::new(inner.call(request)), run, drains);
             }
-            // Observes the answer within the work: once the reader has left, the outer part does
-            // not.
+            // A second observer, inside of the work: after the reader has left, the layer's own
+            // observer is gone, and this one learns the usage.
             let settings = LayerSettings::passive().reading().untold();
             let within = Claim {
                 run: run.clone(),
@@ -116,7 +116,7 @@ where
     }
 }
 
-/// Closes the node when the caller drops the response: a task may read on for this long.
+/// Closes the node when the caller drops the response; then a task reads on, for this long at most.
 #[derive(Debug)]
 struct CloseOnDrop(Duration);
 

@@ -2,16 +2,17 @@
 //!
 //! A server stops polling a body when the socket takes no more bytes. So a client that stops
 //! reading stops every clock inside the body, and can hold the upstream connection without limit.
-//! The pump keeps the call where both its reader and the end of its node reach it. When the node
-//! ends or a deadline passes, a task drops the call, whether its reader polls or not. A call that
-//! ends well needs no task.
+//! The caller polls a pumped call as any other, but the pump keeps the call where a waker finds it
+//! too. When the node of the call ends or a deadline passes, the waker spawns a task that drops the
+//! call, whether the caller polls or not. Until then the call needs no task.
 //!
 //! # When the clock runs
 //!
-//! Absolute deadlines of the node and of the nodes above it run from the first `Pending` of the
-//! call on, or from the head of its answer on. A deadline that becomes earlier counts at once.
-//! Step windows do not run while the caller does not read, because the call then does not wait
-//! for the upstream. The pump reads nothing ahead of its caller.
+//! The pump watches the absolute deadlines of the node and of the nodes above it, from the first
+//! `Pending` of the call or from the head of its answer on. A deadline that becomes earlier counts
+//! at once. A deadline of an attempt below the node is checked only when the caller polls. Step
+//! windows do not run while the caller does not read, because the call then does not wait for the
+//! upstream. The pump reads nothing ahead of its caller.
 //!
 //! # Same instant
 //!

@@ -175,7 +175,7 @@ impl KeepAlive {
         }
         let is_due = self.next(between).is_some_and(|at| at <= now);
         if is_due && !std::mem::replace(&mut self.has_yielded, true) {
-            // The call may end at this instant in a task of its own, which goes first.
+            // Another task, such as a pump's, may end the call at this instant: it goes first.
             cx.waker().wake_by_ref();
             return None;
         }

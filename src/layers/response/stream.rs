@@ -43,8 +43,8 @@ pub(super) struct Events {
 enum EventSource {
     /// The marks, and the boundaries, come from a layer further in, which observes the stream.
     Marks(ResponseMarks),
-    /// The marks come from a layer further in that has not read the same number of bytes, so
-    /// this layer finds the boundaries itself.
+    /// The marks come from a layer further in, but this layer finds the boundaries itself. It does
+    /// so once that layer has read another number of bytes, or an event was too long to be held.
     Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
     Own(Box<Stream>),
@@ -144,7 +144,7 @@ impl Events {
         }
     }
 
-    /// Finds the boundaries without the marks from here on: `held` is all since the last one.
+    /// Has this layer find the boundaries itself from the last one on; `held` has all bytes since.
     fn split(&mut self) {
         if let EventSource::Marks(marks) = &self.source {
             let mut splitter = Box::new(Splitter::resume(self.sent));

@@ -122,9 +122,10 @@ impl RunLayer {
     /// The hook also runs for a call that fails at once, because its run has ended. A request
     /// that is refused for its id is no call.
     ///
-    /// The hook runs where the last part of the call is dropped, outside of any lock: on the
-    /// server's task, or on a task of a [`PumpLayer`](crate::PumpLayer). The hook should be
-    /// quick. A panic of the hook does not disturb the call, and is logged as `on_end panicked`.
+    /// The hook runs where the last part of the call is dropped, outside of any lock of the crate:
+    /// on the server's task, or on a task that a [`PumpLayer`](crate::PumpLayer) spawned to drop or
+    /// drain the call. The hook should be quick. A panic of the hook does not disturb the call, and
+    /// is logged as `on_end panicked`.
     ///
     /// ```
     /// use tower_agent::{RunLayer, RunRegistry};

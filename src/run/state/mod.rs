@@ -1,6 +1,7 @@
 //! The state of each node of a run's tree, by the kind of the node.
 //!
-//! The failure as which a node would count and the task or layer that settles it stand here.
+//! This file also has the failure as which a node counts, and the rule that says which layer or
+//! task settles a node.
 
 mod features;
 mod identity;

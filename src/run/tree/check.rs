@@ -1,6 +1,7 @@
 //! Checks the clocks on the path of a node, pauses them, and watches them from outside.
 //!
-//! The watchers serve a run that no task polls.
+//! The watchers serve a wait for a run that no task polls, and a pumped call that its reader does
+//! not poll.
 
 use std::{
     sync::{
@@ -27,7 +28,8 @@ impl<P: EndHook> Node<P> {
     ///
     /// # Errors
     ///
-    /// The stored end of this node, which may come from this check or from before.
+    /// The stored end of this node or of its nearest ended ancestor. The end may come from this
+    /// check or from before.
     pub(crate) fn check(&self, now: Duration, task: TaskId) -> Result<(), End> {
         self.check_path(now, task);
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))

@@ -40,7 +40,7 @@ pub(crate) struct Announcement {
     at: Nanos,
 }
 
-/// The absolute deadlines of one node, in nanoseconds since the tree opened, and its pauses.
+/// The absolute deadlines of one node, its first window of silence, and its pauses.
 // `repr(C)`: the cells that are compared together stand side by side.
 #[derive(Debug)]
 #[repr(C)]
@@ -49,8 +49,8 @@ pub(crate) struct Clocks {
     share: AtomicU64,
     drain: AtomicU64,
     rare: OnceLock<Box<RareClocks>>,
-    /// The window of one layer, which needs no lock, and is used again by the next call; the
-    /// windows of further layers stand behind the node's lock.
+    /// The window that one timer at a time takes, without the node's lock. The windows of other
+    /// timers stand behind that lock.
     window: OnceLock<Box<IdleWindow>>,
 }
 
@@ -91,7 +91,7 @@ impl Clocks {
         }
     }
 
-    /// Takes the window that stands in the node; answers whether it was free.
+    /// Takes the window in this node for a timer, and answers whether the window was free.
     pub(crate) fn take_window(&self, kind: WindowKind) -> bool {
         let window = self.window.get_or_init(|| Box::new(IdleWindow::new(kind)));
         window.take(kind)
@@ -104,7 +104,8 @@ impl Clocks {
         }
     }
 
-    /// The window that stands in the node, taken or not: one that is not taken is stopped.
+    /// The window in this node, taken or not; one that is not taken is stopped. `None` until the
+    /// first timer takes the window.
     #[inline]
     pub(crate) fn own_window(&self) -> Option<&IdleWindow> {
         self.window.get().map(|window| &**window)
@@ -274,9 +275,9 @@ pub(super) const fn duration(nanos: u64) -> Option<Duration> {
     }
 }
 
-/// One layer's window of silence on a node.
+/// One window of silence on a node: that of a layer or of a tool.
 ///
-/// The layer starts and stops the window; the node answers whether the window has passed.
+/// The owner starts and stops the window; a check of the node finds whether the window has passed.
 #[derive(Debug)]
 pub(crate) struct IdleWindow {
     /// The [`WindowKind`], as a number.
@@ -288,10 +289,11 @@ pub(crate) struct IdleWindow {
     /// The task that waits in this window. Only this task knows that no frame is ready, so only a
     /// check by this task may find that the window has passed.
     task: [AtomicUsize; 2],
-    /// The key under which the node stores this window; `usize::MAX` before a node stores it, and
-    /// while the window that stands in the node is not taken.
+    /// The key under which the node stores this window behind its lock; `usize::MAX` before the
+    /// node stores it. For the [window in the node](Clocks::own_window): 0 while a timer has taken
+    /// it, else `usize::MAX`.
     key: AtomicUsize,
-    /// The count of silence of the layer's timer. It stands here so that the timer stays small.
+    /// The count of silence of the owner's timer. It stands here so that the timer stays small.
     pub(crate) count: SilenceCount,
 }
 
@@ -432,7 +434,7 @@ impl IdleWindow {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    /// Takes this window, which stands in its node, for a timer; answers whether it was free.
+    /// Takes this window, the one in its node, for a timer; answers whether it was free.
     fn take(&self, kind: WindowKind) -> bool {
         let (free, taken) = (usize::MAX, 0);
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);

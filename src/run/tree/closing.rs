@@ -186,7 +186,8 @@ impl<P: EndHook> Node<P> {
                 node.lock().waiters.collect(false, &mut wakers);
             }
         }
-        // The nodes above a node with work have work, too: whoever ends that calls the hooks.
+        // The nodes above a node with work have work, too: the thread with the last piece of that
+        // work calls their hooks.
         let idle = || {
             let path = std::iter::once(self).chain(self.ancestors());
             path.take_while(|node| node.is_idle())

@@ -19,9 +19,10 @@
 //!
 //! # Locks
 //!
-//! Each node has one mutex for its cold data (children, waiters, and all step windows but the
-//! first). A thread holds at most one of them at a time, and none while it calls a waker or a
-//! hook, so no lock order exists that could be violated.
+//! Each node has one mutex for its cold data (children, waiters, and all windows of silence but
+//! the first), and one for the deadlines that callers announced. A thread holds at most one of all
+//! these at a time, and none while it calls a waker or a hook, so no lock order exists that could
+//! be violated.
 
 mod check;
 mod clocks;

@@ -44,10 +44,11 @@ pub(crate) struct Node<P> {
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicU32,
-    /// The part of `active` that counts tasks, such as a pump's; tasks are no pieces of work.
+    /// The part of `active` that counts tasks, such as one that drains a call; tasks are no pieces
+    /// of work.
     pub(super) tasks: AtomicU32,
-    /// The number of times that the tasks that poll this node were woken because a node below it
-    /// ended or work at the node was closed.
+    /// A count of the events for which the tasks that poll this node are woken: ends of nodes below
+    /// it, and closings of the node.
     epoch: AtomicU32,
     /// The number of watchers of the clocks at or below this node.
     pub(super) watched: AtomicU32,
@@ -149,8 +150,8 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Registers a waker, or replaces the one under `key`. The waker is called when this node ends,
-    /// closes, settles, pauses or resumes. With `below`, the waker is also called when a descendant
-    /// ends, pauses or resumes.
+    /// closes, settles, pauses or resumes, or when a [watched](Self::watch) deadline becomes
+    /// earlier. With `below`, the waker is also called when a descendant ends, pauses or resumes.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
@@ -181,8 +182,8 @@ impl<P: EndHook> Node<P> {
         self.life.last(resets_on)
     }
 
-    /// A count that changes before the tasks that poll this node are woken, because a node below it
-    /// ended or work at the node was closed. The end of the node itself does not change the count.
+    /// A count that changes when a node below this one ends or this node is closed, before the
+    /// tasks that poll this node are woken. The end of the node itself does not change the count.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire).into()

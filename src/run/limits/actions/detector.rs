@@ -33,9 +33,10 @@ pub(super) struct ShownLoop<'a> {
 /// The maximum of loops that a run remembers.
 const LOOPS: usize = 16;
 
-/// A loop that was seen before, by its pattern and the digest of its call or tool.
+/// A loop that was seen before.
 #[derive(Debug)]
 struct KnownLoop {
+    /// The pattern, and the digest of its call; 0 for a pattern without a call of its own.
     of: (LoopPattern, u64),
     /// The number of times that the loop came back, also beyond the window; 0 below the number at
     /// which it is reported.

@@ -118,7 +118,7 @@ impl LoopLimits {
         })
     }
 
-    /// Takes, of each pair of limits, the smaller one.
+    /// Takes, of each pair of limits, the smaller one; a limit that is off gives way.
     pub(super) fn tightened(self, by: Self) -> Self {
         let least = |one: Option<NonZeroU32>, other| one.into_iter().chain(other).min();
         Self {
