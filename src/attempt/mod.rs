@@ -85,7 +85,8 @@ pub(crate) use self::{
     },
     driver::{RequestTemplate, number_value},
     peek::{HeldBody, PeekedAnswer},
-    policy::{AttemptPolicy, AttemptSettings, CompletionObserver, Denial},
+    policy::{AttemptPolicy, AttemptSettings, Denial},
+    settle::CompletionObserver,
 };
 
 use std::time::Duration;

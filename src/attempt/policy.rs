@@ -10,7 +10,7 @@ use http::{Request, response::Parts};
 use super::{
     budget::{NextAttempt, Permit, RetryBudget},
     candidate::Candidate,
-    settle::SettleGuard,
+    settle::{CompletionObserver, SettleGuard},
 };
 use crate::{
     body::{MAX_BODY, ReplayBody},
@@ -139,13 +139,6 @@ impl AttemptSettings {
             max_body: MAX_BODY,
         }
     }
-}
-
-/// Learns how the attempt that served a call ended.
-pub trait CompletionObserver: Send + Sync + Debug {
-    /// Takes the `reason` for which the attempt's node ended. The method is not called if a node
-    /// above ended the attempt.
-    fn ended(self: Box<Self>, reason: &TerminalReason);
 }
 
 /// The reason why no further attempt of a call follows a failed one.

@@ -1,8 +1,10 @@
 //! How an attempt and the node above it are settled when the attempt's answer ends.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    fmt::Debug,
+    panic::{AssertUnwindSafe, catch_unwind},
+};
 
-use super::policy::CompletionObserver;
 use crate::{
     llm::failure::Classifier,
     run::{End, Run, TerminalReason, Terminated},
@@ -46,6 +48,13 @@ impl Ownership {
         self.guard
             .settle(failed.unwrap_or_else(|| end.reason.clone()));
     }
+}
+
+/// Learns how the attempt that served a call ended.
+pub trait CompletionObserver: Send + Sync + Debug {
+    /// Takes the `reason` for which the attempt's node ended. The method is not called if a node
+    /// above ended the attempt.
+    fn ended(self: Box<Self>, reason: &TerminalReason);
 }
 
 /// Reports to the policy's observer how the attempt that serves the call ends.

@@ -68,6 +68,7 @@ pub(crate) use self::{
     call_slot::CallSlot,
     handle::WeakRun,
     idle_timer::IdleTimer,
+    kinds::{LimitHit, LimitKind},
     limits::{LoopLimits, TurnLimit, WorkingNotices},
     poll_scope::{PollScope, Role, TaskGuard},
     report::OnEnd,
@@ -75,10 +76,7 @@ pub(crate) use self::{
         Admission, AttemptTarget, Failing, HEARTBEAT, Identity, NodeState, Place, Registration,
         RunGuard, Settlement,
     },
-    tree::{
-        Announcement, Clock, End, IdleWindow, LimitHit, LimitKind, NEVER, Nanos, Node, TaskId,
-        WindowKind, nanos,
-    },
+    tree::{Announcement, Clock, End, IdleWindow, NEVER, Nanos, Node, TaskId, WindowKind, nanos},
 };
 
 #[cfg(test)]

@@ -11,64 +11,16 @@ use std::{
 use bytes::Bytes;
 use http::{Response, response::Parts};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::combinators::UnsyncBoxBody;
-use pin_project_lite::pin_project;
 use tokio::{runtime::Handle, task::yield_now};
 use tracing::{Instrument, Span};
 
-use super::drain::Drain;
+use super::{drain::Drain, work::Work};
 use crate::{
     error::BoxError,
     lock::Lock,
     run::{PollScope, Run, TaskGuard, TaskId},
     supervise::TaskTimer,
 };
-
-/// The call before its head, and the body from then on.
-pub(super) enum Work {
-    Call(Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>),
-    Body(Answer),
-}
-
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
-
-impl Work {
-    pub(super) fn new<F, B, E>(call: F) -> Self
-    where
-        F: Future<Output = Result<Response<B>, E>> + Send + 'static,
-        E: Into<BoxError>,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
-    {
-        Self::Call(Box::pin(BoxedAnswer { call }))
-    }
-}
-
-pin_project! {
-    /// A call with a boxed body and a boxed error.
-    struct BoxedAnswer<F> {
-        #[pin]
-        call: F,
-    }
-}
-
-impl<F, B, E> Future for BoxedAnswer<F>
-where
-    F: Future<Output = Result<Response<B>, E>>,
-    E: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
-{
-    type Output = Result<Response<Answer>, BoxError>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        use http_body_util::BodyExt;
-
-        let boxed = |body: B| body.map_err(Into::into).boxed_unsync();
-        let answer = self.project().call.poll(cx);
-        answer.map(|answer| Ok(answer.map_err(Into::into)?.map(boxed)))
-    }
-}
 
 /// The state that the reader of a call shares with a waker at the call's node.
 ///

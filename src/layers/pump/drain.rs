@@ -8,7 +8,7 @@ use std::{
 
 use http_body::Body;
 
-use super::call::Work;
+use super::work::Work;
 use crate::{
     run::{Run, TaskGuard},
     supervise::{TaskTimer, poll_until_end},

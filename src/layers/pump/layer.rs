@@ -11,7 +11,10 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::call::{PumpedBody, PumpedCall, Work};
+use super::{
+    call::{PumpedBody, PumpedCall},
+    work::Work,
+};
 use crate::{
     error::BoxError,
     run::{Run, Scope, TerminalReason},

@@ -78,5 +78,6 @@
 mod call;
 mod drain;
 mod layer;
+mod work;
 
 pub use self::layer::{Pump, PumpBody, PumpFuture, PumpLayer};

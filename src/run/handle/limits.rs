@@ -11,14 +11,14 @@ use super::Run;
 use crate::{
     llm::{Called, History, HistoryPlace, digest},
     run::{
-        kinds::NodeKind,
+        kinds::{LimitHit, LimitKind, NodeKind},
         limits::{
             Action, Actions, Effect, LastCall, LoopLimits, LoopVerdict, Repetition, TurnLimit,
         },
         reason::TerminalReason,
         report::{RunNotice, Terminated},
         state::NodeState,
-        tree::{LimitHit, LimitKind, Node},
+        tree::Node,
     },
 };
 

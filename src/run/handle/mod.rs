@@ -28,11 +28,11 @@ use tokio::time::Instant;
 
 use super::{
     id::RunId,
-    kinds::{NodeKind, ResetOn, Scope, Step, StepKind},
+    kinds::{LimitHit, LimitKind, NodeKind, ResetOn, Scope, Step, StepKind},
     reason::TerminalReason,
     report::Terminated,
     state::{NodeState, RunState},
-    tree::{LimitHit, LimitKind, Node, TaskId},
+    tree::{Node, TaskId},
 };
 
 /// A handle on one node of a run's tree: run, call, attempt or tool.

@@ -15,10 +15,10 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::{NodeKind, Step},
+        kinds::{LimitKind, NodeKind, Step},
         reason::{ReasonClass, TerminalReason},
         state::NodeState,
-        tree::{LimitKind, Node},
+        tree::Node,
     },
 };
 

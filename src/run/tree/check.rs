@@ -14,10 +14,13 @@ use std::{
 
 use super::{
     clocks::{Clock, IdleWindow, Nanos, Paused, Pauses, TaskId, nanos},
-    end::{End, LimitHit, LimitKind},
+    end::End,
     node::{EndHook, Node},
 };
-use crate::run::reason::TerminalReason;
+use crate::run::{
+    kinds::{LimitHit, LimitKind},
+    reason::TerminalReason,
+};
 
 impl<P: EndHook> Node<P> {
     /// Ends the outermost node from the root to here whose deadline has passed.

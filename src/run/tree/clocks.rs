@@ -9,8 +9,10 @@ use std::{
     time::Duration,
 };
 
-use super::end::{LimitHit, LimitKind};
-use crate::{lock::Lock, run::kinds::ResetOn};
+use crate::{
+    lock::Lock,
+    run::kinds::{LimitHit, LimitKind, ResetOn},
+};
 
 /// A time in nanoseconds since the tree was opened.
 ///

@@ -9,10 +9,13 @@ use std::{
 };
 
 use super::{
-    end::{Closing, LimitHit},
+    end::Closing,
     node::{EndHook, Node, PendingWakes},
 };
-use crate::run::{kinds::NodeKind, reason::TerminalReason};
+use crate::run::{
+    kinds::{LimitHit, NodeKind},
+    reason::TerminalReason,
+};
 
 impl<P: EndHook> Node<P> {
     /// Closes the node: nothing is opened at or below it, and running work goes on.

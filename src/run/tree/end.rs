@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::clocks::{NEVER, Nanos, duration, nanos};
-use crate::run::{kinds::NodeKind, reason::TerminalReason};
+use crate::run::{
+    kinds::{LimitHit, LimitKind, NodeKind},
+    reason::TerminalReason,
+};
 
 /// The end of a node: why, where and when it ended. Descendants inherit it unchanged.
 #[derive(Clone, Debug)]
@@ -54,37 +57,6 @@ impl End {
     pub(crate) const fn limit(&self) -> Option<Duration> {
         duration(self.limit)
     }
-}
-
-/// A limit that has passed: its kind, and its length if it is a time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LimitHit {
-    /// The length of the limit; `None` if the limit is not a time.
-    pub(crate) limit: Option<Duration>,
-    pub(crate) measure: LimitKind,
-}
-
-/// The source and the kind of a limit, for the message to people.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum LimitKind {
-    /// The limit is one that the program set.
-    #[default]
-    Set,
-    /// The limit is the total time that the caller announced with its request.
-    Announced,
-    /// The limit is the silence after which the caller gives up.
-    Unheard,
-    /// The limit is the time without a byte or heartbeat, on a stream that has sent a heartbeat
-    /// before.
-    Lifeless,
-    /// The limit is this many turns of the run.
-    Turns(u32),
-    /// The limit is the silence during which the upstream failed its health probes.
-    Unhealthy,
-    /// The limit is this many open runs of the run's owner.
-    OpenRuns(u32),
-    /// The limit is this many turns of the run's owner in an hour.
-    TurnsPerHour(u32),
 }
 
 /// The reason and the limit that a closing node will end with.

@@ -36,7 +36,7 @@ mod waiters;
 
 pub(crate) use self::{
     clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, WindowKind, nanos},
-    end::{End, LimitHit, LimitKind},
+    end::End,
     node::{EndHook, Node, PendingWakes},
 };
 

@@ -3,10 +3,10 @@
 use std::{sync::Arc, task::Waker, time::Duration};
 
 use super::{
-    end::{End, LimitHit},
+    end::End,
     node::{EndHook, Node, PendingWakes},
 };
-use crate::run::reason::TerminalReason;
+use crate::run::{kinds::LimitHit, reason::TerminalReason};
 
 /// The maximum of later reasons that a node remembers beside the reason of its end.
 const ALSO: usize = 8;

@@ -10,11 +10,11 @@ use std::{
     task::{Wake, Waker},
 };
 
-use super::{
-    super::end::{LimitHit, LimitKind},
-    *,
+use super::*;
+use crate::run::{
+    kinds::{LimitHit, LimitKind},
+    tree::clocks::Clock,
 };
-use crate::run::tree::clocks::Clock;
 
 const GONE: TerminalReason = TerminalReason::ClientDisconnect;
 const CLIENT_DISCONNECT: Option<TerminalReason> = Some(GONE);

@@ -1,9 +1,8 @@
-use super::{
-    super::end::{LimitHit, LimitKind},
-    journal::Entry,
-    *,
+use super::{journal::Entry, *};
+use crate::run::{
+    kinds::{LimitHit, LimitKind},
+    tree::clocks::Clock,
 };
-use crate::run::tree::clocks::Clock;
 
 #[test]
 fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {

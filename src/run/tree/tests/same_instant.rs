@@ -1,5 +1,5 @@
-use super::{super::end::LimitKind, *};
-use crate::run::tree::clocks::Clock;
+use super::*;
+use crate::run::{kinds::LimitKind, tree::clocks::Clock};
 
 #[test]
 fn a_deadline_has_passed_when_it_is_now_and_not_before() {

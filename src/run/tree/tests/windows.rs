@@ -1,4 +1,5 @@
-use super::{super::end::LimitKind, *};
+use super::*;
+use crate::run::kinds::LimitKind;
 
 #[test]
 fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {
