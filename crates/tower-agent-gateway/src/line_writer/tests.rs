@@ -3,8 +3,10 @@
 use std::{
     io::{self, Write},
     sync::mpsc::{Receiver, Sender, channel},
-    time::{Duration, Instant},
+    time::Duration,
 };
+
+use tokio::time::Instant;
 
 use super::{LineWriter, Lines, MOST_RECORDS as MOST};
 
