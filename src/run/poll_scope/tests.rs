@@ -25,3 +25,14 @@ fn a_wait_of_another_task_hides_the_enforcer_around_it() {
 
     assert!(!Role::enter(&inner, &run).is_inner());
 }
+
+#[test]
+fn the_end_of_a_nested_poll_restores_the_role_around_it() {
+    let (run, task) = (Run::open(), task());
+    let call = run.open_call();
+    let _enforcer = Role::enter(&task, &run);
+
+    drop(Role::enter(&task, &call));
+
+    assert!(Role::enter(&task, &run).is_inner());
+}
