@@ -334,3 +334,6 @@ impl Drop for TaskGuard {
         self.0.node().leave_task(self.0.now());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -696,3 +696,56 @@ async fn an_end_that_meets_the_reader_on_another_thread_leaves_nothing() {
         }
     }
 }
+
+/// A body that drops its reader when it drops, and notes whether its run has settled then.
+struct Entangled {
+    reader: Arc<Mutex<Option<Box<dyn Send>>>>,
+    run: Run,
+    settled: Arc<Mutex<Vec<bool>>>,
+}
+
+impl Body for Entangled {
+    type Data = bytes::Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        self: std::pin::Pin<&mut Self>,
+        _: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<http_body::Frame<bytes::Bytes>, Self::Error>>> {
+        std::task::Poll::Pending
+    }
+}
+
+impl Drop for Entangled {
+    fn drop(&mut self) {
+        let reader = self.reader.lock().unwrap().take();
+        drop(reader);
+        let settled = poll_once(&mut self.run.settled()).is_ready();
+        self.settled.lock().unwrap().push(settled);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_settles_after_its_work_though_the_reader_leaves_first() {
+    let run = Run::open();
+    let reader = Arc::<Mutex<Option<Box<dyn Send>>>>::default();
+    let settled = Arc::<Mutex<Vec<bool>>>::default();
+    let body = Entangled {
+        reader: Arc::clone(&reader),
+        run: run.clone(),
+        settled: Arc::clone(&settled),
+    };
+    let mut body = Some(body);
+    let upstream = tower::service_fn(|_| {
+        let body = body.take().unwrap();
+        async { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
+    });
+    let answer = layer().layer(upstream).oneshot(run.attach(request())).await;
+    *reader.lock().unwrap() = Some(Box::new(answer.unwrap()));
+
+    run.end(TerminalReason::Aborted);
+    turns().await;
+
+    assert_eq!(*settled.lock().unwrap(), [false]);
+    assert_eq!(run.settled().await, TerminalReason::Aborted);
+}

@@ -1,5 +1,16 @@
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::Response;
+use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
-use tower::{Layer, Service, ServiceExt};
+use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_agent::{HardCeilingLayer, NodeKind, Run, Scope, StepTimeoutLayer, TerminalReason};
 
 use crate::support::{
@@ -262,4 +273,42 @@ async fn a_snapshot_serialises_to_what_an_operator_reads() {
     assert_eq!(json["kind"], "run");
     assert_eq!(json["progress"]["heartbeats"], 1);
     assert_eq!(json["in_flight"], 0);
+}
+
+/// A call that fails at its first poll, and notes the reason of its node when it drops.
+struct Fails {
+    call: Run,
+    seen: Arc<Mutex<Vec<Option<TerminalReason>>>>,
+}
+
+impl Future for Fails {
+    type Output = Result<Response<Full<Bytes>>, io::Error>;
+
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(Err(io::Error::other("reset")))
+    }
+}
+
+impl Drop for Fails {
+    fn drop(&mut self) {
+        self.seen.lock().unwrap().push(self.call.terminal_reason());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_failed_drops_before_its_node_settles() {
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let (request, call) = call_of(&Run::open());
+    let fails = service_fn(|_| Fails {
+        call: call.clone(),
+        seen: Arc::clone(&seen),
+    });
+
+    let failed = HardCeilingLayer::new(secs(10))
+        .layer(fails)
+        .oneshot(request);
+
+    assert!(failed.await.is_err());
+    assert_eq!(*seen.lock().unwrap(), [None]);
+    assert!(call.terminal_reason().is_some());
 }

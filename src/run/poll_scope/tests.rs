@@ -1,0 +1,38 @@
+use std::{
+    sync::Arc,
+    task::{Wake, Waker},
+};
+
+use super::{PollScope, Role};
+use crate::run::Run;
+
+struct Task;
+
+impl Wake for Task {
+    fn wake(self: Arc<Self>) {}
+}
+
+fn task() -> Waker {
+    Waker::from(Arc::new(Task))
+}
+
+#[test]
+fn a_wait_of_another_task_hides_the_enforcer_around_it() {
+    let (run, [outer, inner]) = (Run::open(), [task(), task()]);
+    let _enforcer = Role::enter(&outer, &run);
+
+    let _wait = PollScope::enter(&inner, &run);
+
+    assert!(!Role::enter(&inner, &run).is_inner());
+}
+
+#[test]
+fn the_end_of_a_nested_poll_restores_the_role_around_it() {
+    let (run, task) = (Run::open(), task());
+    let call = run.open_call();
+    let _enforcer = Role::enter(&task, &run);
+
+    drop(Role::enter(&task, &call));
+
+    assert!(Role::enter(&task, &run).is_inner());
+}
