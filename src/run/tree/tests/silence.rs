@@ -269,3 +269,27 @@ async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
 
     assert!(node.check(run.now(), task).is_ok());
 }
+
+#[test]
+fn a_frame_during_a_pause_counts_the_silence_before_the_pause() {
+    let mut quiet = Quiet::new(ResetOn::Content);
+    quiet.wait(0);
+
+    quiet.node.pause(ms(40));
+    quiet.interrupt(60);
+    quiet.node.resume(ms(70));
+
+    assert_eq!(quiet.wait(70), Some(at(130)));
+}
+
+#[test]
+fn a_wait_during_a_pause_counts_the_silence_before_the_pause() {
+    let mut quiet = Quiet::new(ResetOn::Content);
+    quiet.wait(0);
+
+    quiet.node.pause(ms(40));
+    assert_eq!(quiet.wait(70), None);
+    quiet.node.resume(ms(90));
+
+    assert_eq!(quiet.wait(90), Some(at(150)));
+}
