@@ -27,7 +27,7 @@ use crate::{
 /// The node calls the waker when it ends, and a timer calls it at the node's earliest deadline. The
 /// waker spawns a task, which drops the work if the node has ended: so the work is dropped although
 /// its reader does not poll. A call needs no task until the waker is called.
-struct Shared {
+struct PumpSlot {
     run: Run,
     /// Whether the work goes on for a while after its reader has left.
     drains: bool,
@@ -48,7 +48,7 @@ struct State {
     timer: TaskTimer,
 }
 
-impl Wake for Shared {
+impl Wake for PumpSlot {
     fn wake(self: Arc<Self>) {
         let span = self.span.clone();
         let runtime = self.runtime.clone();
@@ -56,7 +56,7 @@ impl Wake for Shared {
     }
 }
 
-impl Shared {
+impl PumpSlot {
     /// Drops the work if the node has ended or one of its deadlines has passed; else sets the timer
     /// to the next deadline.
     async fn look(self: Arc<Self>) {
@@ -122,7 +122,7 @@ impl Shared {
 pub struct PumpedCall(Option<PumpedBody>);
 
 /// The reader's end of a call from its head on.
-pub struct PumpedBody(Arc<Shared>);
+pub struct PumpedBody(Arc<PumpSlot>);
 
 impl PumpedCall {
     pub(super) fn new(work: Work, run: Run, drains: bool) -> Self {
@@ -130,7 +130,7 @@ impl PumpedCall {
             work: Some(work),
             ..State::default()
         };
-        Self(Some(PumpedBody(Arc::new(Shared {
+        Self(Some(PumpedBody(Arc::new(PumpSlot {
             run,
             drains,
             runtime: Handle::current(),
