@@ -1,10 +1,10 @@
-//! The operator's routes: list, show, await and abort runs, across owners.
+//! The routes of runs: the operator's, across owners, and those of a caller, for its own.
 
 mod limit;
 mod page;
 
 use axum::{
-    Json,
+    Extension, Json,
     extract::{Path, RawQuery, State},
     http::StatusCode,
     response::{IntoResponse, Response},
@@ -12,6 +12,8 @@ use axum::{
 use futures_util::future::join_all;
 use serde_json::json;
 use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
+
+use crate::access::Caller;
 
 type ControlResult = Result<Response, (StatusCode, String)>;
 
@@ -71,6 +73,37 @@ pub(crate) async fn abort_session(
     Json(json!({ "runs": ended })).into_response()
 }
 
+/// Shows the caller's run of this id; 404 if the caller has none.
+pub(crate) async fn show_own(
+    State(registry): State<RunRegistry>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> ControlResult {
+    let run = registry.get(caller.owner, &parse(&id)?);
+    let run = run.ok_or_else(|| unknown(&id))?;
+    Ok(Json(run.snapshot()).into_response())
+}
+
+/// Ends the caller's run of this id.
+pub(crate) async fn abort_own(
+    State(registry): State<RunRegistry>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> ControlResult {
+    let aborted = registry.abort(caller.owner, &parse(&id)?);
+    Ok(Json(json!({ "aborted": aborted })).into_response())
+}
+
+/// Ends the live runs of the caller's session.
+pub(crate) async fn abort_own_session(
+    State(registry): State<RunRegistry>,
+    Extension(caller): Extension<Caller>,
+    Path(session): Path<String>,
+) -> Response {
+    let ended = registry.abort_session(caller.owner, &session);
+    Json(json!({ "runs": ended })).into_response()
+}
+
 /// Ends the live ones of `runs`, and returns their ids.
 fn end(runs: Vec<Run>) -> Vec<RunId> {
     let runs = runs.into_iter();
@@ -85,7 +118,7 @@ fn end(runs: Vec<Run>) -> Vec<RunId> {
 fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, (StatusCode, String)> {
     let runs = registry.find(&parse(id)?);
     match runs.is_empty() {
-        true => Err((StatusCode::NOT_FOUND, format!("no run {id}\n"))),
+        true => Err(unknown(id)),
         false => Ok(runs),
     }
 }
@@ -99,6 +132,10 @@ fn shown(mut runs: Vec<RunSnapshot>) -> Response {
             Json(json!({ "runs": runs })).into_response()
         }
     }
+}
+
+fn unknown(id: &str) -> (StatusCode, String) {
+    (StatusCode::NOT_FOUND, format!("no run {id}\n"))
 }
 
 fn parse(id: &str) -> Result<RunId, (StatusCode, String)> {

@@ -83,14 +83,16 @@ fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
         ))
     };
     let operator = Operator::new(config.control_token.clone());
+    let called = called(gateway, &watched.registry, config);
+    let callers = open_to(called, Pages::Of(config.cors.clone()));
     let own = operated(watched, operator).route("/healthz", get(|| async { "ok\n" }));
-    let callers = open_to(called(gateway, config), Pages::Of(config.cors.clone()));
     // The last router answers paths that no route has.
     open_to(own, Pages::Own).merge(callers)
 }
 
-/// The callers' routes: the forwarded operations and the list of models.
-fn called(gateway: Gateway, config: &Config) -> Router {
+/// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
+/// each caller's own runs.
+fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
     let models = Json(list(&config.candidates));
     let mut app = OPERATIONS
         .into_iter()
@@ -99,6 +101,11 @@ fn called(gateway: Gateway, config: &Config) -> Router {
         })
         .route("/v1/models", get(|| async move { models }));
     if let Some(auth) = &config.auth {
+        let own = Router::new()
+            .route("/v1/runs/{id}", get(control::show_own))
+            .route("/v1/runs/{id}/abort", post(control::abort_own))
+            .route("/v1/sessions/{id}/abort", post(control::abort_own_session));
+        app = app.merge(own.with_state(registry.clone()));
         app = app.layer(CheckLayer(Callers::new(auth)));
     }
     // Outside the check of keys: a browser's preflight carries no key.

@@ -3,10 +3,11 @@
 //! covers: D6
 
 use crate::{
-    net::{Ask, CHAT, DIALECTS, Raw, Upstream, assert_no_secrets, chat, run},
+    net::{Ask, CHAT, DIALECTS, Raw, Upstream, assert_no_secrets, chat, error_event, run},
     support::{Config, Gateway},
 };
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 const AUTH: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
 
@@ -151,5 +152,86 @@ fn two_keys_of_one_name_are_one_owner() {
         }
         let runs = gateway.json("/runs").await;
         assert_eq!(runs["runs"].as_array().unwrap().len(), 1, "{runs}");
+    });
+}
+
+/// Beside the operator's routes a caller has its own, in which other owners' runs do not exist.
+/// covers: C4
+#[test]
+fn a_caller_shows_and_aborts_its_own_runs_alone() {
+    run(async {
+        let (upstream, gateway) = start().await;
+        let stream = |key, id| {
+            let request = gateway.post(CHAT, chat("stall")).bearer_auth(key);
+            request
+                .header("x-run-id", id)
+                .header("x-session-id", "s-1")
+                .open()
+        };
+        let mut of_coder = stream("sk-coder", "r-1").await;
+        let mut of_reader = stream("sk-reader", "r-2").await;
+        let ask = |method: Method, path, key| {
+            let request = gateway.request(method, path).bearer_auth(key);
+            request.ask()
+        };
+        for (method, path, body) in [
+            (Method::GET, "/v1/runs/r-1", None),
+            (
+                Method::POST,
+                "/v1/runs/r-1/abort",
+                Some(r#"{"aborted":false}"#),
+            ),
+            (Method::GET, "/v1/runs/unknown", None),
+            (
+                Method::POST,
+                "/v1/runs/unknown/abort",
+                Some(r#"{"aborted":false}"#),
+            ),
+            (
+                Method::POST,
+                "/v1/sessions/s-2/abort",
+                Some(r#"{"runs":[]}"#),
+            ),
+        ] {
+            let answer = ask(method, path, "sk-reader").await;
+            assert_eq!(answer.status, body.map_or(404, |_| 200), "{path}");
+            if let Some(body) = body {
+                assert_eq!(answer.text(), body, "{path}");
+            }
+        }
+        for path in ["/v1/runs/r-1", "/v1/runs/r-2"] {
+            let answer = ask(Method::GET, path, "sk-nobody").await;
+            assert_eq!(answer.status, 401, "{path}");
+        }
+
+        let shown = ask(Method::GET, "/v1/runs/r-1", "sk-coder").await;
+        assert_eq!(shown.json()["run"], "r-1");
+        assert_eq!(shown.json()["reason"], Value::Null);
+        let aborted = ask(Method::POST, "/v1/runs/r-1/abort", "sk-coder").await;
+        assert_eq!(aborted.json(), json!({ "aborted": true }));
+        assert_eq!(error_event(&of_coder.rest().await).1["code"], "aborted");
+        let aborted = ask(Method::POST, "/v1/runs/r-1/abort", "sk-coder").await;
+        assert_eq!(aborted.json(), json!({ "aborted": false }), "once");
+
+        // The session has the same name for both owners.
+        let ended = ask(Method::POST, "/v1/sessions/s-1/abort", "sk-coder").await;
+        assert_eq!(ended.json(), json!({ "runs": [] }));
+        let ended = ask(Method::POST, "/v1/sessions/s-1/abort", "sk-reader").await;
+        assert_eq!(ended.json(), json!({ "runs": ["r-2"] }));
+        assert_eq!(error_event(&of_reader.rest().await).1["code"], "aborted");
+        upstream.until_open(0).await;
+    });
+}
+
+/// Without keys every run would be everybody's.
+#[test]
+fn without_keys_callers_have_no_routes_of_runs() {
+    run(async {
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
+        let request = gateway.post(CHAT, chat("ok")).header("x-run-id", "r-1");
+        assert_eq!(request.ask().await.status, 200);
+        assert_eq!(gateway.get("/v1/runs/r-1").ask().await.status, 404);
+        let abort = gateway.request(Method::POST, "/v1/runs/r-1/abort");
+        assert_eq!(abort.ask().await.status, 404);
     });
 }
