@@ -15,6 +15,11 @@ use tower_agent_gateway::{Config, LineWriter, Runs, app, embedded, serve};
 
 use self::args::Args;
 
+/// Each remembered run is freed by another thread than the one that allocated it. In glibc's
+/// allocator the threads then wait for each other's arenas, for a quarter of a request's time.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// SIGTERM and Ctrl-C.
 struct Signals {
     term: unix::Signal,
