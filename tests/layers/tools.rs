@@ -292,7 +292,10 @@ async fn a_tool_that_ends_after_its_wait_in_the_first_poll_of_its_call_wakes_the
     });
 
     let call = HardCeilingLayer::new(WINDOW).layer(service);
-    let error = call.oneshot(run.attach(Request::new(()))).await.unwrap_err();
+    let error = call
+        .oneshot(run.attach(Request::new(())))
+        .await
+        .unwrap_err();
 
     assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
     assert_eq!(start.elapsed(), Duration::ZERO);
