@@ -5,6 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -230,6 +231,28 @@ async fn a_stored_reason_beats_a_ready_frame_and_a_passed_clock() {
 
     assert_eq!(read.reason(), Some(TerminalReason::Superseded));
     assert_eq!(read.frames, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_frame_before_an_error_is_a_sign_of_life_to_the_runs_other_calls() {
+    let run = Run::open();
+    let body = async |script| {
+        let layer = StepTimeoutLayer::new(WINDOW).scope(Scope::Run);
+        let call = layer.layer(Upstream::script(script));
+        let answer = call.oneshot(run.attach(request())).await;
+        answer.unwrap().into_body()
+    };
+    let mut silent = body(Script::sse().never()).await;
+    let mut failing = body(Script::sse().wait(5.0).data(chat("a")).fail("reset")).await;
+    assert!(poll_body(&mut silent).is_pending());
+    assert!(poll_body(&mut failing).is_pending());
+    advance(WINDOW).await;
+
+    assert!(matches!(poll_body(&mut failing), Poll::Ready(Some(Ok(_)))));
+    assert!(matches!(poll_body(&mut failing), Poll::Ready(Some(Err(_)))));
+
+    assert_eq!(run.terminal_reason(), None);
+    assert!(poll_body(&mut silent).is_pending());
 }
 
 /// Polls what is inside by wakers of its own.

@@ -1,8 +1,11 @@
 use std::{convert::Infallible, future::pending, time::Duration};
 
-use futures_util::future::join_all;
+use bytes::Bytes;
+use futures_util::future::{join, join_all};
+use http::{Request, Response};
+use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_agent::{BoxError, HardCeilingLayer, NodeKind, Run, Scope, TerminalReason, ToolError};
 
 use crate::support::{Script, Upstream, later, poll_once, reason_of, request, secs};
@@ -270,6 +273,32 @@ async fn a_tool_of_a_call_ends_with_the_call() {
         (NodeKind::Call, TerminalReason::Aborted)
     );
     assert_eq!(run.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_ends_after_its_wait_in_the_first_poll_of_its_call_wakes_the_task() {
+    let run = Run::open();
+    let start = Instant::now();
+    let service = service_fn(|request: Request<()>| {
+        let agent = request.extensions().get::<Run>().unwrap().child();
+        async move {
+            let tool = agent.tool("slow").watch(pending::<()>());
+            let (cut, ()) = join(tool, async {
+                agent.end(TerminalReason::Aborted);
+            })
+            .await;
+            Err::<Response<Full<Bytes>>, BoxError>(cut.unwrap_err())
+        }
+    });
+
+    let call = HardCeilingLayer::new(WINDOW).layer(service);
+    let error = call
+        .oneshot(run.attach(Request::new(())))
+        .await
+        .unwrap_err();
+
+    assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+    assert_eq!(start.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 use std::{
     sync::Arc,
     task::{Wake, Waker},
+    time::Duration,
 };
 
 use super::{PollScope, Role};
-use crate::run::Run;
+use crate::run::{Clock, Run, nanos};
 
 struct Task;
 
@@ -35,4 +36,20 @@ fn the_end_of_a_nested_poll_restores_the_role_around_it() {
     drop(Role::enter(&task, &call));
 
     assert!(Role::enter(&task, &run).is_inner());
+}
+
+#[test]
+fn a_driver_of_another_task_waits_for_the_deadlines_of_the_enforcer_around_it_too() {
+    let (run, [outer, inner]) = (Run::open(), [task(), task()]);
+    let call = run.open_call();
+    let at = Duration::from_secs(10);
+    run.node().tighten(Clock::Ceiling, at);
+    let _enforcer = Role::enter(&outer, &run);
+
+    let role = Role::enter(&inner, &call);
+
+    let Role::Enforcer(scope) = &role else {
+        panic!("an enforcer of another task hid this one")
+    };
+    assert_eq!(scope.next_deadline(call.node()), nanos(at));
 }

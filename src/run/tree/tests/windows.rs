@@ -16,6 +16,20 @@ fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {
 }
 
 #[test]
+fn of_two_windows_that_passed_at_the_same_instant_the_first_is_the_one_that_fired() {
+    let tree = Sapling::new();
+    let waker = tree.journal.waker(0);
+    let task = TaskId::of(&waker);
+    let [first, second] = [(), ()].map(|()| window(&tree.root, ResetOn::Content));
+    run(&first, ms(0), ms(100), task);
+    run(&second, ms(80), ms(20), task);
+
+    let end = tree.root.check(ms(200), task).unwrap_err();
+
+    assert_eq!(end.limit(), Some(ms(100)));
+}
+
+#[test]
 fn progress_on_the_node_moves_its_window() {
     let tree = Sapling::new();
     let waker = tree.journal.waker(0);
