@@ -129,7 +129,6 @@ fn arm(
     // with every frame.
     let touched = match (timer.as_mut().as_pin_mut(), next) {
         (None, NEVER) => false,
-        (Some(_), NEVER) => moved,
         (Some(timer), _) if next >= *armed && !timer.is_elapsed() => moved,
         (set, _) => {
             // A deadline beyond the range of `Instant` never passes, so it needs no

@@ -9,8 +9,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream::FuturesUnordered};
+use bytes::Bytes;
+use futures_util::{
+    StreamExt,
+    stream::{self, FuturesUnordered},
+};
 use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::StreamBody;
 use tokio::time::{Instant, advance};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
@@ -253,6 +259,32 @@ async fn a_frame_before_an_error_is_a_sign_of_life_to_the_runs_other_calls() {
 
     assert_eq!(run.terminal_reason(), None);
     assert!(poll_body(&mut silent).is_pending());
+}
+
+#[tokio::test]
+async fn a_frame_of_a_poll_that_ended_the_run_is_not_handed_on() {
+    let run = Run::open();
+    let ended = run.clone();
+    let upstream = service_fn(move |_: Request<()>| {
+        let run = ended.clone();
+        let last = stream::once(async move {
+            assert!(run.end(TerminalReason::Aborted));
+            Ok::<_, BoxError>(Frame::data(Bytes::from_static(DONE.as_bytes())))
+        });
+        let answer = Response::new(StreamBody::new(Box::pin(last)));
+        async move { Ok::<_, BoxError>(answer) }
+    });
+    let call = StepTimeoutLayer::new(WINDOW).layer(upstream);
+    let mut body = call
+        .oneshot(run.attach(request()))
+        .await
+        .unwrap()
+        .into_body();
+
+    let Poll::Ready(Some(Err(error))) = poll_body(&mut body) else {
+        panic!("the frame was handed on")
+    };
+    assert_eq!(origin(&error), (NodeKind::Run, TerminalReason::Aborted));
 }
 
 /// Polls what is inside by wakers of its own.

@@ -53,3 +53,14 @@ fn a_driver_of_another_task_waits_for_the_deadlines_of_the_enforcer_around_it_to
     };
     assert_eq!(scope.next_deadline(call.node()), nanos(at));
 }
+
+#[test]
+fn the_end_of_another_tasks_poll_restores_the_driven_node_around_it() {
+    let (run, [outer, inner]) = (Run::open(), [task(), task()]);
+    let call = run.open_call();
+    let _driver = Role::enter(&outer, &run);
+
+    drop(Role::enter(&inner, &call));
+
+    assert_eq!(PollScope::driven(), run.node().number());
+}
