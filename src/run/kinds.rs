@@ -60,8 +60,8 @@ pub enum ResetOn {
 
 /// The program's own limits for one request, as a request extension.
 ///
-/// Each limit that is set here replaces the layers' own. A limit of zero counts as not set. Values
-/// from the wire never become such limits.
+/// Each limit that is set here replaces the layers' own; zero switches the limit off for this
+/// request. Values from the wire never become such limits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,6 +79,10 @@ pub struct Limits {
     pub step: Option<Duration>,
     /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer) until the first content.
     pub first: Option<Duration>,
+    /// The window of a tool at or below the request's node, in place of that of
+    /// [`Run::tool_window`](crate::Run::tool_window). A
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) sets it.
+    pub tool: Option<Duration>,
     /// The absolute limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
     /// The limit on the total time, in place of that of
@@ -97,13 +101,13 @@ impl Limits {
 
     /// Completes these limits: a limit that is not set here is taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
-        let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         Self {
-            step: set(self.step).or(other.step),
+            step: self.step.or(other.step),
             // A `step` that the request sets replaces the `first` of the layers too.
-            first: set(self.first).or(set(self.step).or(other.first)),
-            ceiling: set(self.ceiling).or(other.ceiling),
-            timeout: set(self.timeout).or(other.timeout),
+            first: self.first.or(self.step).or(other.first),
+            tool: self.tool.or(other.tool),
+            ceiling: self.ceiling.or(other.ceiling),
+            timeout: self.timeout.or(other.timeout),
         }
     }
 }

@@ -40,6 +40,7 @@ mod summary;
 mod support;
 mod terminal_response;
 mod ties;
+mod tool_windows;
 mod tools;
 mod tools_grace;
 mod trajectory;
