@@ -112,16 +112,20 @@ impl Limits {
     }
 }
 
-/// A step that a run has done or is doing: a kind and a detail.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A step that a run has done or is doing: a kind and a description.
+///
+/// As JSON, a step is an object with both.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
     kind: StepKind,
+    #[serde(rename = "description")]
     detail: Option<Cow<'static, str>>,
 }
 
 /// The kind of a [`Step`].
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StepKind {
     /// A model call is in progress.
     LlmCall,
@@ -146,7 +150,7 @@ impl Step {
         Self { kind, detail: None }
     }
 
-    /// Sets the step's detail, such as a stop reason, a model or a tool's name.
+    /// Sets the [description](Self::description) of the step.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -172,6 +176,13 @@ impl Step {
     #[must_use]
     pub const fn kind(&self) -> StepKind {
         self.kind
+    }
+
+    /// The description of the step: the name of a tool or of a call's candidate, the stop reason of
+    /// an answer, or the words of the program. `None` if there is none.
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        self.detail.as_deref()
     }
 }
 
@@ -200,9 +211,13 @@ impl fmt::Display for Step {
     }
 }
 
-impl serde::Serialize for Step {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl StepKind {
+    /// Whether this kind says that what `before` began is done.
+    pub(in crate::run) const fn completes(self, before: Self) -> bool {
+        matches!(
+            (before, self),
+            (Self::LlmCall, Self::LlmResponse) | (Self::ToolExecution, Self::ToolComplete)
+        )
     }
 }
 
