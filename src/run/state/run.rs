@@ -15,6 +15,7 @@ use crate::{
     run::{
         kinds::{NodeKind, Step, StepKind},
         limits::ErrorCounts,
+        reason::TerminalReason,
         report::Hooks,
     },
 };
@@ -44,6 +45,8 @@ pub(crate) struct RunState {
     /// The counts of the run's errors; allocated at the first error, or for a limit.
     errors: OnceLock<Box<ErrorCounts>>,
     steps: Lock<Steps>,
+    /// The reason of the last call's end.
+    pub(in crate::run) last_end: Lock<Option<TerminalReason>>,
     /// The state of the call, for a run that is one call.
     pub(super) call: CallState,
 }
