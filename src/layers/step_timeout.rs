@@ -18,6 +18,15 @@
 //! progress; in any other answer every byte is.
 //! [`resets_on`](StepTimeoutLayer::resets_on) changes what resets the window.
 //!
+//! # Tools
+//!
+//! With [`scope`](StepTimeoutLayer::scope)`(Scope::Run)` the window is one of the run, and also
+//! measures the run's [tools](crate::Run::tool), once a call of the run has passed through the
+//! layer: a tool that hangs ends the run. Between calls and tools nothing counts. A tool with a
+//! [window of its own](crate::tool::Tool::window), or with that of
+//! [`Run::tool_window`](crate::Run::tool_window), is judged by it alone. While such a tool is in
+//! flight, its window stands in for the windows of the runs above it, which measure nothing.
+//!
 //! # Local models
 //!
 //! A model on a slow machine may take a minute for a token, or for a whole answer: no window for

@@ -1,5 +1,7 @@
 //! The step window of a run while tools are in flight, and the windows of tools.
 
+mod random;
+
 use std::{
     future::{Future, pending},
     time::Duration,
@@ -8,13 +10,16 @@ use std::{
 use futures_util::future::join;
 use tokio::time::{Instant, advance, sleep, timeout};
 use tower::ServiceExt;
-use tower_agent::{NodeKind, Run, RunEvent, RunNotice, Scope, StepTimeoutLayer, TerminalReason};
+use tower_agent::{
+    Limits, NodeKind, Run, RunEvent, RunNotice, Scope, StepTimeoutLayer, TerminalReason,
+};
 
 use crate::support::{
     DONE, PING, Place, ReadExt, Script, Stack, StackService, Upstream, chat, request, secs,
 };
 
 const WINDOW: Duration = secs(10);
+const SSE: &str = "text/event-stream";
 
 fn watched(script: Script) -> StackService {
     let layer = StepTimeoutLayer::new(WINDOW).scope(Scope::Run);
@@ -268,4 +273,118 @@ async fn a_shadow_window_of_the_run_sees_tools_and_ends_none() {
         notices += u32::from(matches!(notice, RunNotice::WouldHaveEnded { .. }));
     }
     assert_eq!(notices, 1);
+}
+
+/// covers: A1, A13
+#[tokio::test(start_paused = true)]
+async fn the_runs_tool_window_ends_a_tool_without_one_alone() {
+    let run = run_with_window().await;
+    run.tool_window(secs(30));
+    let child = run.child();
+
+    for run in [&run, &child] {
+        let hung = cut(run.tool("hung").watch(pending::<()>())).await;
+        assert_eq!(hung, (NodeKind::Tool, secs(30)));
+    }
+    let own = run.tool("own").window(secs(40));
+    assert_eq!(
+        cut(own.watch(pending::<()>())).await,
+        (NodeKind::Tool, secs(40))
+    );
+    run.tool_window(Duration::ZERO);
+    let cut = cut(run.tool("hung").watch(pending::<()>())).await;
+
+    assert_eq!(cut, (NodeKind::Run, WINDOW));
+}
+
+/// covers: A5, A13
+#[tokio::test(start_paused = true)]
+async fn the_tool_window_of_a_request_holds_below_its_call() {
+    for (of_request, expected) in [
+        (secs(15), (NodeKind::Tool, secs(15))),
+        (Duration::ZERO, (NodeKind::Run, WINDOW)),
+    ] {
+        let run = run_with_window().await;
+        run.tool_window(secs(30));
+        let mut request = run.attach(request());
+        request.extensions_mut().insert(Limits {
+            tool: Some(of_request),
+            ..Limits::default()
+        });
+        let call = request.extensions().get::<Run>().unwrap().clone();
+        let busy = Script::sse().repeat(3, 9.0, PING).never();
+        let _answer = watched(busy).oneshot(request).await.unwrap();
+
+        let of_call = cut(call.tool("hung").watch(pending::<()>())).await;
+
+        assert_eq!(of_call, expected);
+    }
+}
+
+/// covers: A5
+#[tokio::test(start_paused = true)]
+async fn zero_switches_a_window_off_for_one_request() {
+    let off = Some(Duration::ZERO);
+    let silent = || Script::before_head().wait(100.0).head(SSE).data(DONE);
+    let stalling = || Script::sse().data(chat("a")).wait(100.0).data(DONE);
+    let none = Limits::default();
+    for (limits, before, after) in [
+        (none, Some(5), Some(10)),
+        (Limits { step: off, ..none }, None, None),
+        (Limits { first: off, ..none }, None, Some(10)),
+        (
+            Limits {
+                step: off,
+                first: Some(secs(20)),
+                ..none
+            },
+            Some(20),
+            None,
+        ),
+        (
+            Limits {
+                step: Some(secs(30)),
+                first: off,
+                ..none
+            },
+            None,
+            Some(30),
+        ),
+    ] {
+        for (script, cut) in [(silent(), before), (stalling(), after)] {
+            let layer = StepTimeoutLayer::new(WINDOW).first(secs(5));
+            let upstream = Upstream::script(script);
+            let stack = Stack::default().layer(Place::Step, layer).build(&upstream);
+            let run = Run::open();
+            let mut request = run.attach(request());
+            request.extensions_mut().insert(limits);
+
+            let outcome = stack.ask(request).await;
+
+            assert_eq!(outcome.at, secs(cut.unwrap_or(100)), "{limits:?}");
+            let reason = cut.map_or(TerminalReason::Completed, |_| TerminalReason::StepTimeout);
+            assert_eq!(run.last_end(), Some(reason), "{limits:?}");
+        }
+    }
+}
+
+/// covers: A11
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_pause_wakes_a_task_that_waits_in_the_runs_window() {
+    let run = run_with_window().await;
+    let start = Instant::now();
+    let silent = tokio::spawn({
+        let run = run.clone();
+        async move { call(&run, Script::sse().never()).await }
+    });
+    let tool = run.tool("ask").window(secs(300)).watch(async {
+        sleep(secs(1)).await;
+        let asking = run.child().pause();
+        sleep(secs(60)).await;
+        drop(asking);
+    });
+    tool.await.unwrap();
+
+    assert_eq!(silent.await.unwrap(), Some(TerminalReason::StepTimeout));
+    assert_eq!(start.elapsed(), secs(61) + WINDOW);
 }

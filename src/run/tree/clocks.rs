@@ -523,7 +523,8 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        Some(since.max(last).saturating_add(length))
+        // A window without an end: the request has a limit before its first content alone, or after.
+        (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }
 
     /// The time at which the window passed; `None` if it has not, or if `task` does not wait in it.
