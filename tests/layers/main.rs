@@ -7,6 +7,7 @@
 )]
 
 mod alone;
+mod attempts;
 mod caller_deadline;
 mod client_disconnect;
 mod commit;

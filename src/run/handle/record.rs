@@ -37,6 +37,12 @@ impl Run {
         }
     }
 
+    /// Counts a try that the program makes by [`Run::attempt`].
+    pub(crate) fn count_attempt(&self) {
+        let state = &self.node().payload;
+        self.count_try(state.attempted.swap(true, Ordering::AcqRel));
+    }
+
     /// Whether a try counts: the first try of a nested layer is the outer layer's try, and is not
     /// counted again.
     fn is_counted(&self, again: bool) -> bool {
