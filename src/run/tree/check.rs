@@ -157,12 +157,14 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn pause(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.begin(now));
+        self.wake_near();
     }
 
     /// Undoes one [`pause`](Self::pause) of this node.
     pub(crate) fn resume(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.end(now));
+        self.wake_tree();
     }
 
     /// Stops the step windows of the runs above this tool: its own window stands in for them.
@@ -194,7 +196,6 @@ impl<P: EndHook> Node<P> {
             change(&rare.pauses);
         }
         self.change_pauses_of(|_| true, change);
-        self.wake_tree();
     }
 
     /// Changes the pauses of those ancestors that `is_paused` selects.
@@ -238,8 +239,8 @@ impl<P: EndHook> Node<P> {
         paused
     }
 
-    /// Wakes all tasks that poll a node of this tree: a pause stops the windows of the nodes above,
-    /// in which tasks that poll other nodes wait.
+    /// Wakes all tasks that poll a node of this tree: a pause stopped the windows of the nodes
+    /// above, in which tasks that poll other nodes wait.
     fn wake_tree(&self) {
         self.ancestors().last().unwrap_or(self).wake_near();
     }

@@ -152,13 +152,13 @@ fn expected(plan: &Plan) -> Option<Ends> {
         if *call_start <= now && call_end.is_none_or(|end| now < end) && !paused && !stands {
             of_call += 1;
         }
-        for index in 0..plan.tools.len() {
+        for (index, counted) in of_tools.iter_mut().enumerate() {
             let has_own = own(&plan.tools[index]).is_some();
             if sign && !has_own {
-                of_tools[index] = 0;
+                *counted = 0;
             }
             if live(index) && !paused && (has_own || !stands) {
-                of_tools[index] += 1;
+                *counted += 1;
             }
         }
         let is_over = call_end.is_some_and(|end| end <= now) && ends.iter().all(Option::is_some);
