@@ -91,11 +91,60 @@ pub(crate) use self::{
 
 use std::time::Duration;
 
+use http::Request;
+
+use crate::{
+    run::{NodeKind, Run, Terminated},
+    supervise::{Claim, LayerSettings, SupervisedFuture},
+};
+
 /// The most bytes of a failed answer that are read to classify it.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
 /// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
+
+impl Run {
+    /// Opens an attempt of the call that this node is, and makes it with `call`.
+    ///
+    /// The method is for a retry, a hedge or a cache of the program's own. The attempt is a node
+    /// below this one, and stands in the request that `call` gets, in place of this node: a layer
+    /// further in acts on the attempt alone. The future and its body drop what `call` made as soon
+    /// as the attempt or a node above it ends. They settle the attempt by the answer, or as aborted
+    /// if they are dropped before its end, and count it for the call's
+    /// [summary](crate::CallSummary::attempts).
+    ///
+    /// The call itself is settled by the layer that opened it, or by the first layer of this crate
+    /// that saw it: such a layer, for example [`RunLayer`](crate::RunLayer), stands outside of the
+    /// caller of this method.
+    ///
+    /// # Errors
+    ///
+    /// The end of this node, or of a node above it, if it is over or closing; passed deadlines are
+    /// checked first. Then nothing may be tried any more: `call` is not called, and the caller hands
+    /// the error on. An attempt that merely failed, by its own step timeout for example, leaves
+    /// this node live, and another may follow.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub fn attempt<B, F>(
+        &self,
+        mut request: Request<B>,
+        call: impl FnOnce(Request<B>) -> F,
+    ) -> Result<SupervisedFuture<F>, Terminated> {
+        let attempt = self.admit(NodeKind::Attempt);
+        let attempt = attempt.ok_or_else(|| self.to_terminated())?;
+        self.count_attempt();
+        request.extensions_mut().insert(attempt.clone());
+        let claim = Claim {
+            run: attempt,
+            owns: true,
+        };
+        let settings = LayerSettings::passive().reading().untold();
+        Ok(SupervisedFuture::new(claim, settings, request, call))
+    }
+}
 
 /// An answer's extension: a retry or fallback layer further in has committed to this answer, so no
 /// layer further out makes another attempt.

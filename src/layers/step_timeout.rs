@@ -18,6 +18,15 @@
 //! progress; in any other answer every byte is.
 //! [`resets_on`](StepTimeoutLayer::resets_on) changes what resets the window.
 //!
+//! # Tools
+//!
+//! With [`scope`](StepTimeoutLayer::scope)`(Scope::Run)` the window is one of the run, and also
+//! measures the run's [tools](crate::Run::tool), once a call of the run has passed through the
+//! layer: a tool that hangs ends the run. Between calls and tools nothing counts. A tool with a
+//! [window of its own](crate::tool::Tool::window), or with that of
+//! [`Run::tool_window`](crate::Run::tool_window), is judged by it alone. While such a tool is in
+//! flight, its window stands in for the windows of the runs above it, which measure nothing.
+//!
 //! # Local models
 //!
 //! A model on a slow machine may take a minute for a token, or for a whole answer: no window for
@@ -295,8 +304,14 @@ where
             return SupervisedFuture::inert(self.inner.call(request));
         };
         let entry = Claim::of(&mut request);
-        let window = windows.for_request(&request).window(&entry.run, scope);
-        let settings = LayerSettings::window(window).reading();
+        if scope == Scope::Run {
+            windows.limit_tools(&entry.run);
+        }
+        let window = windows.for_request(&request, &entry.run);
+        let window = window.map(|windows| windows.window(&entry.run, scope));
+        let settings = window.map_or_else(LayerSettings::passive, |window| {
+            LayerSettings::window(window).reading()
+        });
         SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
     }
 }
@@ -328,18 +343,40 @@ impl Windows {
     }
 
     /// The windows for this request: those in its `Limits` extension replace those of the layer.
+    /// `None` if the request has no window at all.
     #[inline]
-    fn for_request<B>(mut self, request: &Request<B>) -> Self {
-        if let Some(limits) = Limits::of(request.extensions()) {
-            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-            if let Some(step) = set(limits.step) {
-                self.limit = Limit::Step { first: step, step };
-            }
-            if let (Some(limit), Limit::Step { first, .. }) = (set(limits.first), &mut self.limit) {
-                *first = limit;
+    fn for_request<B>(mut self, request: &Request<B>, found: &Run) -> Option<Self> {
+        let Some(limits) = Limits::of(request.extensions()) else {
+            return Some(self);
+        };
+        if let Some(window) = limits.tool {
+            found.tool_window(window);
+        }
+        if let Some(step) = limits.step {
+            self.limit = Limit::Step { first: step, step };
+        }
+        let Limit::Step { first, step } = &mut self.limit else {
+            return Some(self);
+        };
+        if let Some(limit) = limits.first {
+            *first = limit;
+        }
+        if first.is_zero() && step.is_zero() {
+            return None;
+        }
+        for length in [first, step] {
+            if length.is_zero() {
+                *length = Duration::MAX;
             }
         }
-        self
+        Some(self)
+    }
+
+    /// Gives the run of `found` the windows of its tools.
+    fn limit_tools(self, found: &Run) {
+        if let Limit::Step { step, .. } = self.limit {
+            found.add_window(step, self.resets_on, self.observes);
+        }
     }
 
     /// Makes the step window that enforces these limits on `found`, or on its run by `scope`.

@@ -60,8 +60,8 @@ pub enum ResetOn {
 
 /// The program's own limits for one request, as a request extension.
 ///
-/// Each limit that is set here replaces the layers' own. A limit of zero counts as not set. Values
-/// from the wire never become such limits.
+/// Each limit that is set here replaces the layers' own; zero switches the limit off for this
+/// request. Values from the wire never become such limits.
 ///
 /// ```
 /// use std::time::Duration;
@@ -79,6 +79,10 @@ pub struct Limits {
     pub step: Option<Duration>,
     /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer) until the first content.
     pub first: Option<Duration>,
+    /// The window of a tool at or below the request's node, in place of that of
+    /// [`Run::tool_window`](crate::Run::tool_window). A
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) sets it.
+    pub tool: Option<Duration>,
     /// The absolute limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
     /// The limit on the total time, in place of that of
@@ -97,27 +101,31 @@ impl Limits {
 
     /// Completes these limits: a limit that is not set here is taken from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
-        let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
         Self {
-            step: set(self.step).or(other.step),
+            step: self.step.or(other.step),
             // A `step` that the request sets replaces the `first` of the layers too.
-            first: set(self.first).or(set(self.step).or(other.first)),
-            ceiling: set(self.ceiling).or(other.ceiling),
-            timeout: set(self.timeout).or(other.timeout),
+            first: self.first.or(self.step).or(other.first),
+            tool: self.tool.or(other.tool),
+            ceiling: self.ceiling.or(other.ceiling),
+            timeout: self.timeout.or(other.timeout),
         }
     }
 }
 
-/// A step that a run has done or is doing: a kind and a detail.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A step that a run has done or is doing: a kind and a description.
+///
+/// As JSON, a step is an object with both.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
     kind: StepKind,
+    #[serde(rename = "description")]
     detail: Option<Cow<'static, str>>,
 }
 
 /// The kind of a [`Step`].
 #[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum StepKind {
     /// A model call is in progress.
     LlmCall,
@@ -142,7 +150,7 @@ impl Step {
         Self { kind, detail: None }
     }
 
-    /// Sets the step's detail, such as a stop reason, a model or a tool's name.
+    /// Sets the [description](Self::description) of the step.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -168,6 +176,13 @@ impl Step {
     #[must_use]
     pub const fn kind(&self) -> StepKind {
         self.kind
+    }
+
+    /// The description of the step: the name of a tool or of a call's candidate, the stop reason of
+    /// an answer, or the words of the program. `None` if there is none.
+    #[must_use]
+    pub fn description(&self) -> Option<&str> {
+        self.detail.as_deref()
     }
 }
 
@@ -196,9 +211,13 @@ impl fmt::Display for Step {
     }
 }
 
-impl serde::Serialize for Step {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
+impl StepKind {
+    /// Whether this kind says that what `before` began is done.
+    pub(in crate::run) const fn completes(self, before: Self) -> bool {
+        matches!(
+            (before, self),
+            (Self::LlmCall, Self::LlmResponse) | (Self::ToolExecution, Self::ToolComplete)
+        )
     }
 }
 

@@ -50,7 +50,7 @@ mod state;
 mod tree;
 
 pub use self::{
-    handle::{Ended, PauseGuard, Run, RunWait, Settled},
+    handle::{Ended, InScope, PauseGuard, Run, RunWait, Settled},
     id::{InvalidRunId, RunId},
     kinds::{Limits, NodeKind, ResetOn, Scope, Step, StepKind},
     limits::{

@@ -319,6 +319,11 @@ impl Observer {
         terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
     }
 
+    /// Whether the head of the response says that it is a failure.
+    pub(super) const fn is_failed(&self) -> bool {
+        self.failed.is_some()
+    }
+
     /// The terminal reason for the node of a body that ended without a transport error.
     ///
     /// The reason is `Failed` for an error event, a failed head or a missing terminator, else

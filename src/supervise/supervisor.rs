@@ -22,8 +22,8 @@ use crate::{
         failure::{Failure, FailureClass},
     },
     run::{
-        NEVER, Nanos, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId, TerminalReason,
-        Terminated, nanos,
+        NEVER, Nanos, NodeKind, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId,
+        TerminalReason, Terminated, nanos,
     },
 };
 
@@ -443,8 +443,8 @@ impl Supervisor {
 
     /// Releases all registrations, and settles the node if this layer still has to.
     ///
-    /// The reason is the outcome of the response if its settlement was deferred, else
-    /// `Aborted`.
+    /// The reason is the outcome of the response if its settlement was deferred, or if it is the
+    /// failed answer of an attempt that a layer of the program made; else `Aborted`.
     ///
     /// The future or body drops the inner one before it calls this method.
     #[inline]
@@ -452,12 +452,19 @@ impl Supervisor {
         self.report();
         self.release();
         if self.owns {
-            self.settle(if self.ended {
+            self.settle(if self.ended || self.is_failed_attempt() {
                 self.verdict()
             } else {
                 TerminalReason::Aborted
             });
         }
+    }
+
+    /// Whether the answer's head already says that an attempt of the program failed. A retry drops
+    /// such an answer unread.
+    fn is_failed_attempt(&self) -> bool {
+        let is_of_program = self.run.kind() == NodeKind::Attempt && !self.settings.defers;
+        is_of_program && self.observer().is_some_and(Observer::is_failed)
     }
 
     /// Stores the response's usage and stop reason on the node, at the first call only.

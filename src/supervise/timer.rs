@@ -17,7 +17,8 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use crate::run::{IdleTimer, NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
+use super::window::StepWindow;
+use crate::run::{NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
 
 /// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.
 ///
@@ -157,7 +158,7 @@ fn arm(
 /// Polls `future`; the result is an error as soon as `run` has ended.
 ///
 /// A ready future beats a deadline that passes at the same instant, but not an end that is
-/// already stored. `silence` is a step window on `run` that counts the time of the wait.
+/// already stored. The step `windows` count the time of the wait.
 ///
 /// # Cancel safety
 ///
@@ -169,11 +170,11 @@ fn arm(
 pub(crate) fn poll_until_end<F: Future>(
     timer: &mut TaskTimer,
     run: &Run,
-    silence: Option<&mut IdleTimer>,
+    windows: &mut [StepWindow],
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
 ) -> Poll<Result<F::Output, Terminated>> {
-    poll_until_end_and(timer, run, silence, |_| None, future, cx)
+    poll_until_end_and(timer, run, windows, |_| None, future, cx)
 }
 
 /// Polls `future` as [`poll_until_end`] does, with a further deadline from `waits`.
@@ -191,7 +192,7 @@ pub(crate) fn poll_until_end<F: Future>(
 pub(crate) fn poll_until_end_and<F: Future>(
     timer: &mut TaskTimer,
     run: &Run,
-    silence: Option<&mut IdleTimer>,
+    windows: &mut [StepWindow],
     waits: impl FnOnce(Duration) -> Option<Nanos>,
     future: Pin<&mut F>,
     cx: &mut Context<'_>,
@@ -204,7 +205,8 @@ pub(crate) fn poll_until_end_and<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let now = PollScope::at(run);
-    let window = silence.and_then(|silence| silence.wait(run.node(), nanos(now), scope.task()));
+    let due = |window: &mut StepWindow| window.pending(run, None, nanos(now), scope.task());
+    let window = windows.iter_mut().filter_map(due).min();
     if let Err(ended) = scope.check(run) {
         return Poll::Ready(Err(ended));
     }

@@ -137,7 +137,7 @@ impl StepWindow {
 
     /// Removes the window from its node.
     #[inline]
-    pub(super) fn release(&mut self, run: &Run) {
+    pub(crate) fn release(&mut self, run: &Run) {
         self.timer.close(run.in_scope(self.scope));
     }
 }

@@ -70,11 +70,17 @@ impl Tool {
         self
     }
 
-    /// The longest time that the tool may take; no limit unless set.
+    /// The longest time that the tool may take; unless set, that of [`Run::tool_window`].
     ///
     /// The time counts from the tool's first `Pending`, and not during a
     /// [pause](Run::pause). When the time passes, the tool alone ends, with
     /// [`StepTimeout`](crate::TerminalReason::StepTimeout).
+    ///
+    /// From the first `Pending` until the tool is over, this window stands in for the step windows
+    /// of the runs above it, which count neither this tool nor other work. A tool without any such
+    /// window is measured like a call, by the window that a
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) of [`Scope::Run`](crate::Scope::Run) gave the
+    /// run, and ends the run if that passes.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);

@@ -14,10 +14,10 @@ use super::Tool;
 use crate::{
     llm::digest,
     run::{
-        ErrorKey, IdleTimer, NodeKind, PollScope, ResetOn, Run, Step, StepKind, TerminalReason,
+        ErrorKey, NodeKind, PollScope, ResetOn, Run, Scope, Step, StepKind, TerminalReason,
         Terminated, WorkingNotices, nanos,
     },
-    supervise::{TaskTimer, poll_until_end_and},
+    supervise::{StepWindow, TaskTimer, poll_until_end_and},
 };
 
 pin_project! {
@@ -34,7 +34,10 @@ pin_project! {
         // Boxed: most runs want no notices.
         working: Option<Box<WorkingNotices>>,
         grace: Option<Grace>,
-        silence: Option<IdleTimer>,
+        // The tool's own window, or else those of its run.
+        windows: Vec<StepWindow>,
+        own_window: bool,
+        stand_in: Option<StandIn>,
         settled: bool,
     }
 
@@ -60,6 +63,7 @@ impl<F> Watch<F> {
         } else {
             tool.run.refuse_tool(&tool.name);
         }
+        let window = tool.window.or_else(|| node.node().tool_window());
         Self {
             future: Some(future),
             node,
@@ -72,9 +76,12 @@ impl<F> Watch<F> {
                 .and_then(WorkingNotices::new)
                 .map(Box::new),
             grace: tool.grace.map(Grace::new),
-            silence: tool
-                .window
-                .map(|window| IdleTimer::new(ResetOn::Step, window)),
+            own_window: window.is_some(),
+            windows: window
+                .map(|window| StepWindow::new(window, window, ResetOn::Step, Scope::Found))
+                .into_iter()
+                .collect(),
+            stand_in: None,
             settled: false,
         }
     }
@@ -83,8 +90,8 @@ impl<F> Watch<F> {
         let mut this = self.project();
         this.future.set(None);
         this.timer.release(this.node);
-        if let Some(silence) = this.silence {
-            silence.close(this.node.node());
+        for window in this.windows {
+            window.release(this.node);
         }
         if !std::mem::replace(this.settled, true) {
             if reason != TerminalReason::Aborted && this.node.terminal_reason().is_none() {
@@ -93,6 +100,7 @@ impl<F> Watch<F> {
             }
             this.node.settle(reason);
         }
+        *this.stand_in = None;
     }
 
     /// Records the call for the detection of loops, if the tool has arguments. The caller has
@@ -120,14 +128,22 @@ impl<F> Watch<F> {
             grace.begin(this.node);
         }
         let (node, name, working) = (&*this.node, this.name, this.working);
+        let (own_window, stand_in) = (*this.own_window, this.stand_in);
+        if this.windows.is_empty() {
+            // A call of the run may have brought the window since the last poll.
+            *this.windows = windows_of_run(node);
+        }
         let notify = |now| {
+            if own_window && stand_in.is_none() {
+                *stand_in = Some(StandIn::new(node.clone(), now));
+            }
             let step = || Step::new(StepKind::ToolExecution).detail(name.clone());
             node.tell_working(working.as_mut()?, now, step)
         };
         match ready!(poll_until_end_and(
             this.timer,
             node,
-            this.silence.as_mut(),
+            this.windows,
             notify,
             future.as_mut(),
             cx
@@ -169,6 +185,34 @@ impl<F: Future> Future for Watch<F> {
             self.record(|| None);
         }
         Poll::Ready(output)
+    }
+}
+
+/// The windows of the tool's run, for a tool without one of its own.
+fn windows_of_run(tool: &Run) -> Vec<StepWindow> {
+    let windows = tool.windows().into_iter();
+    let windows = windows.map(|(length, resets_on, observes)| {
+        let window = StepWindow::new(length, length, resets_on, Scope::Run);
+        if observes { window.observing() } else { window }
+    });
+    windows.collect()
+}
+
+/// A guard that stops the windows of the runs above a tool, while the tool's own stands in for
+/// them.
+#[derive(Debug)]
+struct StandIn(Run);
+
+impl StandIn {
+    fn new(tool: Run, now: Duration) -> Self {
+        tool.node().stand_in(now);
+        Self(tool)
+    }
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        self.0.node().stand_down(self.0.now());
     }
 }
 

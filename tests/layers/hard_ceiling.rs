@@ -355,6 +355,24 @@ async fn the_programs_limits_for_a_request_replace_both_clocks() {
             5,
             TerminalReason::CallerDeadline,
         ),
+        (
+            // Zero switches one clock off, and the other holds.
+            Limits {
+                ceiling: Some(Duration::ZERO),
+                ..Limits::default()
+            },
+            40,
+            TerminalReason::CallerDeadline,
+        ),
+        (
+            Limits {
+                ceiling: Some(secs(90)),
+                timeout: Some(Duration::ZERO),
+                ..Limits::default()
+            },
+            90,
+            TerminalReason::HardCeiling,
+        ),
     ];
     for (limits, expected, reason) in limits {
         let upstream = Upstream::script(Script::sse().never());

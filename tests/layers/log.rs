@@ -52,6 +52,19 @@ const fn level(class: ReasonClass) -> &'static str {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_line_of_a_cut_names_the_last_step() {
+    let heard = LogCapture::start();
+    let upstream = Upstream::script(Script::before_head().never());
+    let stack = Stack::default().ceiling(30).candidates(["large"]);
+
+    stack.build(&upstream).ask(prompt("any")).await;
+
+    let line = one_call(&heard);
+    assert_eq!(line["step"], "llm_call");
+    assert_eq!(line["description"], "large");
+}
+
+#[tokio::test(start_paused = true)]
 async fn each_reason_is_one_line_of_its_level() {
     for (reason, name, _, class) in all() {
         let run = Run::open();

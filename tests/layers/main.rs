@@ -7,6 +7,7 @@
 )]
 
 mod alone;
+mod attempts;
 mod caller_deadline;
 mod client_disconnect;
 mod commit;
@@ -40,6 +41,7 @@ mod summary;
 mod support;
 mod terminal_response;
 mod ties;
+mod tool_windows;
 mod tools;
 mod tools_grace;
 mod trajectory;

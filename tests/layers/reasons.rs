@@ -10,7 +10,9 @@ use tower_agent::{
     run::{CustomReason, ReasonClass},
 };
 
-use crate::support::{DONE, FINISH, Place, Script, Stack, Upstream, reason_of, request, secs};
+use crate::support::{
+    DONE, FINISH, Place, Script, Stack, Upstream, prompt, reason_of, request, secs,
+};
 
 pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
     use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
@@ -312,6 +314,47 @@ async fn a_last_step_that_nobody_told_reads_unknown() {
             .message()
             .contains("Last step: unknown.")
     );
+}
+
+/// covers: B1, B3
+#[tokio::test(start_paused = true)]
+async fn the_step_of_a_call_names_its_candidate() {
+    let stack = Stack::default().candidates(["large"]).ceiling(30);
+    let silent = stack.build(&Upstream::script(Script::before_head().never()));
+    let run = Run::open();
+
+    let outcome = silent.ask(run.attach(prompt("any"))).await;
+
+    let end = outcome.terminated();
+    let step = end.last_step.clone().unwrap();
+    assert_eq!(step.kind(), StepKind::LlmCall);
+    assert_eq!(step.description(), Some("large"));
+    assert!(end.message().contains("Last step: llm_call (large). "));
+    assert!(
+        end.to_string().ends_with(
+            "ended with max_turn_time after 30s, its limit being 30s, last step llm_call (large)"
+        ),
+        "{end}"
+    );
+    let json = serde_json::to_value(run.snapshot()).unwrap();
+    let expected = serde_json::json!({"kind": "llm_call", "description": "large"});
+    assert_eq!(json["last_step"], expected);
+    assert_eq!(json["progress"]["last_change"]["kind"], "state_change");
+}
+
+/// covers: B3
+#[tokio::test(start_paused = true)]
+async fn a_step_that_completes_another_keeps_its_description() {
+    for (begun, done) in [
+        (StepKind::LlmCall, StepKind::LlmResponse),
+        (StepKind::ToolExecution, StepKind::ToolComplete),
+    ] {
+        let run = Run::open();
+        run.step(Step::new(begun).detail("x"));
+        run.step(Step::new(done));
+        let step = run.snapshot().last_step.unwrap();
+        assert_eq!((step.kind(), step.description()), (done, Some("x")));
+    }
 }
 
 /// covers: B3

@@ -37,6 +37,87 @@ async fn an_attached_call_is_settled_by_the_first_layer_and_by_no_other() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_run_keeps_the_reason_of_its_last_call() {
+    let run = Run::open();
+    assert_eq!(run.last_end(), None);
+    let stack = Stack::default().step(10);
+    let ask = async |script| {
+        let stack = stack.build(&Upstream::script(script));
+        stack.ask(run.attach(request())).await;
+        run.last_end()
+    };
+
+    let cut = ask(Script::sse().never()).await;
+    let whole = ask(Script::sse().data(DONE)).await;
+
+    assert_eq!(cut, Some(TerminalReason::StepTimeout));
+    assert_eq!(whole, Some(TerminalReason::Completed));
+    assert_eq!(run.terminal_reason(), None);
+    let child = run.child();
+    assert_eq!(child.last_end(), None);
+    assert_eq!(
+        run.attach(request())
+            .extensions()
+            .get::<Run>()
+            .unwrap()
+            .last_end(),
+        whole
+    );
+    assert_eq!(
+        run.last_end(),
+        Some(TerminalReason::Aborted),
+        "nobody took it"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_end_of_a_run_that_is_one_call_is_its_own() {
+    let upstream = Upstream::script(Script::sse().never());
+    let answer = Stack::default()
+        .step(10)
+        .build(&upstream)
+        .oneshot(request());
+    let answer = answer.await.unwrap();
+    let run = answer.extensions().get::<Run>().unwrap().clone();
+
+    answer.into_body().read().await;
+
+    assert_eq!(run.last_end(), Some(TerminalReason::StepTimeout));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_scope_is_its_futures_alone_in_polls_and_drops() {
+    let [outer, inner] = [Run::open(), Run::open()];
+    let current = || Run::current().map(|run| run.id());
+    struct AtDrop<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for AtDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    let dropped = Mutex::new(None);
+
+    let mut scope = Box::pin(outer.scope(async {
+        let _at_drop = AtDrop(|| *dropped.lock().unwrap() = current());
+        sleep(secs(1)).await;
+        assert_eq!(current(), Some(outer.id()));
+        inner
+            .scope(async { assert_eq!(current(), Some(inner.id())) })
+            .await;
+        assert_eq!(current(), Some(outer.id()));
+        let spawned = tokio::spawn(async { Run::current().is_none() });
+        assert!(spawned.await.unwrap());
+        std::future::pending::<()>().await;
+    }));
+    assert!(poll_once(&mut scope).is_pending());
+    assert_eq!(current(), None);
+    tokio::time::timeout(secs(5), &mut scope).await.unwrap_err();
+    drop(scope);
+
+    assert_eq!(*dropped.lock().unwrap(), Some(outer.id()));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_no_layer_took_is_aborted_with_the_last_clone_of_its_request() {
     let run = Run::open();
     let (request, call) = call_of(&run);

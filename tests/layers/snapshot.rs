@@ -183,7 +183,8 @@ async fn each_deadline_is_there_as_the_time_that_is_left() {
     assert_eq!(json["deadlines"]["ceiling_ms"], 570_000);
     assert_eq!(json["deadlines"]["step_ms"], 120_000);
     assert_eq!(json["alive"], true);
-    assert_eq!(json["progress"]["last_change"], "state_change (x)");
+    let changed = serde_json::json!({"kind": "state_change", "description": "x"});
+    assert_eq!(json["progress"]["last_change"], changed);
 
     run.end(TerminalReason::Aborted);
     assert_eq!(left(&call), [None; 3]);

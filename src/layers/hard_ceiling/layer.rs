@@ -265,9 +265,13 @@ impl CeilingLimits {
     #[inline]
     pub(super) fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = Limits::of(request.extensions()) {
-            let set = |limit: Option<Duration>| limit.filter(|limit| !limit.is_zero());
-            self.ceiling = set(limits.ceiling).or(self.ceiling);
-            self.timeout = set(limits.timeout).or(self.timeout);
+            let set = |limit: &mut Option<Duration>, of_request: Option<Duration>| {
+                if let Some(limit_of_request) = of_request {
+                    *limit = Some(limit_of_request).filter(|limit| !limit.is_zero());
+                }
+            };
+            set(&mut self.ceiling, limits.ceiling);
+            set(&mut self.timeout, limits.timeout);
         }
         self
     }

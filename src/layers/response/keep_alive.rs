@@ -214,8 +214,13 @@ impl KeepAlive {
         }
         let due = self.working.as_mut().and_then(|working| working.wait(now));
         if let Some(running_for) = due {
-            let notice = RunNotice::working(Step::new(StepKind::LlmCall), running_for);
-            match self.call() {
+            let call = self.call();
+            let mut step = Step::new(StepKind::LlmCall);
+            if let Some(target) = call.as_ref().and_then(Run::last_target) {
+                step = step.detail(target);
+            }
+            let notice = RunNotice::working(step, running_for);
+            match call {
                 Some(call) => call.notify(&notice),
                 // The call is not known yet: the notice goes to the log alone.
                 None => tracing::debug!(target: "tower_agent", notice = notice.name(), "notice"),

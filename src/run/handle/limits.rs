@@ -11,7 +11,7 @@ use super::Run;
 use crate::{
     llm::{Called, History, HistoryPlace, digest},
     run::{
-        kinds::{LimitHit, LimitKind, NodeKind},
+        kinds::{LimitHit, LimitKind, NodeKind, ResetOn},
         limits::{
             Action, Actions, Effect, LastCall, LoopLimits, LoopVerdict, Repetition, TurnLimit,
         },
@@ -23,6 +23,48 @@ use crate::{
 };
 
 impl Run {
+    /// Sets the longest time that a tool at or below this node may take, if the tool has no
+    /// [window](crate::tool::Tool::window) of its own.
+    ///
+    /// Of several nodes above a tool the nearest with such a window decides. Zero sets no window:
+    /// then the step window of the run applies to the tool, as without this method. The value holds
+    /// for tools that are made from now on.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
+    /// use std::{future::pending, time::Duration};
+    /// use tower_agent::{NodeKind, Run};
+    ///
+    /// let run = Run::open();
+    /// run.tool_window(Duration::from_secs(300));
+    /// let hung = run.tool("hung").watch(pending::<()>()).await.unwrap_err();
+    /// assert_eq!(hung.kind, NodeKind::Tool);
+    /// # }
+    /// ```
+    pub fn tool_window(&self, window: Duration) {
+        self.node().clocks.set_tool_window(window);
+    }
+
+    /// Adds a step window of the nearest run, which also measures the tools of the run.
+    pub(crate) fn add_window(&self, window: Duration, resets_on: ResetOn, observes: bool) {
+        let windows = &self.run_state().features().windows;
+        windows.add(window, resets_on, observes);
+    }
+
+    /// The step windows of the nearest run at or above this node that has some, each with the flag
+    /// of shadow mode.
+    pub(crate) fn windows(&self) -> Vec<(Duration, ResetOn, bool)> {
+        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
+        let of = |node: &Node<NodeState>| -> Vec<_> {
+            let features = node.payload.features_if_any();
+            features.map_or_else(Vec::new, |features| features.windows.all().collect())
+        };
+        let mut found = nodes.map(of);
+        found
+            .find(|windows| !windows.is_empty())
+            .unwrap_or_default()
+    }
+
     /// The number of turns that the nearest run has had. A turn is a request that made a model
     /// write something; a [`TurnCapLayer`](crate::TurnCapLayer) counts it.
     #[must_use]

@@ -2,10 +2,12 @@
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
 //! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
-//! (observers, notices, shadow mode), `record` (tries, usage, texts), `sub_agent` and `wait`.
+//! (observers, notices, shadow mode), `record` (tries, usage, texts), `current` (the run of a
+//! task), `sub_agent` and `wait`.
 //! [`Run::snapshot`] and [`Run::record_to`] stand with the reports; [`Run::tool`] stands with
-//! the tools.
+//! the tools, [`Run::attempt`] with the attempts.
 
+mod current;
 mod events;
 mod limits;
 mod open;
@@ -14,7 +16,10 @@ mod settle;
 mod sub_agent;
 mod wait;
 
-pub use self::wait::{Ended, RunWait, Settled};
+pub use self::{
+    current::InScope,
+    wait::{Ended, RunWait, Settled},
+};
 
 pub(crate) use self::sub_agent::{StopOnEnd, SubAgentLink};
 
@@ -91,6 +96,21 @@ impl Run {
     #[must_use]
     pub fn terminal_reason(&self) -> Option<TerminalReason> {
         self.0.nearest_end().map(|end| end.reason.clone())
+    }
+
+    /// The reason for which the last call of the nearest run ended; `None` before a call ended.
+    ///
+    /// A client that reads an answer through a library may get the error of a cut stream as text
+    /// alone. The run itself goes on when a call was cut, so its
+    /// [`terminal_reason`](Self::terminal_reason) does not say why; this method does. Of
+    /// several calls the one that ended last counts; calls of sub-agents do not.
+    #[must_use]
+    pub fn last_end(&self) -> Option<TerminalReason> {
+        let run = self.nearest();
+        if run.payload.settlement.is_with_call() {
+            return run.nearest_end().map(|end| end.reason.clone());
+        }
+        self.run_state().last_end.lock().clone()
     }
 
     /// The end of this node, or of an ancestor, as an error; `None` while the node lives.

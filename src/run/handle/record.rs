@@ -6,7 +6,7 @@ use super::Run;
 use crate::{
     llm::{dialect::Usage, stream::Partial},
     run::{
-        kinds::NodeKind,
+        kinds::{NodeKind, Step, StepKind},
         reason::TerminalReason,
         state::{AttemptTarget, NodeState},
         tree::Node,
@@ -35,6 +35,12 @@ impl Run {
                 node.payload.tries.fetch_add(1, Ordering::AcqRel);
             }
         }
+    }
+
+    /// Counts a try that the program makes by [`Run::attempt`].
+    pub(crate) fn count_attempt(&self) {
+        let state = &self.node().payload;
+        self.count_try(state.attempted.swap(true, Ordering::AcqRel));
     }
 
     /// Whether a try counts: the first try of a nested layer is the outer layer's try, and is not
@@ -88,6 +94,7 @@ impl Run {
         if let Some(call) = self.call_node().payload.call() {
             *call.last_target.lock() = Some(target.clone());
         }
+        self.note(Step::new(StepKind::LlmCall).detail(target.label().to_owned()));
         let state = &self.node().payload;
         if let Some(attempt) = state.attempt() {
             attempt.has_others.store(has_others, Ordering::Release);
@@ -96,6 +103,12 @@ impl Run {
         }
         // The attempt is the first try of its target.
         state.tries.store(1, Ordering::Release);
+    }
+
+    /// The name of the candidate to which the last attempt of this node's call went.
+    pub(crate) fn last_target(&self) -> Option<String> {
+        let target = self.call_node().payload.last_target()?;
+        Some(target.as_ref().to_owned())
     }
 
     /// Whether this attempt has a target, which means that the attempt was sent.

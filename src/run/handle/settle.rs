@@ -222,6 +222,9 @@ fn is_failure(reason: &TerminalReason) -> bool {
 impl EndHook for NodeState {
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
         node.judge_shadows(end);
+        if node.kind() == NodeKind::Call {
+            *node.run_state().last_end.lock() = Some(end.reason.clone());
+        }
         // If a run of one call is cut, the run ends together with the call: a reader that does not
         // read would delay the settlement of the call. A draining call has no settling layer left.
         let cut = node.is_draining()

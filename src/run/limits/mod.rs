@@ -22,12 +22,16 @@ pub(crate) use self::{
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use super::reason::TerminalReason;
+use super::{
+    kinds::ResetOn,
+    reason::TerminalReason,
+    tree::{NEVER, nanos},
+};
 use crate::{llm::stream::Partial, lock::Lock};
 
 /// The number of turns of a run. It stands behind a lock, so that concurrent calls cannot exceed
@@ -78,6 +82,48 @@ impl TurnCount {
                 None
             }
         }
+    }
+}
+
+/// The step windows that layers measure on a run, for the tools of the run: the shortest of each
+/// [`ResetOn`], first of those that end the run, then of those in shadow mode.
+#[derive(Debug)]
+pub(crate) struct RunWindows([AtomicU64; 6]);
+
+impl Default for RunWindows {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(NEVER) }; 6])
+    }
+}
+
+impl RunWindows {
+    const KINDS: [(ResetOn, bool); 6] = [
+        (ResetOn::Step, false),
+        (ResetOn::Content, false),
+        (ResetOn::AnyByte, false),
+        (ResetOn::Step, true),
+        (ResetOn::Content, true),
+        (ResetOn::AnyByte, true),
+    ];
+
+    /// Adds the window of a layer, which only `observes` in shadow mode.
+    pub(crate) fn add(&self, window: Duration, resets_on: ResetOn, observes: bool) {
+        let window = nanos(window);
+        for (cell, kind) in self.0.iter().zip(Self::KINDS) {
+            // The window is mostly there already: a load leaves the cache line shared.
+            if kind == (resets_on, observes) && window < cell.load(Ordering::Acquire) {
+                cell.fetch_min(window, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// The windows, each with the flag of shadow mode.
+    pub(crate) fn all(&self) -> impl Iterator<Item = (Duration, ResetOn, bool)> {
+        let windows = self.0.iter().zip(Self::KINDS);
+        windows.filter_map(|(cell, (resets_on, observes))| {
+            let window = cell.load(Ordering::Acquire);
+            (window != NEVER).then(|| (Duration::from_nanos(window), resets_on, observes))
+        })
     }
 }
 

@@ -10,7 +10,7 @@ use tracing::Level;
 
 use super::summary::CallSummary;
 use crate::run::{
-    kinds::NodeKind,
+    kinds::{NodeKind, Step},
     reason::{ReasonClass, TerminalReason},
     state::{NodeState, Settlement},
     tree::{End, Node, PendingWakes},
@@ -21,6 +21,8 @@ struct LogLine {
     level: Level,
     /// The kind of the node that was ended: a call may inherit the end of its run.
     ended: NodeKind,
+    /// The last step of the run; `None` for a completed node.
+    last_step: Option<Step>,
     /// The number of the run's turns; `None` in the line of a call.
     turns: Option<u32>,
     summary: CallSummary,
@@ -95,6 +97,10 @@ impl LogLine {
         Self {
             level,
             ended: end.kind,
+            last_step: match end.reason {
+                TerminalReason::Completed => None,
+                _ => node.run_state().step(),
+            },
             turns,
             summary: CallSummary::of(node, end),
         }
@@ -103,6 +109,7 @@ impl LogLine {
     fn log(&self) {
         let Self { summary, turns, .. } = self;
         let usage = summary.usage;
+        let step = self.last_step.as_ref();
         let (message, call) = match turns {
             Some(_) => ("run ended", None),
             None => ("call ended", Some(summary)),
@@ -118,6 +125,8 @@ impl LogLine {
                     candidate = call.and_then(|call| call.candidate.as_deref()),
                     attempts = call.map(|call| call.attempts),
                     turns,
+                    step = step.map(|step| step.kind().as_str()),
+                    description = step.and_then(Step::description),
                     elapsed = ?summary.elapsed,
                     input_tokens = usage.map(|usage| usage.input_tokens),
                     output_tokens = usage.map(|usage| usage.output_tokens),

@@ -189,8 +189,11 @@ impl fmt::Display for Terminated {
             self.reason,
             Span(self.elapsed)
         )?;
-        match self.limit {
-            Some(limit) => write!(f, ", its limit being {}", Span(limit)),
+        if let Some(limit) = self.limit {
+            write!(f, ", its limit being {}", Span(limit))?;
+        }
+        match &self.last_step {
+            Some(step) => write!(f, ", last step {step}"),
             None => Ok(()),
         }
     }

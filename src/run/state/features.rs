@@ -15,7 +15,9 @@ use crate::{
     lock::Lock,
     run::{
         handle::{StopOnEnd, SubAgentLink},
-        limits::{Actions, PartialTexts, ProgressNotices, RepeatDetector, Shadows, TurnCount},
+        limits::{
+            Actions, PartialTexts, ProgressNotices, RepeatDetector, RunWindows, Shadows, TurnCount,
+        },
         report::{RunEvent, Trajectory},
     },
 };
@@ -31,6 +33,7 @@ pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 pub(crate) struct RunFeatures {
     pub(in crate::run) repeat_detector: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
+    pub(in crate::run) windows: RunWindows,
     /// The longest interval of heartbeats that a layer set, in nanoseconds; 0 if no layer set one
     /// other than `HEARTBEAT`.
     pub(in crate::run) heartbeat: AtomicU64,

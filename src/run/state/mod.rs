@@ -51,6 +51,8 @@ pub(crate) struct NodeState {
     refused: AtomicBool,
     /// Whether a silent attempt of this node's candidate was repeated.
     pub(in crate::run) repeated_silence: AtomicBool,
+    /// Whether the program has opened an attempt below this node.
+    pub(in crate::run) attempted: AtomicBool,
     /// Whether a failure was ever set in `outcome`: mostly none is, and the lock is not taken.
     has_failed: AtomicBool,
     pub(in crate::run) tries: AtomicU32,
@@ -111,6 +113,7 @@ impl NodeState {
             effects: AtomicBool::new(false),
             refused: AtomicBool::new(false),
             repeated_silence: AtomicBool::new(false),
+            attempted: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             tries: AtomicU32::new(0),
             kind,

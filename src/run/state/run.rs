@@ -15,6 +15,7 @@ use crate::{
     run::{
         kinds::{NodeKind, Step, StepKind},
         limits::ErrorCounts,
+        reason::TerminalReason,
         report::Hooks,
     },
 };
@@ -44,6 +45,8 @@ pub(crate) struct RunState {
     /// The counts of the run's errors; allocated at the first error, or for a limit.
     errors: OnceLock<Box<ErrorCounts>>,
     steps: Lock<Steps>,
+    /// The reason of the last call's end.
+    pub(in crate::run) last_end: Lock<Option<TerminalReason>>,
     /// The state of the call, for a run that is one call.
     pub(super) call: CallState,
 }
@@ -133,7 +136,8 @@ impl RunState {
 }
 
 impl RunState {
-    /// Records the run's last step. A step without detail does not replace a step with detail.
+    /// Records the run's last step. A step without detail does not replace a step with detail,
+    /// unless it completes that step: then it has the same detail.
     pub(crate) fn set_step(&self, step: Step) {
         self.steps.lock().set(step, false);
     }
@@ -168,6 +172,15 @@ impl RunState {
 
 impl Steps {
     fn set(&mut self, step: Step, moved: bool) {
+        // A step that completes the last one has that one's description, unless it has its own.
+        let completes = self.kinds[LAST].is_some_and(|last| step.kind().completes(last));
+        let step = match self
+            .detail(LAST)
+            .filter(|_| completes && !step.has_detail())
+        {
+            Some(detail) => step.detail(detail.clone()),
+            None => step,
+        };
         if step.has_detail() || self.detail(LAST).is_none() {
             if std::mem::replace(&mut self.moved, moved) {
                 self.kinds[CHANGE] = self.kinds[LAST];

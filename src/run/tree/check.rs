@@ -18,7 +18,7 @@ use super::{
     node::{EndHook, Node},
 };
 use crate::run::{
-    kinds::{LimitHit, LimitKind},
+    kinds::{LimitHit, LimitKind, NodeKind},
     reason::TerminalReason,
 };
 
@@ -157,12 +157,35 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn pause(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.begin(now));
+        self.wake_near();
     }
 
     /// Undoes one [`pause`](Self::pause) of this node.
     pub(crate) fn resume(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.end(now));
+        self.wake_tree();
+    }
+
+    /// Stops the step windows of the runs above this tool: its own window stands in for them.
+    ///
+    /// Tasks that wait in those windows are not woken. A timer that fires finds the window stopped.
+    pub(crate) fn stand_in(&self, now: Duration) {
+        let now = nanos(now);
+        self.change_pauses_of(
+            |node| node.kind() == NodeKind::Run,
+            |pauses| pauses.begin(now),
+        );
+    }
+
+    /// Undoes one [`stand_in`](Self::stand_in) of this tool.
+    pub(crate) fn stand_down(&self, now: Duration) {
+        let now = nanos(now);
+        self.change_pauses_of(
+            |node| node.kind() == NodeKind::Run,
+            |pauses| pauses.end(now),
+        );
+        self.wake_tree();
     }
 
     fn change_pauses(&self, change: impl Fn(&Pauses)) {
@@ -172,12 +195,23 @@ impl<P: EndHook> Node<P> {
             change(&rare.own_pauses);
             change(&rare.pauses);
         }
-        for ancestor in self.ancestors() {
+        self.change_pauses_of(|_| true, change);
+    }
+
+    /// Changes the pauses of those ancestors that `is_paused` selects.
+    fn change_pauses_of(&self, is_paused: impl Fn(&Self) -> bool, change: impl Fn(&Pauses)) {
+        for ancestor in self.ancestors().filter(|node| is_paused(node)) {
             let rare = ancestor.clocks.rare();
             let _writing = ancestor.lock();
             change(&rare.pauses);
         }
-        self.wake_near();
+    }
+
+    /// The window of a tool right below this node, set here or at the nearest node above.
+    pub(crate) fn tool_window(&self) -> Option<Duration> {
+        let mut nodes = std::iter::once(self).chain(self.ancestors());
+        let window = nodes.find_map(|node| node.clocks.tool_window());
+        window.filter(|window| !window.is_zero())
     }
 
     pub(crate) fn is_paused(&self) -> bool {
@@ -203,6 +237,12 @@ impl<P: EndHook> Node<P> {
             }
         }
         paused
+    }
+
+    /// Wakes all tasks that poll a node of this tree: a pause stopped the windows of the nodes
+    /// above, in which tasks that poll other nodes wait.
+    fn wake_tree(&self) {
+        self.ancestors().last().unwrap_or(self).wake_near();
     }
 
     /// Wakes the tasks that poll this node, a node below it, or one above it.

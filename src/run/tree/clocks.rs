@@ -68,6 +68,9 @@ pub(super) struct RareClocks {
     /// The pauses that began at this node; `pauses` adds those that began below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
+    /// The length of the window of tools at or below the node; zero for no window, and `NEVER` if
+    /// the node leaves that to the nodes above it.
+    tool_window: AtomicU64,
 }
 
 impl Default for RareClocks {
@@ -78,6 +81,7 @@ impl Default for RareClocks {
             announcements: Lock::default(),
             own_pauses: Pauses::default(),
             pauses: Pauses::default(),
+            tool_window: AtomicU64::new(NEVER),
         }
     }
 }
@@ -134,6 +138,18 @@ impl Clocks {
         let at = nanos(at);
         // The deadline is mostly set already: a load is cheaper than an exchange.
         at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
+    }
+
+    /// Sets the window of tools at or below the node; zero sets none.
+    pub(crate) fn set_tool_window(&self, window: Duration) {
+        self.rare()
+            .tool_window
+            .store(nanos(window), Ordering::Release);
+    }
+
+    /// The window that was set for tools at or below the node; zero if it was set to none.
+    pub(super) fn tool_window(&self) -> Option<Duration> {
+        duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
     }
 
     /// Clears the deadline of `Clock::Share`, which limits an attempt only up to the commit of its
@@ -507,7 +523,8 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        Some(since.max(last).saturating_add(length))
+        // A window without an end: the request has a limit before its first content alone, or after.
+        (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }
 
     /// The time at which the window passed; `None` if it has not, or if `task` does not wait in it.

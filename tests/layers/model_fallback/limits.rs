@@ -239,13 +239,14 @@ async fn limits_of_the_request_and_of_the_candidate_hold_together() {
     }
 }
 
+/// covers: A5
 #[tokio::test(start_paused = true)]
 async fn where_both_say_the_same_limit_the_requests_holds() {
     let of = |seconds| Limits {
         step: Some(secs(seconds)),
         ..Limits::default()
     };
-    for (of_request, of_candidate) in [(3, 8), (8, 3)] {
+    for (of_request, of_candidate) in [(3, 8), (8, 3), (8, 0)] {
         let candidate = Candidate::new("a").limits(of(of_candidate));
         let stack = Stack::default()
             .layer(Place::Fallback, ModelFallbackLayer::new([candidate]))
@@ -259,6 +260,42 @@ async fn where_both_say_the_same_limit_the_requests_holds() {
         assert_eq!(outcome.status, Outcome::NO_ANSWER);
         assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         assert_eq!(outcome.at, secs(of_request));
+    }
+}
+
+/// covers: A5
+#[tokio::test(start_paused = true)]
+async fn zero_among_the_limits_of_a_candidate_or_its_request_switches_the_layers_off() {
+    let zero = Limits {
+        step: Some(secs(0)),
+        ceiling: Some(secs(0)),
+        ..Limits::default()
+    };
+    let short = Limits {
+        step: Some(secs(3)),
+        ceiling: Some(secs(4)),
+        ..Limits::default()
+    };
+    for (of_request, of_candidate) in [(None, zero), (Some(zero), short)] {
+        let candidate = Candidate::new("a").limits(of_candidate);
+        let stack = Stack::default()
+            .layer(Place::Fallback, ModelFallbackLayer::new([candidate]))
+            .attempt_ceiling(6)
+            .attempt_step(5)
+            .build(&Upstream::script(
+                Script::before_head()
+                    .wait(60.0)
+                    .head("text/event-stream")
+                    .data(DONE),
+            ));
+        let mut request = prompt("a");
+        if let Some(limits) = of_request {
+            request.extensions_mut().insert(limits);
+        }
+
+        let outcome = stack.ask(request).await;
+
+        assert_eq!((outcome.status, outcome.at), (200, secs(60)));
     }
 }
 

@@ -10,8 +10,8 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, LAYER, Noticed, comment, cut, each, frames, timed};
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, ReadExt, Script, Upstream, UpstreamBody, UpstreamFuture, call_of,
-    chat, request, request_of, run_on, secs,
+    DONE, ERROR, PING, PRELUDE, Place, ReadExt, Script, Stack, Upstream, UpstreamBody,
+    UpstreamFuture, call_of, chat, prompt, request, request_of, run_on, secs,
 };
 
 async fn ask<F>(
@@ -92,6 +92,23 @@ async fn notices_are_comments_and_events_at_exact_instants() {
     ];
     assert_eq!(read, frames(expected));
     assert_eq!(noticed.all().await, each("llm_call", &[30, 90, 150]));
+}
+
+/// covers: B4
+#[tokio::test(start_paused = true)]
+async fn a_notice_names_the_candidate_that_is_asked() {
+    let run = Run::open();
+    let noticed = Noticed::of(&run);
+    let upstream = Upstream::script(Script::before_head().never());
+    let stack = Stack::default()
+        .layer(Place::Terminal, LAYER)
+        .candidates(["large"])
+        .ceiling(50);
+
+    stack.build(&upstream).ask(run.attach(prompt("any"))).await;
+    run.end(TerminalReason::Aborted);
+
+    assert_eq!(noticed.all().await, each("llm_call (large)", &[30]));
 }
 
 /// covers: B4
@@ -345,7 +362,8 @@ async fn a_run_that_is_opened_further_in_is_learnt_from_the_answer() {
         .iter()
         .find(|event| event["notice"]["kind"] == "working");
     let notice = &working.unwrap()["notice"];
-    assert_eq!(notice["step"], "llm_call");
+    let step = serde_json::json!({"kind": "llm_call", "description": null});
+    assert_eq!(notice["step"], step);
     assert_eq!(notice["running_for_ms"], 30_000);
     let message = "Still working: llm_call has been running for 30 s";
     assert_eq!(notice["message"], message);

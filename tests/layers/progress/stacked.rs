@@ -53,7 +53,8 @@ async fn a_stream_with_comments_is_byte_for_byte_the_upstreams_between_them() {
     let (run, read) = read([failure(529), served]).await;
 
     let text: String = read.iter().map(|(_, text)| &**text).collect();
-    let [a, b, told] = [chat("a"), chat("b"), comment(30)];
+    let told = comment(30).replace("llm_call", "llm_call (b)");
+    let [a, b] = [chat("a"), chat("b")];
     let whole = [PRELUDE, &a, KEEP_ALIVE, &told, KEEP_ALIVE, &b, DONE];
     assert_eq!(text, whole.concat());
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
@@ -73,8 +74,9 @@ async fn a_stream_that_falls_silent_between_comments_ends_with_the_frame() {
     let (last, rest) = read.split_last().unwrap();
     let at: Vec<_> = rest.iter().map(|(at, _)| *at).collect();
     assert_eq!(at, [0, 15, 20, 30, 45, 60, 75, 90, 105]);
-    assert_eq!(rest[3].1, comment(30));
-    assert_eq!(rest[7].1, comment(90));
+    let told = |seconds| comment(seconds).replace("llm_call", "llm_call (a)");
+    assert_eq!(rest[3].1, told(30));
+    assert_eq!(rest[7].1, told(90));
     assert_eq!(last.0, 120, "comments do not reset the window");
     assert!(
         last.1

@@ -208,6 +208,8 @@ impl Model {
             self.nodes[node].pauses += 1;
         } else {
             self.nodes[node].pauses -= 1;
+            // Any task of the tree may wait in a window above the node.
+            self.calls.may_wake |= self.wakers(|_| true);
         }
         let near = |n| self.is_below(n, node) || self.is_below(node, n);
         self.calls.must_wake |= self.wakers(|w| w.below && near(w.node));
