@@ -243,7 +243,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             };
         }
         // A caller's own fault is no warning for the operator.
-        if failure.class == FailureClass::Caller {
+        if matches!(
+            failure.class,
+            FailureClass::Caller | FailureClass::SessionExpired
+        ) {
             event!(debug);
         } else {
             event!(warn);
