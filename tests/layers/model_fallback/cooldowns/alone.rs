@@ -198,7 +198,10 @@ async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
         let answer = service.oneshot(prompt("a")).await;
 
         assert_eq!(answer.is_ok(), times.len() == 2);
-        assert!(answer.map_or_else(|error| error.is::<CoolingDown>(), |_| true));
+        assert!(answer.map_or_else(
+            |error| error.source().unwrap().is::<CoolingDown>(),
+            |_| true
+        ));
         assert_eq!(upstream.times(start), times);
     }
 }
