@@ -113,7 +113,7 @@ pub enum RetrySame {
     /// The candidate is not worth another try: it would fail the same way again.
     No,
     /// The candidate is worth one more attempt, but not a second one, even if the budget allows
-    /// it.
+    /// it; and only if no other candidate can serve.
     Once,
     /// The candidate is worth another try, after the delay that the upstream asked for, or a
     /// backoff.
@@ -194,7 +194,7 @@ impl FailureClass {
             Self::Silence => ("silence", RetrySame::Once, TryOther::Yes, Cooldown::Short),
             Self::Deadline => ("deadline", RetrySame::No, TryOther::Yes, Cooldown::No),
             Self::Transport => ("transport", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
-            Self::Certificate => ("certificate", RetrySame::No, TryOther::Yes, Cooldown::Long),
+            Self::Certificate => ("certificate", RetrySame::No, TryOther::Provider, Cooldown::Long),
             Self::Redirect => ("redirect", RetrySame::No, TryOther::Yes, Cooldown::Long),
             Self::RequestTimeout => ("request_timeout", RetrySame::Yes, TryOther::Yes, Cooldown::No),
             Self::Conflict => ("conflict", RetrySame::Yes, TryOther::No, Cooldown::No),

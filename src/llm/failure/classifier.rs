@@ -191,6 +191,8 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The upstream's advice in `x-should-retry`, whether to retry.
     pub should_retry: Option<bool>,
+    /// Whether the host's name could not be resolved, so that no model there can be reached.
+    pub(crate) is_unresolved: bool,
 }
 
 impl Failure {
@@ -203,6 +205,7 @@ impl Failure {
             message: String::new(),
             retry_after: None,
             should_retry: None,
+            is_unresolved: false,
         }
     }
 
@@ -264,6 +267,7 @@ impl Failure {
                 status: chain(error)
                     .find_map(|error| error.downcast_ref::<Redirected>())
                     .map(|redirected| redirected.status),
+                is_unresolved: errors::is_unresolved(error),
                 ..Self::new(errors::class_of(error))
             },
         }
@@ -335,6 +339,7 @@ impl<'a> FailureHead<'a> {
             message: message.to_owned(),
             retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
             should_retry: self.should_retry,
+            is_unresolved: false,
         }
     }
     /// Decides the class of a failed answer.
