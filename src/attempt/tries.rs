@@ -130,7 +130,7 @@ impl Tries {
         self.tried.extend_from_slice(&inner.tried);
     }
 
-    pub(super) const fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.tried.is_empty()
     }
 

@@ -178,6 +178,7 @@ impl Cooldowns {
     ///
     /// Calls go to the candidate at once, and its next failure begins a new row. A cooldown of a
     /// caller's own account ends only if a failure of this candidate began it.
+    #[allow(clippy::must_use_candidate, reason = "callers may not need the count")]
     pub fn clear(&self, candidate: &str) -> usize {
         let known = self.shared.candidates.lock();
         let named = known.iter().filter(|it| *it.label == *candidate);
