@@ -173,7 +173,7 @@ async fn errors_of_the_transport_are_counted_too() {
     for _ in 0..4 {
         let request = run.attach(prompt("m"));
         let error = service.clone().oneshot(request).await.unwrap_err();
-        assert_eq!(error.to_string(), "reset");
+        assert_eq!(error.source().unwrap().to_string(), "reset");
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
