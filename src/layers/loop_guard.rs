@@ -15,10 +15,12 @@
 //! |---|---|---|
 //! | the same call with the same result; other calls may stand between | at every 10th call | at the 20th call |
 //! | two calls in turn, each with its earlier result | at every 10th call | at the 20th call |
+//! | up to four calls in any order, each with its result at least twice | at every 10th call | at the 30th call |
 //! | calls of tools that the request did not declare, if it declared any | none | at the 10th call |
 //! | the same call in a row, with any results | at every 10th call | at the 30th call |
 //!
-//! In the first two rows a different result restarts the count. In all rows a user's message
+//! In the first two rows a different result restarts the count. In the third row a result that the
+//! last calls did not have restarts it. In all rows a user's message
 //! restarts it, if the model had finished its turn; a message between two calls does not. A
 //! refused call is no action, and does not change the counts. The run ends as
 //! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request on;
@@ -141,7 +143,8 @@ impl LoopGuardLayer {
     ///
     /// Observers get a notice at every 10th call of a pattern. The run ends at the 20th same call
     /// with the same result, or the 20th of two calls in turn; at the 10th call of an undeclared
-    /// tool; and at the 30th same call in a row.
+    /// tool; and at the 30th same call in a row, or the 30th of up to four calls without a new
+    /// result.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -153,8 +156,9 @@ impl LoopGuardLayer {
 
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
-    /// It counts the same call with the same result, two calls in turn with unchanged results, and
-    /// the same call in a row with any results; the first such call is included. Each further
+    /// It counts the same call with the same result, two calls in turn with unchanged results, up to
+    /// four calls without a new result, and the same call in a row with any results; the first such
+    /// call is included. Each further
     /// multiple of the number causes another notice. With 0 there are no notices. Like every
     /// limit of this layer, the number is 1000 at most.
     #[must_use]
@@ -185,7 +189,8 @@ impl LoopGuardLayer {
 
     /// The number of same calls in a row, with any results, that ends the run; 30 by default.
     ///
-    /// With 0 such a row of calls does not end the run.
+    /// The number also holds for up to four calls, in any order, without a new result. With 0 such
+    /// a row of calls does not end the run.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);

@@ -111,7 +111,7 @@ impl LoopDetector {
         let subject = match shown.pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => shown.call,
             // A loop of these patterns is the same loop, whichever call was last.
-            LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
+            LoopPattern::PingPong | LoopPattern::Cycle | LoopPattern::UnknownTool => 0,
         };
         let of = (shown.pattern, subject);
         let at = self.known.iter().position(|known| known.of == of);

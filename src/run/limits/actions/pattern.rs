@@ -14,6 +14,8 @@ pub enum LoopPattern {
     SameCall,
     /// Two calls alternate, each with the result it had before.
     PingPong,
+    /// Up to four calls, in any order, of which each had its result before.
+    Cycle,
     /// Calls of tools that the request does not declare.
     UnknownTool,
     /// One tool was called in a row with the same arguments, whatever the results.
@@ -55,6 +57,10 @@ impl fmt::Display for LoopFinding {
                 "went back and forth between {tool} and another call, \
                  {times} calls without any change"
             ),
+            LoopPattern::Cycle => write!(
+                f,
+                "went round up to four calls, {tool} last, {times} calls without a new result"
+            ),
             LoopPattern::UnknownTool => {
                 write!(
                     f,
@@ -91,7 +97,8 @@ pub(crate) struct LoopLimits {
     pub(crate) stop: Option<NonZeroU32>,
     /// The number of calls of unknown tools that ends the run.
     pub(crate) unknown_tool: Option<NonZeroU32>,
-    /// The number of equal calls in a row that ends the run, whatever the results.
+    /// The number of equal calls in a row that ends the run, whatever the results; also of up to
+    /// four calls without a new result.
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 
@@ -149,6 +156,9 @@ pub(crate) struct Action {
     pub(in crate::run) from_tool: bool,
 }
 
+/// The maximum of different calls, each with its result, that are a cycle.
+const CYCLE: usize = 4;
+
 /// The last actions of a run, oldest first.
 #[derive(Debug, Default)]
 pub(in crate::run) struct RecentCalls {
@@ -200,6 +210,7 @@ impl RecentCalls {
         let by_result = [
             (LoopPattern::SameCall, same.unwrap_or_default()),
             (LoopPattern::PingPong, turns),
+            (LoopPattern::Cycle, self.cycle()),
         ];
         let by_result = known.then_some(by_result).into_iter().flatten();
         by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
@@ -235,6 +246,30 @@ impl RecentCalls {
         saturating_u32(tail.count())
     }
 
+    /// Counts the last actions that are up to four calls, each with its result, in any order. Each
+    /// of these comes at least twice, else it is news; and one that came only after another result
+    /// of the same call is news too.
+    fn cycle(&self) -> u32 {
+        let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
+        let mut count = 0;
+        for (at, action) in self.actions.iter().rev().enumerate() {
+            let is_same = |of: &Action| (of.call, of.result) == (action.call, action.result);
+            match pairs.iter().position(|(of, _)| is_same(of)) {
+                Some(known) => pairs[known].1 = true,
+                None if pairs.len() < CYCLE && action.result.is_some() => {
+                    let others = pairs.iter_mut().filter(|(of, _)| of.call == action.call);
+                    others.for_each(|(_, comes_again)| *comes_again = false);
+                    pairs.push((action, false));
+                }
+                None => break,
+            }
+            if pairs.len() > 1 && pairs.iter().all(|(_, comes_again)| *comes_again) {
+                count = at + 1;
+            }
+        }
+        saturating_u32(count)
+    }
+
     /// Counts the last actions in a row that are the same call, whatever the results.
     fn in_a_row(&self) -> u32 {
         let Some(last) = self.last() else { return 0 };
@@ -261,7 +296,7 @@ impl LoopPattern {
         let limit = match self {
             Self::SameCall | Self::PingPong => limits.stop,
             Self::UnknownTool => limits.unknown_tool,
-            Self::SameTool => limits.any_tool,
+            Self::Cycle | Self::SameTool => limits.any_tool,
         };
         limit.map(NonZeroU32::get)
     }
@@ -269,7 +304,7 @@ impl LoopPattern {
     /// The number at whose multiples the count of this pattern is reported; `None` for no reports.
     pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
-            Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,
+            Self::SameCall | Self::PingPong | Self::Cycle | Self::SameTool => limits.warn,
             Self::UnknownTool => None,
         };
         limit.map(NonZeroU32::get)

@@ -209,9 +209,10 @@ impl LoopState {
         };
         let (name, call) = (Arc::clone(&last.name), last.call);
         let counts: Vec<_> = self.window.counts().collect();
-        let same = counts.iter().find(|(of, _)| *of == LoopPattern::SameCall);
-        let same = same.map_or(0, |(_, count)| *count);
-        for (pattern, count) in counts {
+        let of = |pattern| counts.iter().find(|(of, _)| *of == pattern);
+        let of = |pattern| of(pattern).map_or(0, |(_, count)| *count);
+        let (same, turns) = (of(LoopPattern::SameCall), of(LoopPattern::PingPong));
+        for &(pattern, count) in &counts {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
@@ -221,8 +222,13 @@ impl LoopState {
                 tool: &name,
                 count,
                 again: news != News::Limits,
-                // A loop of the same call with the same result is reported as that.
-                is_reported: pattern == LoopPattern::SameTool && same >= count,
+                is_reported: match pattern {
+                    LoopPattern::Cycle => same.max(turns) >= count,
+                    LoopPattern::SameTool => same >= count,
+                    LoopPattern::SameCall | LoopPattern::PingPong | LoopPattern::UnknownTool => {
+                        false
+                    }
+                },
             };
             let report = |found| effects.push(Effect::Found(found));
             self.judge.judge(shown, report);

@@ -1,7 +1,7 @@
 //! covers: D7
 
 use super::*;
-use LoopPattern::{PingPong, SameCall, SameTool, UnknownTool};
+use LoopPattern::{Cycle, PingPong, SameCall, SameTool, UnknownTool};
 use LoopVerdict::{Observed, Stopped, Warned};
 
 /// Nothing ends, so that what is told can be counted.
@@ -108,6 +108,74 @@ fn two_calls_in_turn_are_told_at_ten_and_end_at_twenty() {
         told,
         [(10, PingPong, Warned, 10), (20, PingPong, Stopped, 20)]
     );
+}
+
+/// The calls of `names` in turn, each always with one result.
+fn in_turn(agent: &mut Agent, names: &str, calls: usize) -> Vec<Vec<LoopFinding>> {
+    let names: Vec<_> = names.split(' ').cycle().take(calls).collect();
+    names
+        .into_iter()
+        .map(|name| agent.does(name, "{}", &format!("of {name}")))
+        .collect()
+}
+
+#[test]
+fn up_to_four_calls_in_any_order_without_a_new_result_are_told_and_end_at_thirty() {
+    for names in ["a b a a b", "poll sleep look", "a b c d"] {
+        let told = told(in_turn(&mut Agent::new(), names, 30).into_iter());
+
+        let cycle = told.iter().filter(|(_, pattern, ..)| *pattern == Cycle);
+        assert_eq!(
+            cycle.copied().collect::<Vec<_>>(),
+            [
+                (10, Cycle, Warned, 10),
+                (20, Cycle, Warned, 20),
+                (30, Cycle, Stopped, 30)
+            ],
+            "{names}"
+        );
+        // Each call alone is a loop too, and told at its tenth.
+        assert!(told.len() <= 6, "{names} {told:?}");
+    }
+    let rare = told(in_turn(&mut Agent::new(), "a b c a d a a", 30).into_iter());
+    assert_eq!(rare.last(), Some(&(30, Cycle, Stopped, 30)));
+}
+
+#[test]
+fn results_that_come_back_are_not_new_and_a_changed_one_is() {
+    let results = |of: fn(usize) -> &'static str| {
+        let mut agent = Agent::new();
+        let turns = (0..36).map(|turn| match turn % 2 {
+            0 => agent.does("toggle", "{}", "ok"),
+            _ => agent.does("look", "{}", of(turn)),
+        });
+        let told = told(turns.collect::<Vec<_>>().into_iter());
+        let stopped = told.into_iter().find(|found| found.2 == Stopped);
+        stopped.map(|(at, pattern, ..)| (at, pattern))
+    };
+
+    let back_and_forth = results(|turn| ["on", "off"][turn / 2 % 2]);
+    assert_eq!(back_and_forth, Some((30, Cycle)));
+    let once = results(|turn| if turn < 18 { "on" } else { "off" });
+    assert_eq!(once, None);
+}
+
+#[test]
+fn five_calls_in_turn_are_no_cycle() {
+    let told = told(in_turn(&mut Agent::new(), "a b c d e", 49).into_iter());
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_new_result_begins_the_cycle_anew() {
+    let mut agent = Agent::new();
+    let mut turns = in_turn(&mut agent, "a b c", 28);
+    turns.push(agent.does("b", "{}", "changed"));
+    turns.extend(in_turn(&mut agent, "c a d", 28));
+
+    let told = told(turns.into_iter());
+
+    assert!(told.iter().all(|found| found.2 == Warned), "{told:?}");
 }
 
 #[test]
