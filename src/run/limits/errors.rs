@@ -38,7 +38,7 @@ pub enum ErrorAllowance {
     RunSpent,
     /// The limit on this kind of failure and the limit on all failures are exceeded.
     BothSpent,
-    /// The run has exceeded its limit on failures in a row, and no other limit.
+    /// The run has reached its limit on failures in a row, and exceeded no other limit.
     RowSpent,
 }
 
@@ -74,7 +74,8 @@ impl ErrorCounts {
         counted.per_run = smaller(counted.per_run, per_run);
     }
 
-    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
+    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten). With
+    /// a limit of n, failure n in a row reaches it.
     pub fn tighten_in_a_row(&self, limit: Option<u32>) {
         let mut counted = self.0.lock();
         counted.in_a_row = smaller(counted.in_a_row, limit);
@@ -134,7 +135,7 @@ impl ErrorRows {
 
     fn add_to_row(&mut self) -> bool {
         self.row = self.row.saturating_add(1);
-        self.in_a_row.is_some_and(|limit| self.row > limit)
+        self.in_a_row.is_some_and(|limit| self.row >= limit)
     }
 
     fn of_key(&mut self, key: ErrorKey) -> &mut u32 {
