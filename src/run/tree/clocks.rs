@@ -122,6 +122,14 @@ impl Clocks {
         self.rare.get().map(|rare| &**rare)
     }
 
+    /// Whether pauses that began at this node are on, and whether any at or below it are.
+    pub(super) fn pauses(&self) -> [bool; 2] {
+        let rare = self.rare_if_any();
+        rare.map_or([false; 2], |rare| {
+            [rare.own_pauses.is_on(), rare.pauses.is_on()]
+        })
+    }
+
     /// Lowers the deadline of `clock` to `at`, and answers whether it did. A later `at` is ignored.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = match clock {
@@ -545,6 +553,8 @@ pub(super) struct Pauses {
     count: AtomicU32,
     since: AtomicU64,
     total: AtomicU64,
+    /// The time at which the last one ended; zero before.
+    last: AtomicU64,
 }
 
 /// The paused time of one node.
@@ -568,7 +578,12 @@ impl Pauses {
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             let lasted = now.saturating_sub(self.since.load(Ordering::Acquire));
             self.total.fetch_add(lasted, Ordering::AcqRel);
+            self.last.store(now, Ordering::Release);
         }
+    }
+
+    pub(super) fn last(&self) -> Nanos {
+        self.last.load(Ordering::Acquire)
     }
 
     #[inline]
