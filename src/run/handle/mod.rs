@@ -75,14 +75,18 @@ impl Run {
 
     /// Ends this node and every node below it, with a reason.
     ///
-    /// The method answers whether `reason` became the stored reason. A reason that comes later is
+    /// The method answers whether `reason` became the stored reason. A deadline that has passed by
+    /// now, of this node or of one above it, ends that node first. A reason that comes later is
     /// kept in [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
     )]
     pub fn end(&self, reason: TerminalReason) -> bool {
-        self.0.end(reason, None, self.now()).is_ok()
+        let now = self.now();
+        // An end that this check stores makes `end` fail.
+        let _over = self.0.check(now, TaskId::NONE);
+        self.0.end(reason, None, now).is_ok()
     }
 
     /// The reason of this node's end, or of the nearest ended ancestor's. The answer is `None`
