@@ -260,6 +260,15 @@ impl<P: EndHook> Node<P> {
         }
     }
 
+    /// Moves the program's deadlines of this node by `by`, once; those that others announced stay.
+    /// Answers whether it moved one. Timers that wait for the old deadline look again when they
+    /// fire.
+    pub(crate) fn extend(&self, by: Duration) -> bool {
+        let set = |clock| self.clocks.get(clock).is_some();
+        let is_open = !self.is_over() && !self.is_closing();
+        is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend(by)
+    }
+
     /// Wakes the watchers of the clocks of this node, because a deadline became earlier.
     pub(crate) fn tightened(&self) {
         // This fence pairs with the one in `watch`: the watcher sees the new deadline, or this
