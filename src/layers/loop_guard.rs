@@ -8,7 +8,9 @@
 //! # What is counted
 //!
 //! An action is a tool call together with its result. Two calls are the same if they have the
-//! same name and the same arguments, in any order of the keys. The layer compares the run's last
+//! same name and the same arguments, in any order of the keys. Two results of a history are the same
+//! if they differ only in words such as ids, times and durations, unless the layer compares
+//! [exact results](LoopGuardLayer::exact_results). The layer compares the run's last
 //! 30 actions, or more if a limit is larger:
 //!
 //! | pattern | notice to observers | end of the run |
@@ -104,6 +106,7 @@
 
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -125,9 +128,11 @@ use crate::{
 };
 
 /// Ends a run that makes the same tool calls again and again: see the [module](self).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoopGuardLayer {
     limits: LoopLimits,
+    polls: Option<Arc<[Box<str>]>>,
+    exact: bool,
     ends: bool,
     max_body: usize,
 }
@@ -149,6 +154,8 @@ impl LoopGuardLayer {
     pub const fn new() -> Self {
         Self {
             limits: LoopLimits::DEFAULT,
+            polls: None,
+            exact: false,
             ends: true,
             max_body: MAX_BODY,
         }
@@ -197,6 +204,31 @@ impl LoopGuardLayer {
         self
     }
 
+    /// Names the tools that poll, such as one that waits for a process; none by default.
+    ///
+    /// A tool that polls gives the same result many times before it gives another. A loop with such
+    /// a tool is reported and ends the run at three times as many calls: with the default limits
+    /// observers get the first notice at the 30th same call with the same result, and the run ends
+    /// at the 60th. Another result restarts every count of the tool, and its calls are no sign of
+    /// being [stuck](crate::Run::end_when_stuck). A tool may be named by the program, too:
+    /// [`Run::polls`].
+    #[must_use]
+    pub fn polls<T: Into<Box<str>>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
+        self.polls = Some(tools.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Compares results as they are written, apart from the order of keys and white space.
+    ///
+    /// By default words with a digit and ids with a known prefix count as equal, as in an
+    /// [`ErrorKey`](crate::run::ErrorKey), because a result that differs only in its times is not
+    /// new. The first 8 KiB of each string are compared so.
+    #[must_use]
+    pub const fn exact_results(mut self) -> Self {
+        self.exact = true;
+        self
+    }
+
     /// Shadow mode: where the run would end, observers get a notice, and the run goes on.
     #[must_use]
     pub const fn observe(mut self) -> Self {
@@ -218,13 +250,13 @@ impl<S> Layer<S> for LoopGuardLayer {
     type Service = LoopGuard<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let layer = *self;
+        let layer = self.clone();
         LoopGuard { inner, layer }
     }
 }
 
 /// The service of a [`LoopGuardLayer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoopGuard<S> {
     inner: S,
     layer: LoopGuardLayer,
@@ -256,11 +288,16 @@ where
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let LoopGuardLayer {
             limits,
+            ref polls,
+            exact,
             ends,
             max_body,
         } = self.layer;
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
+        if let Some(polls) = polls {
+            run.add_polls(polls);
+        }
         run.limit_loops(limits, ends);
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
@@ -269,7 +306,7 @@ where
         let settings = LayerSettings::hooks(CallsReader { answer });
         let settings = settings.reading().frames();
         SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, HistoryReader(run), request, max_body)
+            ReadRequest::new(service, HistoryReader { run, exact }, request, max_body)
         })
     }
 }
@@ -318,13 +355,16 @@ impl LayerHooks for CallsReader {
 /// Records the tool calls and results in a request on its run.
 #[derive(Debug)]
 #[doc(hidden)]
-pub struct HistoryReader(Run);
+pub struct HistoryReader {
+    run: Run,
+    exact: bool,
+}
 
 impl<A> RequestReader<A> for HistoryReader {
     type Answer = A;
 
     fn run(&self) -> &Run {
-        &self.0
+        &self.run
     }
 
     /// Records the calls and results, which may end the run; `ReadRequest` then checks for that
@@ -332,8 +372,8 @@ impl<A> RequestReader<A> for HistoryReader {
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         let body = request.body().gathered();
         let dialect = dialect_of(request);
-        if let Some(history) = History::read(&dialect, &body, &self.0.places()) {
-            self.0.follow(&history);
+        if let Some(history) = History::read(&dialect, &body, &self.run.places()) {
+            self.run.follow(&history, self.exact);
         }
         None
     }

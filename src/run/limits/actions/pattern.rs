@@ -154,6 +154,8 @@ pub(crate) struct Action {
     pub(in crate::run) result: Option<u64>,
     /// Whether the tool itself reported the action, and no history has repeated it yet.
     pub(in crate::run) from_tool: bool,
+    /// Whether the program named the tool as one that polls.
+    pub(in crate::run) polls: bool,
 }
 
 /// The maximum of different calls, each with its result, that are a cycle.
@@ -200,26 +202,41 @@ impl RecentCalls {
         self.actions.back()
     }
 
-    /// The count of each pattern that the last action shows. If the last result is unknown,
-    /// patterns that compare results are left out.
-    pub(in crate::run) fn counts(&self) -> impl Iterator<Item = (LoopPattern, u32)> {
+    /// The count of each pattern that the last action shows, and whether a polling tool is part of
+    /// it. If the last result is unknown, patterns that compare results are left out. `window` is
+    /// the number of actions among which a call is counted whose tool does not poll.
+    pub(in crate::run) fn counts(
+        &self,
+        window: usize,
+    ) -> impl Iterator<Item = (LoopPattern, u32, bool)> {
         let known = self.last().is_some_and(|last| last.result.is_some());
-        let turns = self.ping_pong();
+        let polls = self.last().is_some_and(|last| last.polls);
+        let most = if polls { usize::MAX } else { window };
+        let (turns, cycle) = (self.ping_pong(), self.cycle());
         // A loop of two calls also repeats one call, but the loop is reported once.
-        let same = Some(self.same_call()).filter(|same| *same >= turns);
+        let same = Some(self.same_call(most)).filter(|same| *same >= turns);
+        let polled = |count: u32| {
+            self.actions
+                .iter()
+                .rev()
+                .take(count as usize)
+                .any(|it| it.polls)
+        };
         let by_result = [
-            (LoopPattern::SameCall, same.unwrap_or_default()),
-            (LoopPattern::PingPong, turns),
-            (LoopPattern::Cycle, self.cycle()),
+            (LoopPattern::SameCall, same.unwrap_or_default(), polls),
+            (LoopPattern::PingPong, turns, polled(turns)),
+            (LoopPattern::Cycle, cycle, polled(cycle)),
         ];
         let by_result = known.then_some(by_result).into_iter().flatten();
-        by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
+        // For a polling tool each new result is progress.
+        let in_a_row = (!polls).then(|| (LoopPattern::SameTool, self.in_a_row(), false));
+        by_result.chain(in_a_row)
     }
 
     /// Counts how often in succession the last call had its last result. Other calls may stand
     /// between; another result of the same call ends the count.
-    fn same_call(&self) -> u32 {
-        let mut actions = self.actions.iter().rev();
+    fn same_call(&self, most: usize) -> u32 {
+        let mut actions = self.actions.iter().rev().take(most);
         let Some(last) = actions.next().filter(|last| last.result.is_some()) else {
             return 0;
         };
@@ -257,7 +274,10 @@ impl RecentCalls {
             match pairs.iter().position(|(of, _)| is_same(of)) {
                 Some(known) => pairs[known].1 = true,
                 None if pairs.len() < CYCLE && action.result.is_some() => {
-                    let others = pairs.iter_mut().filter(|(of, _)| of.call == action.call);
+                    let mut others = pairs.iter_mut().filter(|(of, _)| of.call == action.call);
+                    if action.polls && others.next().is_some() {
+                        break;
+                    }
                     others.for_each(|(_, comes_again)| *comes_again = false);
                     pairs.push((action, false));
                 }
