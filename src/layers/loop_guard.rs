@@ -220,9 +220,10 @@ impl LoopGuardLayer {
 
     /// Compares results as they are written, apart from the order of keys and white space.
     ///
-    /// By default words with a digit and ids with a known prefix count as equal, as in an
-    /// [`ErrorKey`](crate::run::ErrorKey), because a result that differs only in its times is not
-    /// new. The first 8 KiB of each string are compared so.
+    /// By default a result that differs only in ids, times and durations is not new: words of
+    /// letters and digits, numbers of ten or more digits, numbers with a unit of time, and ids with
+    /// a known prefix are equal. A shorter number, such as a page or a percentage, is compared as
+    /// it is. The first 8 KiB of each string are compared so.
     #[must_use]
     pub const fn exact_results(mut self) -> Self {
         self.exact = true;

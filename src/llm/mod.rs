@@ -21,7 +21,7 @@ pub(crate) use self::{
         digest, result,
     },
     prompt::Prompt,
-    volatile::normalise,
+    volatile::{Counts, normalise},
 };
 
 /// Returns the longest prefix of `text` of at most `most` bytes, in whole characters.

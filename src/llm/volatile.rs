@@ -22,14 +22,26 @@ const UNITS: [&str; 28] = [
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
 ];
 
+/// What becomes of a number that is no time: part of an id in an error, often the news in a result.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Counts {
+    Replaced,
+    Kept,
+}
+
+/// The number of digits from which on a number is an id or a timestamp, not a count.
+const LONG: usize = 10;
+
 /// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word.
-pub(crate) fn normalise(text: &str, mut emit: impl FnMut(u8)) {
+pub(crate) fn normalise(text: &str, counts: Counts, mut emit: impl FnMut(u8)) {
     let mut rest = text.trim();
     while let Some(first) = rest.chars().next() {
         let (word, after) = rest.split_at(word_end(rest));
-        if is_volatile(word) {
+        let then = without_unit(word, after);
+        let is_count = is_number(word) && word.len() < LONG && then == after;
+        if is_volatile(word) && !(is_count && counts == Counts::Kept) {
             emit(PLACEHOLDER);
-            rest = without_unit(word, after);
+            rest = then;
         } else if first.is_whitespace() {
             emit(b' ');
             rest = rest.trim_start();
@@ -44,7 +56,7 @@ pub(crate) fn normalise(text: &str, mut emit: impl FnMut(u8)) {
 }
 
 /// The index at which the word at the start of `text` ends. A word is ASCII letters and digits, and
-/// the characters that join two of them, as in `1.5`, `1,000` and `2026-11-03`.
+/// the characters that join two of them, as in `1.5`, `1,000`, `10:31:07` and `2026-11-03`.
 fn word_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -52,7 +64,7 @@ fn word_end(text: &str) -> usize {
     let mut chars = text.char_indices();
     let end = chars.find(|&(at, char)| match char {
         '-' | '_' => at == 0 || !next(at),
-        '.' | ',' => at == 0 || !digit(at - 1) || !digit(at + 1),
+        '.' | ',' | ':' => at == 0 || !digit(at - 1) || !digit(at + 1),
         // Unicode has two micro signs, and both are part of a unit.
         '\u{b5}' | '\u{3bc}' => false,
         _ => !char.is_ascii_alphanumeric(),
@@ -69,13 +81,16 @@ fn is_volatile(word: &str) -> bool {
     word.bytes().any(|byte| byte.is_ascii_digit()) || word.split_once(['-', '_']).is_some_and(is_id)
 }
 
+fn is_number(word: &str) -> bool {
+    word.bytes().all(|byte| b"0123456789.,".contains(&byte))
+}
+
 /// The text that follows a volatile word, without its unit if the word is a number.
 fn without_unit<'a>(word: &str, after: &'a str) -> &'a str {
-    let is_number = word.bytes().all(|byte| b"0123456789.,".contains(&byte));
     let rest = after.trim_start();
     let (unit, rest) = rest.split_at(word_end(rest));
     let mut units = UNITS.iter();
-    match is_number && units.any(|known| known.eq_ignore_ascii_case(unit)) {
+    match is_number(word) && units.any(|known| known.eq_ignore_ascii_case(unit)) {
         true => rest,
         false => after,
     }

@@ -7,6 +7,7 @@ use std::{
 };
 
 use crate::llm::{
+    Counts,
     json::{Scan, Scanner, Text},
     normalise,
 };
@@ -284,7 +285,9 @@ fn normalised(span: &[u8]) -> u64 {
     let text = text.map_or(Cow::Borrowed(span), Text::decoded);
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
     let mut hasher = DefaultHasher::new();
-    normalise(&String::from_utf8_lossy(head), |byte| hasher.write_u8(byte));
+    normalise(&String::from_utf8_lossy(head), Counts::Kept, |byte| {
+        hasher.write_u8(byte)
+    });
     hasher.write(rest);
     hasher.finish()
 }

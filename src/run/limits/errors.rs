@@ -9,7 +9,7 @@ mod tests;
 use std::hash::{DefaultHasher, Hasher};
 
 use crate::{
-    llm::{cut, normalise},
+    llm::{Counts, cut, normalise},
     lock::Lock,
 };
 
@@ -192,7 +192,7 @@ impl ErrorKey {
         // The byte separates the subject from the message: it never occurs in UTF-8.
         digest.write_u8(0xff);
         let mut left = KEPT;
-        normalise(cut(message, READ), |byte| {
+        normalise(cut(message, READ), Counts::Replaced, |byte| {
             if left > 0 {
                 digest.write_u8(byte);
                 left -= 1;

@@ -157,7 +157,8 @@ impl<'a> Model<'a> {
                         _ => None,
                     };
                     if let (true, Some(ticks)) = (caller, whole) {
-                        let clocks = &mut model.clocks[found.min(CALL)];
+                        let level = found.min(model.call());
+                        let clocks = &mut model.clocks[level];
                         clocks.timeout = least(clocks.timeout, Some(ticks * TICK));
                     }
                     let clocks = &mut model.clocks[target(found, scope)];

@@ -227,7 +227,8 @@ fn ids_times_and_durations_in_a_result_are_not_new() {
     let ended = loop {
         turns += 1;
         let result = format!(
-            "running since 2026-11-23T10:{turns}:07Z, {turns} ms, call req_{turns}, pid {turns}"
+            "running since 2026-11-23T10:{turns}:07Z, {turns} ms, call req_{turns}, at {}",
+            1_800_000_000 + turns
         );
         let found = agent.does("status", "{}", &result);
         if let Some(found) = found
@@ -241,11 +242,18 @@ fn ids_times_and_durations_in_a_result_are_not_new() {
 }
 
 #[test]
-fn exact_results_and_other_words_are_new() {
-    for (exact, result) in [(true, "7 ms"), (false, "x")] {
+fn exact_results_other_words_and_counts_are_new() {
+    let results: [(bool, fn(usize) -> String); 3] = [
+        (true, |turn| format!("{turn} ms")),
+        (false, |turn| "x".repeat(turn)),
+        (false, |turn| {
+            format!("page {turn}: {}.5% of 1,000", turn + 7)
+        }),
+    ];
+    for (exact, result) in results {
         let mut agent = Agent::new();
         agent.exact = exact;
-        let turns = (0..29).map(|turn| agent.does("status", "{}", &(result.repeat(turn + 1))));
+        let turns = (1..30).map(|turn| agent.does("status", "{}", &result(turn)));
         let told = told(turns.collect::<Vec<_>>().into_iter());
         let by_result =
             |found: &(usize, LoopPattern, LoopVerdict, u32)| found.1 != LoopPattern::SameTool;

@@ -3,14 +3,14 @@
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
-    llm::{cut, normalise},
+    llm::{Counts, cut, normalise},
     run::limits::errors::{ErrorKey, KEPT, READ},
 };
 
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {
     let mut left = Vec::new();
-    normalise(cut(message, READ), |byte| {
+    normalise(cut(message, READ), Counts::Replaced, |byte| {
         left.push(if byte == 0xfe { b'#' } else { byte });
     });
     String::from_utf8(left).unwrap()
@@ -35,7 +35,7 @@ fn volatile_parts_are_taken_out() {
         ("in 1h2m3.5s", "in #"),
         ("in 5 seconds, 1 minute", "in #, #"),
         ("order a1b2c3 day, 5b day, 5 days", "order # day, # day, #"),
-        ("2026-11-03T10:00:00.123Z failed", "#:#:# failed"),
+        ("2026-11-03T10:00:00.123Z failed", "# failed"),
         ("2026-11-03 10:00:00+00:00 failed", "# #:#:#+#:# failed"),
         ("Tue, 03 Nov 2026 10:00:00 GMT", "tue, # nov # #:#:# gmt"),
         ("Mon Nov  3 10:00:00 2026", "mon nov # #:#:# #"),
