@@ -241,7 +241,8 @@ async fn an_answer_that_lies_unread_does_not_stop_the_tools_of_its_run() {
         }));
 
     let answer = service.oneshot(run.attach(Request::new(()))).await.unwrap();
-    let tool = run.tool("long").watch(sleep(60 * SECOND)).await;
+    let tool = run.tool("long").window(90 * SECOND);
+    let tool = tool.watch(sleep(60 * SECOND)).await;
 
     assert!(tool.is_ok());
     assert_eq!(answer.into_body().read().await.whole(), "hello");

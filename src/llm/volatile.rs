@@ -35,10 +35,17 @@ const LONG: usize = 10;
 /// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word.
 pub(crate) fn normalise(text: &str, counts: Counts, mut emit: impl FnMut(u8)) {
     let mut rest = text.trim();
+    // Whether the next number belongs to a time, such as `10:31:07`.
+    let mut in_time = false;
     while let Some(first) = rest.chars().next() {
         let (word, after) = rest.split_at(word_end(rest));
         let then = without_unit(word, after);
+        let goes_on = matches!(after.as_bytes(), [b':', b'0'..=b'9', ..]);
         let is_count = is_number(word) && word.len() < LONG && then == after;
+        let is_count = is_count && !goes_on && !in_time;
+        if !word.is_empty() {
+            in_time = goes_on && is_number(word);
+        }
         if is_volatile(word) && !(is_count && counts == Counts::Kept) {
             emit(PLACEHOLDER);
             rest = then;
@@ -56,7 +63,7 @@ pub(crate) fn normalise(text: &str, counts: Counts, mut emit: impl FnMut(u8)) {
 }
 
 /// The index at which the word at the start of `text` ends. A word is ASCII letters and digits, and
-/// the characters that join two of them, as in `1.5`, `1,000`, `10:31:07` and `2026-11-03`.
+/// the characters that join two of them, as in `1.5`, `1,000` and `2026-11-03`.
 fn word_end(text: &str) -> usize {
     let bytes = text.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
@@ -64,7 +71,7 @@ fn word_end(text: &str) -> usize {
     let mut chars = text.char_indices();
     let end = chars.find(|&(at, char)| match char {
         '-' | '_' => at == 0 || !next(at),
-        '.' | ',' | ':' => at == 0 || !digit(at - 1) || !digit(at + 1),
+        '.' | ',' => at == 0 || !digit(at - 1) || !digit(at + 1),
         // Unicode has two micro signs, and both are part of a unit.
         '\u{b5}' | '\u{3bc}' => false,
         _ => !char.is_ascii_alphanumeric(),

@@ -42,8 +42,8 @@ def unary(context, dialect, model):
     expect.equal(text, TEXT)
     expect.equal(usage, USAGE)
     expect.one_request(context.embedded)
-    # Asked once: who wants to wait for an hour, and who is overloaded.
-    once = model == "sim-rate-limited-long" or model.startswith("sim-overloaded")
+    # Asked once: who asks for a wait, and who is overloaded.
+    once = model.startswith(("sim-rate-limited", "sim-overloaded"))
     attempts = "2" if once else "3"
     expect.equal(raw(dialect, model, context), (SERVED, attempts))
 
@@ -67,7 +67,7 @@ def silent_unary(context, dialect):
     expect.one_request(context.embedded)
 
 
-@case("another model serves after two windows, streaming, slow", over=CALLERS)
+@case("another model serves after the window, streaming, slow", over=CALLERS)
 def silent_stream(context, dialect):
     seen = context.embedded.stream(dialect, "sim-stall-head", context.prompt)
 

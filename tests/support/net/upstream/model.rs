@@ -50,6 +50,7 @@ pub(super) fn play(call: &Call) -> Play {
         "429" => Play::keep(failure(429, "retry-after: 1\r\n")),
         // Longer than a test waits, and not too long to be waited for.
         "429-later" => Play::keep(failure(429, "retry-after: 50\r\n")),
+        "409-later" => Play::keep(failure(409, "retry-after: 50\r\n")),
         "429-hour" => Play::keep(failure(429, "retry-after: 3600\r\n")),
         number if number.parse::<u16>().is_ok() => Play::keep(failure(number.parse().unwrap(), "")),
         _ if request["stream"] == true => Play::keep(stream(STREAM)),

@@ -227,7 +227,7 @@ fn ids_times_and_durations_in_a_result_are_not_new() {
     let ended = loop {
         turns += 1;
         let result = format!(
-            "running since 2026-11-23T10:{turns}:07Z, {turns} ms, call req_{turns}, at {}",
+            "running since 2026-11-23T10:{turns}:{turns}, {turns} ms, call req_{turns}, at {}",
             1_800_000_000 + turns
         );
         let found = agent.does("status", "{}", &result);

@@ -35,7 +35,7 @@ fn volatile_parts_are_taken_out() {
         ("in 1h2m3.5s", "in #"),
         ("in 5 seconds, 1 minute", "in #, #"),
         ("order a1b2c3 day, 5b day, 5 days", "order # day, # day, #"),
-        ("2026-11-03T10:00:00.123Z failed", "# failed"),
+        ("2026-11-03T10:00:00.123Z failed", "#:#:# failed"),
         ("2026-11-03 10:00:00+00:00 failed", "# #:#:#+#:# failed"),
         ("Tue, 03 Nov 2026 10:00:00 GMT", "tue, # nov # #:#:# gmt"),
         ("Mon Nov  3 10:00:00 2026", "mon nov # #:#:# #"),
