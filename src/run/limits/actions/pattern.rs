@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, fmt, num::NonZeroU32, sync::Arc};
 
-use crate::run::report::RunNotice;
+use crate::run::report::{RunAction, RunNotice};
 
 /// The pattern of a loop of tool calls.
 #[non_exhaustive]
@@ -137,6 +137,13 @@ impl LoopLimits {
     }
 }
 
+/// The arguments of a program's tool.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolArguments {
+    pub(crate) digest: u64,
+    pub(crate) excerpt: Option<Arc<str>>,
+}
+
 /// An action of a run: a tool call with its result, if the result can be known.
 #[derive(Clone, Debug)]
 pub(crate) struct Action {
@@ -147,7 +154,12 @@ pub(crate) struct Action {
     pub(in crate::run) result: Option<u64>,
     /// Whether the tool itself reported the action, and no history has repeated it yet.
     pub(in crate::run) from_tool: bool,
+    /// The beginning of the arguments, if the program allows it and the action is one of the last.
+    pub(in crate::run) excerpt: Option<Arc<str>>,
 }
+
+/// The number of the last actions that a checker sees.
+const SHOWN: usize = 10;
 
 /// The last actions of a run, oldest first.
 #[derive(Debug, Default)]
@@ -160,6 +172,21 @@ pub(in crate::run) struct RecentCalls {
 impl RecentCalls {
     pub(in crate::run) fn push(&mut self, action: Action, size: usize) {
         push_bounded(&mut self.actions, size, action);
+        let old = self.actions.len().checked_sub(SHOWN + 1);
+        if let Some(old) = old.and_then(|old| self.actions.get_mut(old)) {
+            old.excerpt = None;
+        }
+    }
+
+    /// The last actions, oldest first, for a checker.
+    pub(in crate::run) fn shown(&self) -> Vec<RunAction> {
+        let before = self.actions.len().saturating_sub(SHOWN);
+        let shown = self.actions.iter().skip(before).map(|action| RunAction {
+            name: Arc::clone(&action.name),
+            digest: action.call,
+            excerpt: action.excerpt.clone(),
+        });
+        shown.collect()
     }
 
     /// Records whether the request declared a called tool. Answers the number of recorded calls of

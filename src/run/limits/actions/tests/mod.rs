@@ -75,7 +75,7 @@ impl Agent {
         );
         let places = self.state.places().clone();
         let history = History::read(&Dialect::Any, body.as_bytes(), &places).unwrap();
-        self.state.follow(&history)
+        self.state.follow(&history, 0)
     }
 }
 
@@ -110,5 +110,6 @@ fn action(name: &str, arguments: &str, result: Option<&str>) -> Action {
         call: digest((name.as_bytes(), canonical(arguments.as_bytes()))),
         result: result.map(|result| canonical(result.as_bytes())),
         from_tool: true,
+        excerpt: None,
     }
 }
