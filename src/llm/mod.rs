@@ -14,6 +14,8 @@ pub mod stream;
 mod tests;
 mod volatile;
 
+use std::sync::Arc;
+
 pub(crate) use self::{
     content_type::{is_plain, names_events, names_json},
     conversation::{
@@ -23,6 +25,14 @@ pub(crate) use self::{
     prompt::Prompt,
     volatile::{Counts, normalise},
 };
+
+/// Returns the first `most` bytes of `text`, in whole characters; `None` if there is none.
+pub(crate) fn excerpt(text: &[u8], most: usize) -> Option<Arc<str>> {
+    if most == 0 || text.is_empty() {
+        return None;
+    }
+    Some(cut(&String::from_utf8_lossy(text), most).into())
+}
 
 /// Returns the longest prefix of `text` of at most `most` bytes, in whole characters.
 pub(crate) fn cut(text: &str, most: usize) -> &str {

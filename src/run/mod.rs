@@ -59,8 +59,8 @@ pub use self::{
     },
     reason::{CustomReason, ReasonClass, TerminalReason},
     report::{
-        Answer, CallSummary, Deadlines, NotCounted, RunEvent, RunEvents, RunNotice, RunProgress,
-        RunSnapshot, Status, Terminated, Trajectory, Verdict,
+        Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCheck, RunEvent, RunEvents,
+        RunNotice, RunProgress, RunSnapshot, Status, Terminated, Trajectory, Verdict,
     },
 };
 
@@ -69,7 +69,7 @@ pub(crate) use self::{
     handle::WeakRun,
     idle_timer::IdleTimer,
     kinds::{LimitHit, LimitKind},
-    limits::{LoopLimits, TurnLimit, WorkingNotices},
+    limits::{LoopLimits, ToolArguments, TurnLimit, WorkingNotices},
     poll_scope::{PollScope, Role, TaskGuard},
     report::OnEnd,
     state::{

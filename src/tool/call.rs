@@ -13,8 +13,8 @@ use serde::Serialize;
 
 use super::watch::Watch;
 use crate::{
-    llm::{canonical, digest, failure::FailureClass},
-    run::{ErrorKey, TerminalReason, Terminated},
+    llm::{canonical, digest, excerpt, failure::FailureClass},
+    run::{ErrorKey, TerminalReason, Terminated, ToolArguments},
 };
 
 pin_project! {
@@ -78,10 +78,16 @@ impl<F> Call<F> {
 }
 
 /// The digest of a value as JSON; of the serializer's error text, if the value has no JSON form.
-pub(crate) fn arguments(value: &impl Serialize) -> u64 {
+pub(crate) fn arguments(value: &impl Serialize, most: usize) -> ToolArguments {
     match serde_json::to_vec(value) {
-        Ok(json) => canonical(&json),
-        Err(error) => digest(error.to_string()),
+        Ok(json) => ToolArguments {
+            digest: canonical(&json),
+            excerpt: excerpt(&json, most),
+        },
+        Err(error) => ToolArguments {
+            digest: digest(error.to_string()),
+            excerpt: None,
+        },
     }
 }
 
@@ -130,7 +136,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let read = this.read;
-        let result = |output: &T| Some(arguments(&read(output)));
+        let result = |output: &T| Some(arguments(&read(output), 0).digest);
         Poll::Ready(ready!(this.call.poll_with(cx, result)))
     }
 }

@@ -10,7 +10,7 @@ pub use self::{
 
 use std::{borrow::Cow, fmt, future::Future, time::Duration};
 
-use crate::run::Run;
+use crate::run::{Run, ToolArguments};
 
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
@@ -38,8 +38,8 @@ pub struct Tool {
     run: Run,
     name: Cow<'static, str>,
     window: Option<Duration>,
-    /// The digest of the call's arguments, for the detection of loops.
-    arguments: Option<u64>,
+    /// The call's arguments, for the detection of loops.
+    arguments: Option<ToolArguments>,
     grace: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl Tool {
     /// ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
-        self.arguments = Some(call::arguments(arguments));
+        self.arguments = Some(call::arguments(arguments, self.run.excerpt()));
         self
     }
 

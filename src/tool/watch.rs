@@ -15,7 +15,7 @@ use crate::{
     llm::digest,
     run::{
         ErrorKey, NodeKind, PollScope, ResetOn, Run, Scope, Step, StepKind, TerminalReason,
-        Terminated, WorkingNotices, nanos,
+        Terminated, ToolArguments, WorkingNotices, nanos,
     },
     supervise::{StepWindow, TaskTimer, poll_until_end_and},
 };
@@ -29,7 +29,7 @@ pin_project! {
         future: Option<F>,
         pub(crate) node: Run,
         pub(crate) name: Cow<'static, str>,
-        arguments: Option<u64>,
+        arguments: Option<ToolArguments>,
         timer: TaskTimer,
         // Boxed: most runs want no notices.
         working: Option<Box<WorkingNotices>>,

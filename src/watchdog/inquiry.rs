@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// The stages of an inquiry, and the settings that all inquiries of a watchdog share.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Stages {
     pub(super) checker: Option<InquiryStage<RunSnapshot, Verdict>>,
     pub(super) check_within: Duration,
@@ -29,7 +29,7 @@ pub(super) struct Stages {
     pub(super) ends: bool,
     pub(super) shadow: bool,
     /// The semaphore that limits the number of concurrent checks.
-    pub(super) checks: Semaphore,
+    pub(super) checks: Arc<Semaphore>,
 }
 
 /// The outcome of a round after which the inquiry restarts: the run is stuck at another
@@ -49,8 +49,9 @@ impl Stages {
     /// Asks each stage of the inquiry once; `None` ends the inquiry.
     async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
         let (row, verdict) = match &self.checker {
+            // The result is `None` if the run is no longer stuck when the check begins.
             Some(checker) => {
-                let (row, verdict) = self.check(run, checker).await?;
+                let (row, verdict) = self.check(run, checker, |run| run.stuck_in()).await?;
                 (row, Some(verdict))
             }
             None => (run.live()?.stuck_in()?, None),
@@ -91,30 +92,33 @@ impl Stages {
         None
     }
 
-    /// Asks the checker, and returns its verdict with the number of the series of equal actions in
-    /// which the run was stuck.
+    /// Asks the checker, and returns its verdict with the state of the run that `look` found when
+    /// the check began.
     ///
-    /// The result is `None` if the run has ended or is no longer stuck.
-    async fn check(
+    /// The result is `None` if the run has ended, or if `look` finds no reason to check it.
+    pub(super) async fn check<T>(
         &self,
         run: &WeakRun,
         checker: &InquiryStage<RunSnapshot, Verdict>,
-    ) -> Option<(u64, Verdict)> {
+        look: impl FnOnce(&Run) -> Option<T>,
+    ) -> Option<(T, Verdict)> {
         // The semaphore is never closed, so a permit always comes.
         let _permit = self.checks.acquire().await.ok()?;
         // The run may have moved on during the wait for a permit.
         let live = run.live()?;
-        let row = live.stuck_in()?;
-        let asked = checker.ask(live.snapshot());
+        let found = look(&live)?;
+        let asked = checker.ask(live.snapshot_for_check());
         drop(live);
         let answer = within(Some(self.check_within), asked).await;
         let unknown = |error: BoxError| Verdict::new(Status::Unknown, error.to_string());
         let verdict = answer.unwrap_or_else(unknown);
-        run.live()?.notify(&RunNotice::Checked {
+        let live = run.live()?;
+        live.keep_verdict(&verdict);
+        live.notify(&RunNotice::Checked {
             status: verdict.status,
             reason: verdict.reason.clone(),
         });
-        Some((row, verdict))
+        Some((found, verdict))
     }
 
     fn end(&self, run: &Run) {
@@ -142,7 +146,9 @@ async fn within<A>(
 type StageFuture<A> = Pin<Box<dyn Future<Output = Result<A, BoxError>> + Send>>;
 
 /// The type-erased service of one stage; each question goes to a clone of the service.
-pub(super) struct InquiryStage<Q, A>(Lock<Box<dyn FnMut(Q) -> StageFuture<A> + Send>>);
+pub(super) struct InquiryStage<Q, A>(Arc<AskStage<Q, A>>);
+
+type AskStage<Q, A> = Lock<dyn FnMut(Q) -> StageFuture<A> + Send>;
 
 impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
     pub(super) fn new<S>(service: S) -> Self
@@ -151,7 +157,7 @@ impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
         S::Error: Into<BoxError>,
         S::Future: Send + 'static,
     {
-        Self(Lock::new(Box::new(move |question| {
+        Self(Arc::new(Lock::new(move |question| -> StageFuture<A> {
             let mut service = service.clone();
             Box::pin(async move {
                 poll_fn(|cx| service.poll_ready(cx))
@@ -187,6 +193,12 @@ fn panicked() -> BoxError {
     "it panicked".into()
 }
 
+impl<Q, A> Clone for InquiryStage<Q, A> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
 impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Stage")
@@ -205,7 +217,7 @@ pub struct Question {
 
 impl Question {
     pub(super) fn of(run: &Run, repeats: Option<u32>, verdict: Option<&Verdict>) -> Self {
-        let snapshot = run.snapshot();
+        let snapshot = run.snapshot_for_check();
         let often = repeats.map_or_else(String::new, |times| format!(" {times} times in a row"));
         let mut message = format!("The run {} did the same thing{often}", snapshot.run);
         if let Some(step) = &snapshot.last_step {

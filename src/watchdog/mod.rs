@@ -32,6 +32,13 @@
 //! [`Checked`](crate::RunNotice::Checked), [`Asked`](crate::RunNotice::Asked),
 //! [`Answered`](crate::RunNotice::Answered).
 //!
+//! # On demand
+//!
+//! [`Watchdog::check`] checks a run at any time, and ends nothing. The run keeps the latest
+//! verdict: [`RunSnapshot::last_check`](crate::RunSnapshot). The snapshot that the checker and the
+//! person get also has the run's task and its last actions, but no words of them unless the
+//! program [sets](crate::Run::set_task) or [allows](crate::Run::keep_excerpts) them.
+//!
 //! # Same instant
 //!
 //! The end of a run comes first: no question is asked about an ended run, and the

@@ -26,7 +26,9 @@ const CHECK: Duration = Duration::from_secs(5);
 const CHECKS: usize = 16;
 
 /// Examines runs that look stuck, and may end them: see the [module](super).
-#[derive(Debug)]
+///
+/// A clone has the same stages, and watches the same runs from now on.
+#[derive(Clone, Debug)]
 #[must_use = "it watches nothing unless it runs"]
 pub struct Watchdog {
     source: WatchSource,
@@ -46,7 +48,7 @@ impl Watchdog {
         Self::of(WatchSource::Run(run.run().downgrade()), run.subscribe())
     }
 
-    const fn of(source: WatchSource, events: RunEvents) -> Self {
+    fn of(source: WatchSource, events: RunEvents) -> Self {
         Self {
             source,
             events,
@@ -57,7 +59,7 @@ impl Watchdog {
                 answer_within: None,
                 ends: false,
                 shadow: false,
-                checks: Semaphore::const_new(CHECKS),
+                checks: Arc::new(Semaphore::new(CHECKS)),
             },
         }
     }
@@ -93,7 +95,8 @@ impl Watchdog {
     /// The setter panics if `checks` is zero.
     pub fn checks(mut self, checks: usize) -> Self {
         assert!(checks > 0, "without a check there is no checker");
-        self.stages.checks = Semaphore::new(checks.min(Semaphore::MAX_PERMITS));
+        let checks = checks.min(Semaphore::MAX_PERMITS);
+        self.stages.checks = Arc::new(Semaphore::new(checks));
         self
     }
 
@@ -140,6 +143,35 @@ impl Watchdog {
         self
     }
 
+    /// Checks the nearest run at or above this node now, whether it looks stuck or not.
+    ///
+    /// The check ends nothing: that is for the program to do. The run keeps the verdict as its
+    /// [latest](RunSnapshot::last_check), and its observers get a
+    /// [notice](RunNotice::Checked), as with the watchdog's own checks, whose limits hold too.
+    /// `None` without a [`checker`](Self::checker), and as soon as the run is over. The watchdog
+    /// need not [run](Self::run); to check runs beside one that does, keep a clone of it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the check, and leaves the run alone.
+    ///
+    /// # Panics
+    ///
+    /// The future panics outside of a tokio runtime with its timer enabled.
+    pub async fn check(&self, run: &Run) -> Option<Verdict> {
+        let checker = self.stages.checker.as_ref()?;
+        let run = run.run();
+        let weak = run.downgrade();
+        let mut ended = pin!(run.ended());
+        let mut check = pin!(self.stages.check(&weak, checker, |_| Some(())));
+        poll_fn(|cx| match ended.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(None),
+            Poll::Pending => check.as_mut().poll(cx),
+        })
+        .await
+        .map(|((), verdict)| verdict)
+    }
+
     /// Watches until the registry is dropped, or the single run has ended.
     ///
     /// Spawn the watchdog's future, or poll it beside others.
@@ -179,7 +211,7 @@ impl Watchdog {
 }
 
 /// The source of the runs that a watchdog watches: a registry, or one run.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum WatchSource {
     Registry(WeakRegistry),
     Run(WeakRun),

@@ -1,5 +1,7 @@
 //! Runs that look stuck, and who is asked about them.
 
+mod on_demand;
+
 use std::{
     collections::VecDeque,
     convert::Infallible,

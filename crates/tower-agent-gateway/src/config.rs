@@ -16,6 +16,7 @@ mod disconnect;
 mod error;
 mod fallback;
 mod file;
+mod health;
 mod limit;
 mod loops;
 mod number;
@@ -28,6 +29,7 @@ mod server;
 mod stop;
 #[cfg(test)]
 mod tests;
+mod watchdog;
 
 pub use self::error::ConfigError;
 pub(crate) use self::{
@@ -35,12 +37,14 @@ pub(crate) use self::{
     auth::{Auth, Key},
     candidates::{Candidate, Dialect},
     cors::Cors,
+    health::Health,
     loops::Loops,
     progress::Progress,
     retry::{Retry, SharedBudget},
     run::RunLimits,
     secret::Secret,
     server::ServerLimits,
+    watchdog::Watchdog,
 };
 
 /// A configuration in which every value is usable as it stands.
@@ -66,6 +70,10 @@ pub struct Config {
     pub(crate) loops: Option<Loops>,
     /// The notices and keep-alive comments of calls that take long.
     pub(crate) progress: Option<Progress>,
+    /// The upstream whose restarts are waited for.
+    pub(crate) health: Option<Health>,
+    /// The services that examine runs that look stuck.
+    pub(crate) watchdog: Option<Watchdog>,
     /// The keys of which a caller must show one; `None` serves every caller.
     pub(crate) auth: Option<Auth>,
     /// The other origins from which pages may call.
@@ -93,6 +101,11 @@ pub(crate) struct AttemptLimits {
     pub(crate) max_time: Option<Duration>,
     /// How long an answer may be held back until its first content.
     pub(crate) hold: Option<Duration>,
+    /// The interval of the upstream's heartbeats, by which alone a local model is judged; it then
+    /// has neither `step_timeout` nor `first_token_timeout`.
+    pub(crate) heartbeat: Option<Duration>,
+    /// Whether the limits only give notices and end no attempt.
+    pub(crate) observe: bool,
 }
 
 /// The limit on silent attempts of a run in a row.

@@ -50,6 +50,7 @@ mod shutdown;
 mod stack;
 mod upload;
 mod upstream;
+mod watchdog;
 
 pub use self::{
     config::{Config, ConfigError},

@@ -1,3 +1,5 @@
+use std::future::Future;
+
 use axum::{
     Json, Router,
     middleware::from_fn_with_state,
@@ -17,6 +19,7 @@ use crate::{
     runs::Runs,
     stack::Gateway,
     upload::UploadLayer,
+    watchdog,
 };
 
 /// The operations that the gateway forwards.
@@ -44,7 +47,7 @@ struct Watched {
 ///
 /// # Errors
 ///
-/// If the HTTP client or a candidate cannot be built from the configuration.
+/// If an HTTP client or a candidate cannot be built from the configuration.
 ///
 /// # Panics
 ///
@@ -55,7 +58,10 @@ pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let registry = runs.registry().clone();
     let names = config.candidates.iter().map(|it| it.name.clone());
     let metrics = Metrics::new(names);
-    count(&metrics, &registry);
+    beside(metrics.clone().watch(registry.subscribe()));
+    if let Some(watchdog) = &config.watchdog {
+        beside(watchdog::watchdog(watchdog, &registry)?.run());
+    }
     let cooldowns = Cooldowns::new();
     let gateway = Gateway::new(config, registry.clone(), metrics.clone(), &cooldowns)?;
     let watched = Watched {
@@ -67,13 +73,13 @@ pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     Ok(router(gateway, watched, config))
 }
 
-/// Spawns the task that counts how runs end, for as long as their registry lives.
+/// Spawns a task that lives as long as the registry of the runs.
 #[allow(
     clippy::disallowed_methods,
     reason = "it lives as long as the process, beside all requests"
 )]
-fn count(metrics: &Metrics, registry: &RunRegistry) {
-    drop(tokio::spawn(metrics.clone().watch(registry.subscribe())));
+fn beside(task: impl Future<Output = ()> + Send + 'static) {
+    drop(tokio::spawn(task));
 }
 
 fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {

@@ -12,20 +12,24 @@ use std::{
 use axum::body::Body;
 use http::{Request, Response, request::Parts};
 use tower::{
-    Service, ServiceBuilder, ServiceExt,
+    Layer, Service, ServiceBuilder, ServiceExt,
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, Cooldowns, HardCeilingLayer, ModelFallbackLayer,
-    ProgressNotices, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope,
-    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, adapter::reqwest::ReqwestService,
+    BoxError, CallSummary, ClientDisconnectLayer, Cooldowns, HardCeilingLayer, HealthGateLayer,
+    ModelFallbackLayer, ProgressNotices, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer,
+    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+    adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
 };
 
-use self::{calls::Calls, guards::Guards};
+use self::{
+    calls::{Calls, Transport},
+    guards::{Guards, Inner},
+};
 use crate::{
     access::Caller,
     candidates,
-    config::{Config, Progress, Retry, RunLimits},
+    config::{Config, Health, Progress, Retry, RunLimits},
     metrics::Metrics,
     upload,
 };
@@ -44,12 +48,15 @@ struct Stacks {
 
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
+type Gate = HealthGateLayer<HttpProbe<ReqwestService>>;
+
 /// The parts that all stacks share.
 struct StackParts<'a> {
     config: &'a Config,
     registry: RunRegistry,
     metrics: Metrics,
     client: ReqwestService,
+    health: Option<Gate>,
     fallback: ModelFallbackLayer,
     budget: RetryBudget,
 }
@@ -64,11 +71,14 @@ impl Gateway {
         metrics: Metrics,
         cooldowns: &Cooldowns,
     ) -> Result<Self, BoxError> {
+        let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
+        let gate = |health| health_gate(health, client.clone());
         let shared = StackParts {
             config,
             registry,
             metrics,
-            client: ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?,
+            health: config.health.as_ref().map(gate),
+            client: client.clone(),
             fallback: candidates::fallback(config, cooldowns)?,
             budget: candidates::shared(config.retry.shared),
         };
@@ -103,45 +113,50 @@ impl Service<Request<Body>> for Gateway {
 
 impl StackParts<'_> {
     fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
-        let attempt = self.config.attempt;
         // An agent with a shared budget of its own cannot draw from the common one.
         let shared = match retry.shared == self.config.retry.shared {
             true => self.budget.clone(),
             false => candidates::shared(retry.shared),
         };
         let budget = candidates::budget(shared, retry, run.idle_breaker);
-        let calls = Calls {
-            fallback: self.fallback.clone().budget(budget.clone()),
-            repeats: repeats(budget, attempt.hold),
-            attempt,
-            metrics: self.metrics.clone(),
-            client: self.client.clone(),
-        };
-        let guards = Guards {
-            config: self.config,
-            max_turns: run.max_turns,
-            calls,
+        let guarded = match &self.health {
+            Some(health) => self.guarded(run, budget, health.layer(self.client.clone())),
+            None => self.guarded(run, budget, self.client.clone()),
         };
         let stack = ServiceBuilder::new()
             .layer(responses(self.config.progress).error_status(upload::status))
-            .layer(self.runs(run.idle))
+            .layer(self.runs(run))
             .layer(PumpLayer::new().drain(self.config.drain))
             .layer(ClientDisconnectLayer::new())
-            .layer(
-                ceiling(run.max_turn_time)
-                    .timeout(run.timeout)
-                    .caller_deadline(self.config.caller_deadline)
-                    .scope(Scope::Run),
-            )
-            .layer(StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run))
-            .service(guards.service(&self.registry));
+            .layer(ceiling(run).caller_deadline(self.config.caller_deadline))
+            .layer(step_timeout(run))
+            .service(guarded);
         BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
     }
 
-    fn runs(&self, idle: Option<Duration>) -> RunLayer {
+    fn guarded<T: Transport>(&self, run: &RunLimits, budget: RetryBudget, transport: T) -> Inner {
+        let attempt = self.config.attempt;
+        let guards = Guards {
+            config: self.config,
+            max_turns: run.max_turns,
+            calls: Calls {
+                fallback: self.fallback.clone().budget(budget.clone()),
+                repeats: repeats(budget, attempt.hold),
+                attempt,
+                metrics: self.metrics.clone(),
+                transport,
+            },
+        };
+        guards.service(&self.registry)
+    }
+
+    fn runs(&self, run: &RunLimits) -> RunLayer {
         let metrics = self.metrics.clone();
+        let excerpts = self.config.watchdog.as_ref().map_or(0, |it| it.excerpts);
         let layer = RunLayer::new(self.registry.clone())
-            .idle(idle.unwrap_or(NEVER))
+            .idle(run.idle.unwrap_or(NEVER))
+            .keep_partial(run.partial.unwrap_or(0) as usize)
+            .keep_excerpts(excerpts as usize)
             .on_end(move |call| {
                 metrics.call(call);
                 log(call);
@@ -187,8 +202,42 @@ fn responses(progress: Option<Progress>) -> TerminalResponseLayer {
     }
 }
 
-const fn ceiling(limit: Option<Duration>) -> HardCeilingLayer {
-    HardCeilingLayer::optional(limit)
+fn ceiling(run: &RunLimits) -> HardCeilingLayer {
+    let layer = HardCeilingLayer::optional(run.max_turn_time)
+        .timeout(run.timeout)
+        .scope(Scope::Run);
+    match run.observe {
+        true => layer.observe(),
+        false => layer,
+    }
+}
+
+const fn step_timeout(run: &RunLimits) -> StepTimeoutLayer {
+    let layer = StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run);
+    match run.observe {
+        true => layer.observe(),
+        false => layer,
+    }
+}
+
+fn health_gate(health: &Health, client: ReqwestService) -> Gate {
+    let mut layer = HealthGateLayer::get(client, health.url.clone());
+    if let Some(authority) = health.url.authority() {
+        layer = layer.upstream(authority.clone());
+    }
+    if let Some(every) = health.every {
+        layer = layer.every(every);
+    }
+    if let Some(timeout) = health.timeout {
+        layer = layer.timeout(timeout);
+    }
+    if let Some(patience) = health.patience {
+        layer = layer.patience(patience);
+    }
+    match health.watch_silence {
+        Some(silent) => layer.watch_silence(silent),
+        None => layer,
+    }
 }
 
 const fn repeats(budget: RetryBudget, hold: Option<Duration>) -> RetryBudgetLayer {

@@ -20,6 +20,7 @@ pub struct RunLayer {
     pub(super) idle: Duration,
     pub(super) on_end: Option<OnEnd>,
     pub(super) keep_partial: usize,
+    pub(super) keep_excerpts: usize,
 }
 
 impl RunLayer {
@@ -37,6 +38,7 @@ impl RunLayer {
             idle: RunRegistry::IDLE,
             on_end: None,
             keep_partial: 0,
+            keep_excerpts: 0,
         }
     }
 
@@ -111,6 +113,16 @@ impl RunLayer {
     #[must_use]
     pub const fn keep_partial(mut self, max_bytes: usize) -> Self {
         self.keep_partial = max_bytes;
+        self
+    }
+
+    /// Lets a [`Watchdog`](crate::Watchdog)'s checker read up to `max_bytes` of each action and of
+    /// the task of a run: see [`Run::keep_excerpts`](crate::Run::keep_excerpts).
+    ///
+    /// Nothing is kept by default.
+    #[must_use]
+    pub const fn keep_excerpts(mut self, max_bytes: usize) -> Self {
+        self.keep_excerpts = max_bytes;
         self
     }
 

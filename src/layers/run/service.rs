@@ -186,6 +186,9 @@ where
         if self.layer.keep_partial > 0 {
             call.keep_partial(self.layer.keep_partial);
         }
+        if self.layer.keep_excerpts > 0 {
+            call.keep_excerpts(self.layer.keep_excerpts);
+        }
         CallSlot::fill(request.extensions(), &call);
         request.extensions_mut().insert(call.clone());
         let entry = Claim::new(call, owns);

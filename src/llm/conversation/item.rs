@@ -4,10 +4,11 @@
 use std::{
     borrow::Cow,
     hash::{DefaultHasher, Hash, Hasher},
+    sync::Arc,
 };
 
 use crate::llm::{
-    Counts,
+    Counts, excerpt,
     json::{Scan, Scanner, Text},
     normalise,
 };
@@ -37,6 +38,8 @@ pub(crate) struct ToolCall<'a> {
     pub(crate) name: Cow<'a, [u8]>,
     /// The digest of the arguments, equal for equal arguments: see [`canonical`].
     pub(crate) arguments: u64,
+    /// The arguments as the history has them; empty for a call from an answer.
+    pub(crate) written: &'a [u8],
 }
 
 /// A tool call that owns its name, so that it outlives the bytes of the answer.
@@ -73,6 +76,17 @@ pub(super) enum ItemKind<'a> {
     Work,
     /// The item is an instruction for the model, or of an unknown kind.
     Other,
+}
+
+impl ToolCall<'_> {
+    /// Returns the first `most` bytes of the arguments.
+    pub(crate) fn excerpt(&self, most: usize) -> Option<Arc<str>> {
+        if most == 0 {
+            return None;
+        }
+        let text = Text::of(self.written).map(Text::decoded);
+        excerpt(text.as_deref().unwrap_or(self.written), most)
+    }
 }
 
 impl ConversationEvent<'_> {
@@ -209,6 +223,7 @@ impl<'a> Item<'a> {
                 id: identify(id),
                 name: name.decoded(),
                 arguments: arguments(self.arguments.unwrap_or_default()),
+                written: self.arguments.unwrap_or_default(),
             }));
         }
     }

@@ -1,8 +1,9 @@
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::item::{ConversationEvent, Item, ItemKind, digest, each};
 use crate::llm::{
     dialect::Dialect,
+    excerpt,
     json::{Scan, Scanner, Text},
 };
 
@@ -67,6 +68,8 @@ pub(crate) struct History<'a> {
     /// The content, as written, of the request's last message that is no instruction, if the
     /// user sent it.
     said: Option<&'a [u8]>,
+    /// The content, as written, of the request's last message of the user.
+    asked: Option<&'a [u8]>,
 }
 
 impl<'a> History<'a> {
@@ -182,12 +185,12 @@ impl<'a> History<'a> {
         // If a body has the key twice, the second value replaces the first.
         self.events.clear();
         self.places.clear();
-        (self.from, self.said) = (None, None);
+        (self.from, self.said, self.asked) = (None, None, None);
         if json.first()? != b'[' {
             let text = json.span()?;
             if text.starts_with(b"\"") {
                 self.events.push(ConversationEvent::Said);
-                self.said = Some(text);
+                (self.said, self.asked) = (Some(text), Some(text));
             }
             return Ok(());
         }
@@ -206,7 +209,7 @@ impl<'a> History<'a> {
                 self.events.push(event);
             });
             match kind {
-                ItemKind::Said(content) => self.said = content,
+                ItemKind::Said(content) => (self.said, self.asked) = (content, content),
                 ItemKind::Work => self.said = None,
                 ItemKind::Other => {}
             }
@@ -267,23 +270,34 @@ impl<'a> History<'a> {
     /// The text is `None` if the message contains more than text, or is longer than 1 KiB.
     pub(crate) fn said(&self) -> Option<String> {
         let said = self.said?;
-        let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
-        let of = |span: &[u8]| decoded(Scanner::new(span).text().ok()??);
         if said.len() > 8 * TEXT {
             return None;
         }
-        let text = if said.starts_with(b"[") {
-            let mut whole = Some(String::new());
-            each(Some(said), |block| {
-                let text = block.text_of().and_then(of);
-                whole = whole.take().zip(text).map(|(whole, text)| whole + &text);
-            });
-            whole
-        } else {
-            of(said)
-        };
-        text.filter(|text| text.len() <= TEXT)
+        let (text, is_whole) = text_in(said);
+        Some(text).filter(|text| is_whole && text.len() <= TEXT)
     }
+
+    /// Returns the first `most` bytes of the text of the user's last message.
+    pub(crate) fn asked(&self, most: usize) -> Option<Arc<str>> {
+        excerpt(text_in(self.asked?).0.as_bytes(), most)
+    }
+}
+
+/// Returns the text of a message's content, and whether the content is nothing but text.
+fn text_in(content: &[u8]) -> (String, bool) {
+    let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
+    let of = |span: &[u8]| decoded(Scanner::new(span).text().ok()??);
+    if !content.starts_with(b"[") {
+        let text = of(content);
+        let is_text = text.is_some();
+        return (text.unwrap_or_default(), is_text);
+    }
+    let (mut whole, mut is_whole) = (String::new(), true);
+    each(Some(content), |block| match block.text_of().and_then(of) {
+        Some(text) => whole += &text,
+        None => is_whole = false,
+    });
+    (whole, is_whole)
 }
 
 impl HistoryPlace {

@@ -183,6 +183,7 @@ impl OpenCall {
             id: self.id,
             name: self.name.into(),
             arguments: canonical(&self.arguments),
+            written: b"",
         })
     }
 }
@@ -192,8 +193,10 @@ pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     if let ConversationEvent::Call(call) = event {
         if calls.len() < CALLS && call.name.len() <= NAME {
             calls.push(ToolCall {
+                id: call.id,
                 name: call.name.into_owned().into(),
-                ..call
+                arguments: call.arguments,
+                written: b"",
             });
         }
     }

@@ -12,11 +12,12 @@ use std::{
 
 use super::Run;
 use crate::{
-    llm::{Called, History, HistoryPlace, digest},
+    llm::{Called, History, HistoryPlace, digest, excerpt},
     run::{
         kinds::{LimitHit, LimitKind, NodeKind, ResetOn},
         limits::{
-            Action, Actions, Effect, LastCall, LoopLimits, LoopVerdict, Repetition, TurnLimit,
+            Action, Actions, EXCERPT, Effect, LastCall, LoopLimits, LoopVerdict, Repetition,
+            ToolArguments, TurnLimit,
         },
         reason::TerminalReason,
         report::{RunNotice, Terminated},
@@ -293,7 +294,9 @@ impl Run {
 
     /// Reads the new actions of the nearest run from the history in a request.
     pub(crate) fn follow(&self, history: &History<'_>, exact: bool) {
-        let effects = self.actions().with(|state| state.follow(history, exact));
+        let actions = self.actions();
+        let most = actions.excerpt();
+        let effects = actions.with(|state| state.follow(history, exact, most));
         self.apply(effects);
     }
 
@@ -305,14 +308,42 @@ impl Run {
         }
     }
 
-    /// Records that a tool of the program ran; `arguments` and `result` are digests.
-    pub(crate) fn ran(&self, name: &str, arguments: u64, result: Option<u64>) {
+    /// Sets the run's task in the program's words, for the checker of a
+    /// [`Watchdog`](crate::Watchdog).
+    ///
+    /// At most 1 KiB of the text is kept, as long as the run is live.
+    pub fn set_task(&self, task: impl AsRef<str>) {
+        let task = excerpt(task.as_ref().as_bytes(), EXCERPT);
+        self.actions().with(|state| state.set_task(task));
+    }
+
+    /// Lets the checker of a [`Watchdog`](crate::Watchdog) read the beginning of what the nearest
+    /// run does: up to `max_bytes` of the arguments of each of its last actions, and of its task.
+    ///
+    /// The arguments are those of [tools](crate::tool::Tool::arguments), and of the calls that a
+    /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. The task is the message of the
+    /// user with which the run begins, if such a layer reads it and the program does not
+    /// [set](Self::set_task) one. The limit is 1 KiB at most, holds for actions from now on, and 0,
+    /// the default, keeps nothing. The texts are kept as long as the run is live.
+    pub fn keep_excerpts(&self, max_bytes: usize) {
+        self.actions().keep_excerpts(max_bytes);
+    }
+
+    /// The most bytes of an action's arguments that the nearest run keeps.
+    pub(crate) fn excerpt(&self) -> usize {
+        let features = self.run_state().features_if_any();
+        features.map_or(0, |features| features.actions.excerpt())
+    }
+
+    /// Records that a tool of the program ran; `result` is a digest.
+    pub(crate) fn ran(&self, name: &str, arguments: ToolArguments, result: Option<u64>) {
         let action = Action {
             name: name.into(),
-            call: digest((name.as_bytes(), arguments)),
+            call: digest((name.as_bytes(), arguments.digest)),
             result,
             from_tool: true,
             polls: false,
+            excerpt: arguments.excerpt,
         };
         let effects = self.actions().with(|state| state.ran(action));
         self.apply(effects);

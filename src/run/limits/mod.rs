@@ -14,7 +14,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    actions::{Action, Actions, Effect, LoopLimits},
+    actions::{Action, Actions, EXCERPT, Effect, LoopLimits, ToolArguments},
     notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
 };

@@ -203,6 +203,13 @@ pub struct RunEvents {
     receiver: broadcast::Receiver<RunEvent>,
 }
 
+/// The clone receives the events from now on.
+impl Clone for RunEvents {
+    fn clone(&self) -> Self {
+        Self::new(self.receiver.resubscribe())
+    }
+}
+
 impl RunEvents {
     pub(crate) const fn new(receiver: broadcast::Receiver<RunEvent>) -> Self {
         Self { receiver }

@@ -9,7 +9,7 @@ mod trajectory;
 
 pub use self::{
     event::{Answer, RunEvent, RunEvents, RunNotice, Status, Verdict},
-    snapshot::{Deadlines, RunProgress, RunSnapshot},
+    snapshot::{Deadlines, RunAction, RunCheck, RunProgress, RunSnapshot},
     summary::{CallSummary, NotCounted},
     terminated::Terminated,
     trajectory::Trajectory,

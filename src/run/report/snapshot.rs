@@ -1,13 +1,13 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use super::terminated::Terminated;
+use super::{event::Verdict, terminated::Terminated};
 use crate::{
-    llm::dialect::Usage,
+    llm::{cut, dialect::Usage},
     run::{
         handle::Run,
         id::RunId,
         kinds::{NodeKind, ResetOn, Step, StepKind},
-        limits::ErrorCounts,
+        limits::{EXCERPT, ErrorCounts},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
         tree::{Clock, Node},
@@ -73,6 +73,44 @@ pub struct RunSnapshot {
     pub text: Option<Arc<str>>,
     /// The reasons that came after the node's end, oldest first.
     pub also: Vec<TerminalReason>,
+    /// The latest check of the run by a [`Watchdog`](crate::Watchdog); `None` before the first.
+    pub last_check: Option<RunCheck>,
+    /// The task of the run, in the words that the program [set](Run::set_task) or
+    /// [allowed](Run::keep_excerpts). Only a snapshot that a watchdog hands on has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task: Option<Arc<str>>,
+    /// The last ten actions of the run, oldest first: calls of tools that report their
+    /// [arguments](crate::tool::Tool::arguments), or that a
+    /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. Only a snapshot that a watchdog
+    /// hands on has them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub actions: Vec<RunAction>,
+}
+
+/// The result of a check of a run.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RunCheck {
+    /// The checker's verdict, with at most 1 KiB of its reason.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// The time since the verdict came.
+    #[serde(rename = "ago_ms", serialize_with = "millis")]
+    pub ago: Duration,
+}
+
+/// A tool call of a run that had its result.
+#[non_exhaustive]
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct RunAction {
+    /// The name of the tool.
+    pub name: Arc<str>,
+    /// The digest of name and arguments, equal for equal actions within one process; in JSON a
+    /// string of 16 hexadecimal digits.
+    #[serde(serialize_with = "hexadecimal")]
+    pub digest: u64,
+    /// The beginning of the arguments, if the program [allows](Run::keep_excerpts) it.
+    pub excerpt: Option<Arc<str>>,
 }
 
 /// The signs of life and of progress of a run.
@@ -109,6 +147,24 @@ pub struct Deadlines {
 }
 
 impl Run {
+    /// Takes the snapshot that a watchdog hands on, with the task and the last actions.
+    pub(crate) fn snapshot_for_check(&self) -> RunSnapshot {
+        let (task, actions) = self.actions().with(|state| state.shown());
+        RunSnapshot {
+            task,
+            actions,
+            ..self.snapshot()
+        }
+    }
+
+    /// Keeps `verdict` as the latest on the nearest run.
+    pub(crate) fn keep_verdict(&self, verdict: &Verdict) {
+        let reason = cut(&verdict.reason, EXCERPT);
+        let kept = Verdict::new(verdict.status, reason);
+        let last_check = &self.run_state().features().last_check;
+        *last_check.lock() = Some(Box::new((self.now(), kept)));
+    }
+
     /// Takes a snapshot of this node's state now.
     #[must_use]
     pub fn snapshot(&self) -> RunSnapshot {
@@ -166,6 +222,9 @@ impl RunSnapshot {
             usage: node.usage(),
             text: end.and_then(|_| node.last_text()),
             also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
+            last_check: run.last_check(until),
+            task: None,
+            actions: Vec::new(),
         }
     }
 }
@@ -196,12 +255,26 @@ impl Node<NodeState> {
             || self.has_leaf(&|work| !work.pings.load(Ordering::Acquire))
     }
 
+    fn last_check(&self, now: Duration) -> Option<RunCheck> {
+        let features = self.payload.features_if_any()?;
+        let last = features.last_check.lock();
+        let (at, verdict) = last.as_deref()?;
+        Some(RunCheck {
+            verdict: verdict.clone(),
+            ago: now.saturating_sub(*at),
+        })
+    }
+
     fn last_change(&self) -> Option<Step> {
         if self.last(ResetOn::Content) > self.last(ResetOn::Step) {
             return Some(Step::new(StepKind::ContentDelta));
         }
         self.run_state().change()
     }
+}
+
+fn hexadecimal<S: serde::Serializer>(digest: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&format_args!("{digest:016x}"))
 }
 
 pub(in crate::run) fn millis<S: serde::Serializer>(

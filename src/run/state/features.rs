@@ -18,7 +18,7 @@ use crate::{
         limits::{
             Actions, PartialTexts, ProgressNotices, RepeatDetector, RunWindows, Shadows, TurnCount,
         },
-        report::{RunEvent, Trajectory},
+        report::{RunEvent, Trajectory, Verdict},
     },
 };
 
@@ -46,6 +46,8 @@ pub(crate) struct RunFeatures {
     pub(in crate::run) actions: Actions,
     pub(in crate::run) notices: Lock<Option<ProgressNotices>>,
     pub(in crate::run) partials: Lock<PartialTexts>,
+    /// The latest verdict of a checker, and its time.
+    pub(in crate::run) last_check: Lock<Option<Box<(Duration, Verdict)>>>,
     pub(in crate::run) observed: Lock<EventChannel>,
     pub(in crate::run) above: OnceLock<SubAgentLink>,
     /// The sub-agents that are asked to stop when the run ends.

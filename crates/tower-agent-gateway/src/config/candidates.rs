@@ -85,7 +85,7 @@ fn candidate(
         .map(|variable| secret(&format!("candidate {name:?}"), &variable, env))
         .transpose()?;
     Ok(Candidate {
-        base_url: base_url(&file.base_url)?,
+        base_url: url("candidates.base_url", &file.base_url, "https://host/v1")?,
         dialect: file.dialect,
         context_window: file.context_window,
         trusted: file.trusted,
@@ -95,12 +95,13 @@ fn candidate(
     })
 }
 
-fn base_url(text: &Spanned<String>) -> Result<Uri, Problem> {
+/// Resolves the URL of `key`; errors say what it should look like.
+pub(super) fn url(key: &str, text: &Spanned<String>, example: &str) -> Result<Uri, Problem> {
     let url = text.get_ref();
     // Hidden, because the message ends up in logs and the URL may hold a password.
     let shown = if url.contains('@') { "[hidden]" } else { url };
     let wrong = |why: &str| {
-        let message = format!("candidates.base_url = {shown:?} {why}, as in \"https://host/v1\"");
+        let message = format!("{key} = {shown:?} {why}, as in {example:?}");
         Problem::new(message).at(text.span())
     };
 
@@ -112,7 +113,7 @@ fn base_url(text: &Spanned<String>) -> Result<Uri, Problem> {
         return Err(wrong("must be an absolute http or https URL"));
     };
     if url.contains('@') {
-        return Err(wrong("must not hold credentials: use api_key_env"));
+        return Err(wrong("must not hold credentials"));
     }
     if uri.query().is_some() || url.contains('#') {
         return Err(wrong("must have no query and no fragment"));

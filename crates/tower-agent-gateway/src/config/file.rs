@@ -43,6 +43,8 @@ pub(super) struct File {
     pub(super) loops: Option<LoopsTable>,
     /// `[progress]`; the table's presence alone turns notices and keep-alive comments on.
     pub(super) progress: Option<ProgressTable>,
+    pub(super) health: Option<HealthTable>,
+    pub(super) watchdog: Option<Spanned<WatchdogTable>>,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -64,15 +66,51 @@ pub(super) struct RunTable {
     pub(super) idle: Time,
     pub(super) idle_breaker: Number,
     pub(super) idle_fails_over: Option<Spanned<bool>>,
+    pub(super) observe: Option<Spanned<bool>>,
+    pub(super) partial: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct AttemptTable {
+    #[serde(default)]
+    pub(super) profile: Profile,
+    pub(super) heartbeat: Time,
+    pub(super) observe: Option<Spanned<bool>>,
     pub(super) step_timeout: Time,
     pub(super) first_token_timeout: Time,
     pub(super) max_time: Time,
     pub(super) hold: Time,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Profile {
+    #[default]
+    Cloud,
+    Local,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct HealthTable {
+    pub(super) url: Spanned<String>,
+    pub(super) every: Time,
+    pub(super) timeout: Time,
+    pub(super) patience: Time,
+    pub(super) watch_silence: Time,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct WatchdogTable {
+    pub(super) checker: Option<Spanned<String>>,
+    pub(super) check_within: Time,
+    pub(super) question: Option<Spanned<String>>,
+    pub(super) answer_within: Time,
+    pub(super) ends: Option<Spanned<bool>>,
+    pub(super) observe: Option<bool>,
+    pub(super) excerpts: Number,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -101,7 +139,7 @@ pub(super) struct FallbackTable {
 pub(super) struct DisconnectTable {
     pub(super) policy: Option<Spanned<DisconnectPolicy>>,
     pub(super) drain_limit: Time,
-    pub(super) caller_deadline: Option<bool>,
+    pub(super) caller_deadline: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
@@ -185,6 +223,8 @@ pub(super) struct AgentTable {
     idle: Time,
     idle_breaker: Number,
     idle_fails_over: Option<Spanned<bool>>,
+    observe: Option<Spanned<bool>>,
+    partial: Number,
     max_attempts_per_candidate: Number,
     per_error_key: Number,
     per_run: Number,
@@ -206,6 +246,8 @@ impl AgentTable {
             idle: self.idle,
             idle_breaker: self.idle_breaker,
             idle_fails_over: self.idle_fails_over,
+            observe: self.observe,
+            partial: self.partial,
         };
         let retry = RetryTable {
             max_attempts_per_candidate: self.max_attempts_per_candidate,

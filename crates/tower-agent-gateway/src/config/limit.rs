@@ -18,7 +18,36 @@ pub(super) enum Limit {
     After(Duration),
 }
 
+/// Resolves `observe` of the table `place`; only with a time to observe is it of use.
+pub(super) fn observe(
+    value: Option<Spanned<bool>>,
+    place: &str,
+    times: &[Option<Duration>],
+    absent: bool,
+) -> Result<bool, Problem> {
+    let Some(value) = value else {
+        return Ok(absent);
+    };
+    if *value.get_ref() && times.iter().all(Option::is_none) {
+        let message = format!("{place}.observe is of no use without a limit on time beside it");
+        return Err(Problem::new(message).at(value.span()));
+    }
+    Ok(value.into_inner())
+}
+
 impl Limit {
+    /// Reads the value of `key`, which must be longer than zero.
+    pub(super) fn above_zero(
+        key: &str,
+        value: Option<Spanned<Value>>,
+    ) -> Result<Option<Duration>, Problem> {
+        let span = value.as_ref().map(Spanned::span).unwrap_or_default();
+        match Self::read(key, value)? {
+            Self::Off => Err(Problem::new(format!("{key} must be longer than zero")).at(span)),
+            limit => Ok(limit.or(None)),
+        }
+    }
+
     /// Reads the value of `key`: a string such as `"1500ms"`, `"60s"`, `"5m"`, or `"0s"` for off.
     pub(super) fn read(key: &str, value: Option<Spanned<Value>>) -> Result<Self, Problem> {
         let Some(value) = value else {

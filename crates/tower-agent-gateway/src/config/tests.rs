@@ -4,6 +4,7 @@ mod candidates;
 mod cors;
 mod disconnect;
 mod fallback;
+mod health;
 mod limits;
 mod loops;
 mod progress;
@@ -11,6 +12,7 @@ mod retry;
 mod secrets;
 mod server;
 mod stop;
+mod watchdog;
 mod whole;
 
 use std::error::Error;

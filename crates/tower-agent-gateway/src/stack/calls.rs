@@ -3,8 +3,7 @@ use http::{Request, Response};
 use http_body::Body;
 use tower::{BoxError, Service, ServiceBuilder, filter::FilterLayer};
 use tower_agent::{
-    HardCeilingLayer, ModelFallbackLayer, RetryBudgetLayer, StepTimeoutLayer,
-    adapter::reqwest::ReqwestService,
+    HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, StepTimeoutLayer,
 };
 
 use super::NEVER;
@@ -14,17 +13,46 @@ use crate::{
     metrics::{AttemptsLayer, Metrics},
 };
 
+/// A service that sends an attempt to its upstream.
+pub(super) trait Transport:
+    Service<
+        Request<ReplayBody>,
+        Response = Response<<Self as Transport>::Answer>,
+        Error = BoxError,
+        Future: Send,
+    > + Clone
+    + Send
+    + Sync
+    + 'static
+{
+    /// The body of an answer.
+    type Answer: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static;
+}
+
+impl<S, B> Transport for S
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error = BoxError, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + Unpin + 'static,
+{
+    type Answer = B;
+}
+
 /// The parts of the stack that make a call: candidates and their attempts.
 #[derive(Debug)]
-pub(super) struct Calls {
+pub(super) struct Calls<T> {
     pub(super) fallback: ModelFallbackLayer,
     pub(super) repeats: RetryBudgetLayer,
     pub(super) attempt: AttemptLimits,
     pub(super) metrics: Metrics,
-    pub(super) client: ReqwestService,
+    /// The innermost service, which sends an attempt.
+    pub(super) transport: T,
 }
 
-impl Calls {
+impl<T: Transport> Calls<T> {
     /// Builds the service, for the caller's body or a buffered one.
     pub(super) fn service<Q>(
         &self,
@@ -45,16 +73,30 @@ impl Calls {
             .layer(self.fallback.clone())
             .layer(self.repeats.clone())
             .layer(AttemptsLayer(self.metrics.clone()))
-            .layer(HardCeilingLayer::optional(self.attempt.max_time))
+            .layer(ceiling(&self.attempt))
             .layer(step_timeout(&self.attempt))
-            .service(self.client.clone())
+            .service(self.transport.clone())
+    }
+}
+
+const fn ceiling(limits: &AttemptLimits) -> HardCeilingLayer {
+    let layer = HardCeilingLayer::optional(limits.max_time);
+    match limits.observe {
+        true => layer.observe(),
+        false => layer,
     }
 }
 
 const fn step_timeout(limits: &AttemptLimits) -> StepTimeoutLayer {
-    match (limits.step_timeout, limits.first_token_timeout) {
-        (Some(step), Some(first)) => StepTimeoutLayer::new(step).first(first),
-        (None, Some(first)) => StepTimeoutLayer::new(NEVER).first(first),
-        (step, None) => StepTimeoutLayer::optional(step),
+    let windows = (limits.step_timeout, limits.first_token_timeout);
+    let layer = match (limits.heartbeat, windows) {
+        (Some(heartbeat), _) => StepTimeoutLayer::local().heartbeat(heartbeat),
+        (None, (Some(step), Some(first))) => StepTimeoutLayer::new(step).first(first),
+        (None, (None, Some(first))) => StepTimeoutLayer::new(NEVER).first(first),
+        (None, (step, None)) => StepTimeoutLayer::optional(step),
+    };
+    match limits.observe {
+        true => layer.observe(),
+        false => layer,
     }
 }

@@ -10,24 +10,24 @@ use tower_agent::{
     TurnCapLayer,
 };
 
-use super::calls::Calls;
+use super::calls::{Calls, Transport};
 use crate::config::{Auth, Config, Loops};
 
 /// The layers that may refuse a call or end its run, around the calls.
 #[derive(Debug)]
-pub(super) struct Guards<'a> {
+pub(super) struct Guards<'a, T> {
     pub(super) config: &'a Config,
     pub(super) max_turns: Option<u32>,
-    pub(super) calls: Calls,
+    pub(super) calls: Calls<T>,
 }
 
 /// A service whose layers the configuration chooses.
-type Inner = BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>;
+pub(super) type Inner = BoxCloneSyncService<Request<Body>, Response<Body>, BoxError>;
 
 /// Caps of owners around caps of runs. A cap that the configuration leaves out is inert.
 type Caps = ServiceBuilder<Stack<TurnCapLayer, Stack<OwnerCapLayer, Identity>>>;
 
-impl Guards<'_> {
+impl<T: Transport> Guards<'_, T> {
     /// Builds the guards, with stop phrases outermost: a phrase is no turn, and works at a cap.
     ///
     /// The ceilings stand outside of it, because it reads a body that may arrive slowly. Stop

@@ -24,7 +24,7 @@ fn polled(times: usize) -> String {
     json!({"model": "m", "messages": messages, "tools": [tool]}).to_string()
 }
 
-async fn asks(gateway: &Gateway, times: usize) -> Answer {
+pub(crate) async fn asks(gateway: &Gateway, times: usize) -> Answer {
     let request = gateway.post(CHAT, polled(times)).header("x-run-id", "r-1");
     request.ask().await
 }

@@ -49,6 +49,7 @@ fn expected() -> Vec<Called> {
         id: Some(digest(id.as_bytes())),
         name: name.as_bytes().into(),
         arguments: arguments(json.as_bytes()),
+        written: b"",
     };
     vec![call("a", "read", r#"{"path":1}"#), call("b", "list", "{}")]
 }

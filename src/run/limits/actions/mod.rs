@@ -27,19 +27,27 @@ mod tests;
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
 pub(crate) use self::{
-    pattern::{Action, LoopLimits},
+    pattern::{Action, LoopLimits, ToolArguments},
     state::Effect,
 };
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use self::state::LoopState;
 use crate::lock::Lock;
+
+/// The most bytes of an excerpt, and of the other texts that a run keeps for a checker.
+pub(crate) const EXCERPT: usize = 1024;
 
 /// The remembered actions of a run. Their number is bounded, whatever requests contain.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
     memory: Lock<LoopMemory>,
+    /// The most bytes of the arguments that an action keeps; 0 keeps none.
+    excerpt: AtomicUsize,
     /// The action for which the run was ended, in words that follow "it".
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
@@ -55,6 +63,15 @@ enum LoopMemory {
 }
 
 impl Actions {
+    /// Lets the actions from now on keep an excerpt of so many bytes.
+    pub(in crate::run) fn keep_excerpts(&self, bytes: usize) {
+        self.excerpt.store(bytes.min(EXCERPT), Ordering::Release);
+    }
+
+    pub(in crate::run) fn excerpt(&self) -> usize {
+        self.excerpt.load(Ordering::Acquire)
+    }
+
     /// Calls `f` with the run's stored actions; answers the default if the run is over.
     pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut LoopState) -> R) -> R {
         let mut memory = self.memory.lock();

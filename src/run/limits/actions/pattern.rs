@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, fmt, num::NonZeroU32, sync::Arc};
 
-use crate::run::report::RunNotice;
+use crate::run::report::{RunAction, RunNotice};
 
 /// The pattern of a loop of tool calls.
 #[non_exhaustive]
@@ -144,6 +144,13 @@ impl LoopLimits {
     }
 }
 
+/// The arguments of a program's tool.
+#[derive(Clone, Debug)]
+pub(crate) struct ToolArguments {
+    pub(crate) digest: u64,
+    pub(crate) excerpt: Option<Arc<str>>,
+}
+
 /// An action of a run: a tool call with its result, if the result can be known.
 #[derive(Clone, Debug)]
 pub(crate) struct Action {
@@ -156,7 +163,12 @@ pub(crate) struct Action {
     pub(in crate::run) from_tool: bool,
     /// Whether the program named the tool as one that polls.
     pub(in crate::run) polls: bool,
+    /// The beginning of the arguments, if the program allows it and the action is one of the last.
+    pub(in crate::run) excerpt: Option<Arc<str>>,
 }
+
+/// The number of the last actions that a checker sees.
+const SHOWN: usize = 10;
 
 /// The maximum of different calls, each with its result, that are a cycle.
 const CYCLE: usize = 4;
@@ -172,6 +184,21 @@ pub(in crate::run) struct RecentCalls {
 impl RecentCalls {
     pub(in crate::run) fn push(&mut self, action: Action, size: usize) {
         push_bounded(&mut self.actions, size, action);
+        let old = self.actions.len().checked_sub(SHOWN + 1);
+        if let Some(old) = old.and_then(|old| self.actions.get_mut(old)) {
+            old.excerpt = None;
+        }
+    }
+
+    /// The last actions, oldest first, for a checker.
+    pub(in crate::run) fn shown(&self) -> Vec<RunAction> {
+        let before = self.actions.len().saturating_sub(SHOWN);
+        let shown = self.actions.iter().skip(before).map(|action| RunAction {
+            name: Arc::clone(&action.name),
+            digest: action.call,
+            excerpt: action.excerpt.clone(),
+        });
+        shown.collect()
     }
 
     /// Records whether the request declared a called tool. Answers the number of recorded calls of

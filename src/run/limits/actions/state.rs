@@ -12,7 +12,10 @@ use super::{
         Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
     },
 };
-use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest, result};
+use crate::{
+    llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest, result},
+    run::report::RunAction,
+};
 
 /// The remembered actions of a run, and the state of its detection of loops.
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ pub(in crate::run) struct LoopState {
     tools: Tools,
     /// Whether the last event of the history was an answer without calls.
     answered: bool,
+    /// The task of the run, for a checker.
+    task: Option<Arc<str>>,
 }
 
 /// The place in a history at which its new events begin.
@@ -97,9 +102,26 @@ impl LoopState {
         effects
     }
 
-    /// Reads the new actions from a history. With `exact`, results that differ in volatile words are
-    /// different results.
-    pub(in crate::run) fn follow(&mut self, history: &History<'_>, exact: bool) -> Vec<Effect> {
+    pub(in crate::run) fn set_task(&mut self, task: Option<Arc<str>>) {
+        self.task = task;
+    }
+
+    /// The task and the last actions, for a checker.
+    pub(in crate::run) fn shown(&self) -> (Option<Arc<str>>, Vec<RunAction>) {
+        (self.task.clone(), self.window.shown())
+    }
+
+    /// Reads the new actions from a history. Each keeps an excerpt of at most `most` bytes. With
+    /// `exact`, results that differ in volatile words are different results.
+    pub(in crate::run) fn follow(
+        &mut self,
+        history: &History<'_>,
+        exact: bool,
+        most: usize,
+    ) -> Vec<Effect> {
+        if self.task.is_none() && most > 0 {
+            self.task = history.asked(most);
+        }
         let mut effects = Vec::new();
         let events = history.latest();
         let begin = self.beginning(history, events);
@@ -108,7 +130,11 @@ impl LoopState {
         for (at, event) in events.iter().enumerate() {
             match event {
                 ConversationEvent::Call(call) if at >= begin.at => {
-                    self.called(call, begin.appended, &mut effects);
+                    let waiting = PendingCall {
+                        excerpt: call.excerpt(most),
+                        ..PendingCall::new(call)
+                    };
+                    self.called(waiting, &call.name, begin.appended, &mut effects);
                 }
                 ConversationEvent::Result { id, result } if at >= begin.at || id.is_some() => {
                     self.answered(*id, result, exact, &mut effects);
@@ -173,9 +199,14 @@ impl LoopState {
         effects.push(Effect::Moved);
     }
 
-    fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
-        let waiting = PendingCall::new(call);
-        let known = !appended || self.tools.may_hold(&call.name);
+    fn called(
+        &mut self,
+        waiting: PendingCall,
+        name: &[u8],
+        appended: bool,
+        effects: &mut Vec<Effect>,
+    ) {
+        let known = !appended || self.tools.may_hold(name);
         let unknown = self.window.called(known, self.judge.size());
         if !known {
             let shown = ShownLoop {
@@ -215,6 +246,7 @@ impl LoopState {
             result: Some(result),
             from_tool: false,
             polls: false,
+            excerpt: call.excerpt,
         };
         self.push(action, effects);
     }
@@ -311,6 +343,7 @@ pub(super) struct PendingCall {
     pub(super) name: Arc<str>,
     /// The digest of the call, equal for the same tool with the same arguments.
     pub(super) call: u64,
+    excerpt: Option<Arc<str>>,
 }
 
 impl Calls {
@@ -383,6 +416,7 @@ impl PendingCall {
             id: call.id,
             name: name.into(),
             call: digest((&*call.name, call.arguments)),
+            excerpt: None,
         }
     }
 }

@@ -105,3 +105,83 @@ fn a_number_of_turns_is_read_before_it_is_refused() {
         "{message}"
     );
 }
+
+/// covers: A7
+#[test]
+fn a_local_profile_has_heartbeats_in_place_of_windows() {
+    for preset in ["", "preset = \"recommended\"\n"] {
+        let local = format!("{preset}[attempt]\nprofile = \"local\"");
+        let attempt = with_candidate(&local).unwrap().attempt;
+        let windows = (attempt.step_timeout, attempt.first_token_timeout);
+        assert_eq!(windows, (None, None));
+        assert_eq!(attempt.heartbeat, Some(Duration::from_secs(10)));
+    }
+    let text = "[attempt]\nprofile = \"local\"\nheartbeat = \"30s\"\nmax_time = \"1h\"";
+    let attempt = with_candidate(text).unwrap().attempt;
+    assert_eq!(attempt.heartbeat, Some(Duration::from_secs(30)));
+    let cloud = with_candidate("[attempt]\nprofile = \"cloud\"").unwrap();
+    assert_eq!(cloud.attempt, with_candidate("").unwrap().attempt);
+
+    for (text, says) in [
+        ("profile = \"edge\"", "2:11: unknown variant `edge`"),
+        (
+            "heartbeat = \"1s\"",
+            "2:13: attempt.heartbeat is of no use without attempt.profile = \"local\"",
+        ),
+        (
+            "heartbeat = \"0s\"\nprofile = \"local\"",
+            "2:13: attempt.heartbeat must be longer than zero",
+        ),
+        (
+            "step_timeout = \"9s\"\nprofile = \"local\"",
+            "2:16: attempt.step_timeout is of no use with attempt.profile = \"local\"",
+        ),
+    ] {
+        let message = message(with_candidate(&format!("[attempt]\n{text}")));
+        let start = format!("gateway.toml:{says}");
+        assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+/// covers: A12
+#[test]
+fn limits_on_time_are_observed_if_there_are_any() {
+    let config = with_candidate(
+        "[run]\ntimeout = \"1h\"\nobserve = true\n[attempt]\nmax_time = \"1h\"\nobserve = true",
+    );
+    let config = config.unwrap();
+    assert!(config.run.observe && config.attempt.observe);
+    let preset = with_candidate("preset = \"recommended\"").unwrap();
+    assert!(!preset.run.observe && !preset.attempt.observe);
+
+    for (text, says) in [
+        (
+            "[run]\nobserve = true",
+            "2:11: run.observe is of no use without a limit on time beside it",
+        ),
+        (
+            "[attempt]\nhold = \"1s\"\nobserve = true",
+            "3:11: attempt.observe is of no use without a limit on time beside it",
+        ),
+        (
+            "[run]\ntimeout = \"1h\"\nobserve = true\n[disconnect]\ncaller_deadline = true",
+            "5:19: disconnect.caller_deadline is of no use beside observe of a run's limits",
+        ),
+    ] {
+        let message = message(with_candidate(text));
+        let start = format!("gateway.toml:{says}");
+        assert!(message.starts_with(&start), "{message}");
+    }
+}
+
+/// covers: B6
+#[test]
+fn a_partial_text_is_kept_up_to_a_number_of_bytes() {
+    let text = "[run]\npartial = 100\n[auth]\nkeys_env = \"KEYS\"\n[agents.coder]\npartial = 0";
+    let config = with_candidate(text).unwrap();
+    assert_eq!(config.run.partial, Some(100));
+    assert_eq!(config.agents[0].run.partial, None);
+    let message = message(with_candidate("[run]\npartial = 1048577"));
+    let says = "gateway.toml:2:11: run.partial = 1048577 is not a whole number from 0 to 1048576";
+    assert_eq!(message, says);
+}

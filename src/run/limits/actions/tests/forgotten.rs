@@ -4,7 +4,12 @@ use super::*;
 use crate::{
     llm::Called,
     registry::{Owner, RunRegistry},
-    run::{handle::Run, reason::TerminalReason},
+    run::{ToolArguments, handle::Run, reason::TerminalReason},
+};
+
+const ARGUMENTS: ToolArguments = ToolArguments {
+    digest: 1,
+    excerpt: None,
 };
 
 fn kept(run: &Run) -> Option<usize> {
@@ -24,8 +29,9 @@ fn acts(run: &Run, calls: usize) {
         id: Some(7),
         name: b"search"[..].into(),
         arguments: 7,
+        written: b"",
     }]);
-    run.ran("poll", 1, Some(2));
+    run.ran("poll", ARGUMENTS, Some(2));
 }
 
 /// What is remembered of a run that ended is remembered ten thousand times.
@@ -59,7 +65,7 @@ async fn what_a_run_was_ended_for_is_known_after_its_end() {
     let run = Run::open();
     run.end_when_looping();
     for _ in 0..20 {
-        run.ran("poll", 1, Some(2));
+        run.ran("poll", ARGUMENTS, Some(2));
     }
     let message = run.snapshot().message.unwrap();
     assert!(message.contains("called poll 20 times"), "{message}");

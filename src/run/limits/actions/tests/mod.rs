@@ -76,7 +76,7 @@ impl Agent {
         );
         let places = self.state.places().clone();
         let history = History::read(&Dialect::Any, body.as_bytes(), &places).unwrap();
-        self.state.follow(&history, self.exact)
+        self.state.follow(&history, self.exact, 0)
     }
 }
 
@@ -112,5 +112,6 @@ fn action(name: &str, arguments: &str, result: Option<&str>) -> Action {
         result: result.map(|result| canonical(result.as_bytes())),
         from_tool: true,
         polls: false,
+        excerpt: None,
     }
 }

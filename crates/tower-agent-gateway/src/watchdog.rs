@@ -1,0 +1,70 @@
+//! `[watchdog]`: asks services over HTTP about runs that look stuck.
+
+use http::{Method, Request, Uri, header};
+use http_body_util::{BodyExt, Limited};
+use serde::{Serialize, de::DeserializeOwned};
+use tower::{Service, ServiceExt, service_fn};
+use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog, adapter::reqwest::ReqwestService};
+
+use crate::config;
+
+/// The longest answer that is read.
+const MOST: usize = 64 * 1024;
+
+/// Builds the watchdog of a registry's runs.
+///
+/// # Errors
+///
+/// If the HTTP client cannot be built.
+pub(crate) fn watchdog(
+    config: &config::Watchdog,
+    registry: &RunRegistry,
+) -> Result<Watchdog, BoxError> {
+    let client = ReqwestService::new(reqwest::Client::builder())?;
+    let mut watchdog = Watchdog::new(registry).ends(config.ends);
+    if let Some(url) = &config.checker {
+        watchdog = watchdog.checker(asked(&client, url));
+    }
+    if let Some(limit) = config.check_within {
+        watchdog = watchdog.check_within(limit);
+    }
+    if let Some(url) = &config.question {
+        watchdog = watchdog.question(asked(&client, url));
+    }
+    if let Some(limit) = config.answer_within {
+        watchdog = watchdog.answer_within(limit);
+    }
+    Ok(match config.observe {
+        true => watchdog.shadow(),
+        false => watchdog,
+    })
+}
+
+/// A service that posts each question to `url` as JSON, and reads the answer as JSON.
+fn asked<Q, A>(
+    client: &ReqwestService,
+    url: &Uri,
+) -> impl Service<Q, Response = A, Error = BoxError, Future: Send> + Clone + Send + 'static
+where
+    Q: Serialize + Send + 'static,
+    A: DeserializeOwned + Send + 'static,
+{
+    let (client, url) = (client.clone(), url.clone());
+    service_fn(move |question: Q| {
+        let (client, url) = (client.clone(), url.clone());
+        async move {
+            let body = ReplayBody::from(serde_json::to_vec(&question)?);
+            let request = Request::builder()
+                .method(Method::POST)
+                .uri(url)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(body)?;
+            let answer = client.oneshot(request).await?;
+            if !answer.status().is_success() {
+                return Err(format!("the answer is a {}", answer.status()).into());
+            }
+            let body = Limited::new(answer.into_body(), MOST).collect().await?;
+            Ok(serde_json::from_slice(&body.to_bytes())?)
+        }
+    })
+}
