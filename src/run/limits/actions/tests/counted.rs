@@ -243,7 +243,8 @@ fn ids_times_and_durations_in_a_result_are_not_new() {
 
 #[test]
 fn exact_results_other_words_and_counts_are_new() {
-    let results: [(bool, fn(usize) -> String); 3] = [
+    type Result = fn(usize) -> String;
+    let results: [(bool, Result); 3] = [
         (true, |turn| format!("{turn} ms")),
         (false, |turn| "x".repeat(turn)),
         (false, |turn| {
